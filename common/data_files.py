@@ -1,0 +1,87 @@
+"""Names of data files: written and read by one type.
+
+A data file lies below its table's root, in Hive-style partition folders, and tells where its rows came from::
+
+    day=2026-03-01/orders-0-00000000000000000041-<unique>.snappy.parquet
+
+Rules:
+
+1. `DataFileName.path` and `DataFileName.parse` are exact inverses.
+2. Folder names are escaped as Spark's ``ExternalCatalogUtils.escapePathName`` does, so that a folder means the same to
+   every reader; a null and an empty value (one and the same in Delta) are ``__HIVE_DEFAULT_PARTITION__``.
+3. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+from common.errors import MarkerError
+from common.spans import Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+SUFFIX = ".snappy.parquet"
+
+_ESCAPED = frozenset('"#%\'*/:=?\\{[]^\x7f') | {chr(code) for code in range(1, 32)}
+_FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileName:
+    """Where one Parquet file of a flush lies below its table's root."""
+
+    topic_partition: TopicPartition
+    start: Position
+    unique: str
+    """Lower-case hexadecimal digits and dashes; a UUID."""
+    partition_values: tuple[tuple[str, str | None], ...] = ()
+    """The table's partition columns in order, each with its value as Delta writes it."""
+
+    @property
+    def path(self) -> str:
+        """The path below the table's root, as the object store knows it."""
+        folders = "".join(f"{escape(column)}={folder(value)}/" for column, value in self.partition_values)
+        source = self.topic_partition
+        return f"{folders}{source.topic}-{source.partition}-{self.start:020d}-{self.unique}{SUFFIX}"
+
+    @classmethod
+    def parse(cls, path: str) -> DataFileName:
+        """The inverse of `path`; raises MarkerError for a path that no stage writer made."""
+        *folders, name = path.split("/")
+        match = _FILE.fullmatch(name)
+        pairs = [part.partition("=") for part in folders]
+        if match is None or any(not separator for _, separator, _ in pairs):
+            msg = f"{path!r} is not the name of a data file of a stage writer"
+            raise MarkerError(msg, "leave it alone, or delete it if nothing refers to it")
+        return cls(
+            TopicPartition(Topic(match["topic"]), Partition(int(match["partition"]))),
+            Position(int(match["start"])),
+            match["unique"],
+            tuple((unquote(column), None if value == NULL_FOLDER else unquote(value)) for column, _, value in pairs),
+        )
+
+
+def escape(text: str) -> str:
+    """Escape one part of a folder name as Hive and Spark do."""
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+def folder(value: str | None) -> str:
+    """The folder's half behind ``=`` for a partition value."""
+    return escape(value) if value else NULL_FOLDER
+
+
+def delta_path(path: str) -> str:
+    """The ``path`` of an AddFile action for a data file's path: a relative, percent-encoded URI."""
+    return quote(path, safe="/=:-._~!$&'()*+,;@")
+
+
+def partition_values(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+    """The pairs in the mapping's order, an empty value turned to null as Delta reads it."""
+    return tuple((column, value or None) for column, value in values.items())

@@ -1,0 +1,312 @@
+"""Done markers: their names, their manifests, and nothing else that knows the format.
+
+Rules:
+
+1. A marker's name is the *start* of its span; it is created with a conditional write, so that at most one marker can
+   claim a position. `MarkerName.path` and `MarkerName.parse` are inverses, but that a hand-typed name needs no padding.
+2. An empty marker was made by hand and covers exactly one position.
+3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
+   inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
+4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a span that does not begin at
+   the marker's name, or rows that do not add up, raise MarkerError.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import MarkerError
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DONE = "done"
+VERSION = 1
+_NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MarkerName:
+    """Which position of which Kafka partition a marker claims."""
+
+    topic_partition: TopicPartition
+    start: Position
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        return f"{folder_of(self.topic_partition)}{self.start:020d}.done"
+
+    @classmethod
+    def parse(cls, path: str) -> MarkerName | None:
+        """The name of a marker's path, padded or not; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) >= MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        return cls(source, Position(int(match["start"])))
+
+
+def folder_of(source: TopicPartition) -> str:
+    """The folder of a Kafka partition's markers, with the closing slash."""
+    return f"{DONE}/{source.topic}/{source.partition}/"
+
+
+class Origin(StrEnum):
+    """Who made a marker, and why."""
+
+    FLUSH = "flush"  # a stage writer staged these records
+    BOOTSTRAP = "bootstrap"  # an operator said where to begin
+    SKIP = "skip"  # an operator gave these positions up
+
+
+class TableKind(StrEnum):
+    """What a staged table of a stream is for."""
+
+    ROWS = "rows"
+    DEAD_LETTERS = "dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One Parquet file of a flush. Its rows all have the same partition values."""
+
+    path: str
+    """Below the table's root, not percent-encoded."""
+    partition_values: Mapping[str, str | None]
+    """Column to value as Delta serialises it; null for null and for an empty string."""
+    size_bytes: int
+    rows: int
+    statistics: str
+    """Delta's per-file statistics, a JSON object as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """What a flush staged for one Delta table."""
+
+    url: str
+    kind: TableKind
+    schema: str
+    """The table's schema as Delta's metaData action holds it: JSON, partition columns included."""
+    partition_by: tuple[str, ...]
+    files: tuple[StagedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows over all files."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a marker: everything that the loader needs to know about a flush."""
+
+    span: Span
+    previous: Position | None
+    """The start of the marker before it; None when this one begins a chain."""
+    app_id: str
+    origin: Origin
+    writer: str
+    """Who wrote it, for people."""
+    created_ms: int
+    records: int = 0
+    """Kafka records in the span: rows, dead letters and tombstones."""
+    tombstones: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Counts by error class."""
+    lowest_timestamp_ms: int | None = None
+    highest_timestamp_ms: int | None = None
+    tables: tuple[StagedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A marker as found in the stage: a name and, unless made by hand, a manifest."""
+
+    name: MarkerName
+    manifest: Manifest | None
+
+    @property
+    def span(self) -> Span:
+        """The positions that it covers."""
+        if self.manifest is not None:
+            return self.manifest.span
+        return Span(self.name.start, Position(self.name.start + 1))
+
+    @property
+    def previous(self) -> Position | None:
+        """The start of the marker before it, or None when it begins a chain."""
+        return self.manifest.previous if self.manifest is not None else None
+
+    @property
+    def tables(self) -> tuple[StagedTable, ...]:
+        """What was staged for each table; nothing for a marker made by hand."""
+        return self.manifest.tables if self.manifest is not None else ()
+
+
+# The stored form. Pydantic reads it, so that a broken marker's error names the field.
+
+_Count = Annotated[int, Field(ge=0)]
+_Offset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class _StoredFile(_Stored):
+    path: str = Field(min_length=1)
+    partition_values: dict[str, str | None]
+    size_bytes: _Count
+    rows: _Count
+    statistics: str
+
+
+class _StoredTable(_Stored):
+    url: str = Field(min_length=1)
+    kind: Literal["rows", "dead_letters"]
+    # ``schema`` is a method of pydantic's models, hence the alias.
+    table_schema: str = Field(alias="schema")
+    partition_by: list[str]
+    files: list[_StoredFile]
+
+
+class _StoredManifest(_Stored):
+    version: Literal[1]
+    topic: str
+    partition: _Count
+    start: _Offset
+    end: _Offset
+    previous: _Offset | None
+    app_id: str
+    origin: Literal["flush", "bootstrap", "skip"]
+    writer: str
+    created_ms: int
+    records: _Count
+    tombstones: _Count
+    dead_letters: dict[str, _Count]
+    lowest_timestamp_ms: int | None
+    highest_timestamp_ms: int | None
+    tables: list[_StoredTable]
+
+
+class _StoredVersion(BaseModel):
+    version: int
+
+
+def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
+    """The stored form of a manifest: UTF-8 JSON, one object."""
+    stored = _StoredManifest.model_validate(
+        {
+            "version": VERSION,
+            "topic": str(source.topic),
+            "partition": int(source.partition),
+            "start": int(manifest.span.start),
+            "end": int(manifest.span.end),
+            "previous": manifest.previous,
+            "app_id": manifest.app_id,
+            "origin": manifest.origin.value,
+            "writer": manifest.writer,
+            "created_ms": manifest.created_ms,
+            "records": manifest.records,
+            "tombstones": manifest.tombstones,
+            "dead_letters": dict(manifest.dead_letters),
+            "lowest_timestamp_ms": manifest.lowest_timestamp_ms,
+            "highest_timestamp_ms": manifest.highest_timestamp_ms,
+            "tables": [_table_to_stored(table) for table in manifest.tables],
+        }
+    )
+    return stored.model_dump_json(by_alias=True).encode()
+
+
+def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
+    """The inverse of `manifest_to_bytes`; None for an empty marker. Raises MarkerError, which names the marker."""
+    if not data:
+        return None
+    try:
+        version = _StoredVersion.model_validate_json(data).version
+        if version > VERSION:
+            msg = f"marker {name.path} has format version {version}; this program reads up to {VERSION}"
+            raise MarkerError(msg, "upgrade this service to at least the release of the service that wrote it")
+        manifest = _from_stored(name, _StoredManifest.model_validate_json(data))
+    except (ValidationError, ValueError) as error:
+        detail = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+        msg = f"marker {name.path} cannot be read: {detail}"
+        raise MarkerError(msg, "see docs/guarantees.md, “corrupt markers”, for the commands that mend it") from error
+    return manifest
+
+
+def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
+    """A marker from its name and its object's bytes."""
+    return Marker(name, manifest_from_bytes(name, data))
+
+
+def _table_to_stored(table: StagedTable) -> dict[str, object]:
+    return {
+        "url": table.url,
+        "kind": table.kind.value,
+        "schema": table.schema,
+        "partition_by": list(table.partition_by),
+        "files": [
+            {
+                "path": file.path,
+                "partition_values": dict(file.partition_values),
+                "size_bytes": file.size_bytes,
+                "rows": file.rows,
+                "statistics": file.statistics,
+            }
+            for file in table.files
+        ],
+    }
+
+
+def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
+    found = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
+    if found != name:
+        msg = f"its content speaks of {found.path}"
+        raise ValueError(msg)
+    tables = tuple(_table_from_stored(table) for table in stored.tables)
+    staged = sum(table.rows for table in tables)
+    accounted = staged + stored.tombstones
+    if stored.origin == Origin.FLUSH and accounted != stored.records:
+        msg = f"{stored.records} records, but {staged} rows and {stored.tombstones} tombstones"
+        raise ValueError(msg)
+    return Manifest(
+        span=Span(Position(stored.start), Position(stored.end)),
+        previous=None if stored.previous is None else Position(stored.previous),
+        app_id=stored.app_id,
+        origin=Origin(stored.origin),
+        writer=stored.writer,
+        created_ms=stored.created_ms,
+        records=stored.records,
+        tombstones=stored.tombstones,
+        dead_letters=stored.dead_letters,
+        lowest_timestamp_ms=stored.lowest_timestamp_ms,
+        highest_timestamp_ms=stored.highest_timestamp_ms,
+        tables=tables,
+    )
+
+
+def _table_from_stored(stored: _StoredTable) -> StagedTable:
+    for file in stored.files:
+        if file.path.startswith("/") or ".." in file.path.split("/") or "://" in file.path:
+            msg = f"the path {file.path!r} leaves its table's root"
+            raise ValueError(msg)
+    files = tuple(
+        StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)
+        for file in stored.files
+    )
+    return StagedTable(stored.url, TableKind(stored.kind), stored.table_schema, tuple(stored.partition_by), files)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]

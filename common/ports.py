@@ -1,0 +1,85 @@
+"""The ports that both services and the bootstrap tool use: the clock and the object store.
+
+A service is given its ports by its constructor. Production hands it the real ones, the contract tests run one suite
+over each implementation, and a simulation hands it its own and so decides about time and failure.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Clock(Protocol):
+    """Time, as two questions: how long since, and what date is it."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back; only differences mean something."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970-01-01 UTC."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def monotonic_s(self) -> float:  # noqa: D102 - the port says it
+        return time.monotonic()
+
+    def wall_ms(self) -> int:  # noqa: D102 - the port says it
+        return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object of a store: its path below the store's root, its size, and when it was last written."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The object was not there and is now, with our bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyExists:
+    """Somebody else's object is there; nothing was written."""
+
+
+CreateOutcome = Created | AlreadyExists
+
+
+class ObjectStore(Protocol):
+    """A flat name space of objects below one root URL. Paths are relative, with ``/`` between their parts.
+
+    Every method raises `common.errors.StoreError` when the store cannot be reached or refuses; absence is a value.
+    """
+
+    @property
+    def url(self) -> str:
+        """The root, as configured."""
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object whose path lies below the folder ``prefix``, at any depth, in no particular order."""
+
+    def read(self, path: str) -> bytes | None:
+        """The object's bytes, or None when it is not there."""
+
+    def stat(self, path: str) -> StoredObject | None:
+        """What `list` would say of one object, or None when it is not there."""
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Write the object only if nothing has that path: atomic, durable, decided by the store."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write the object, whatever was there. For names that are unique by themselves."""
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects; absent ones are passed over."""

@@ -1,0 +1,67 @@
+"""Positions and spans: the arithmetic of the whole project.
+
+Rules:
+
+1. A *position* is the next offset that is wanted; an *offset* is a record's place. They have different types, and the
+   only way from one to the other is `Span.last_offset` and `position_after`.
+2. A span is half-open, ``[start, end)``, never empty, and covers *positions*: holes that Kafka leaves (compaction,
+   transaction markers, aborted records) lie inside of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+Topic = NewType("Topic", str)
+Partition = NewType("Partition", int)
+Offset = NewType("Offset", int)
+Position = NewType("Position", int)
+
+MAX_POSITION = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One Kafka partition."""
+
+    topic: Topic
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """The positions ``[start, end)`` of one Kafka partition. Raises ValueError when empty or negative."""
+
+    start: Position
+    end: Position
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end <= MAX_POSITION:
+            msg = f"a span needs 0 <= start < end <= 2^63 - 1, not [{self.start}, {self.end})"
+            raise ValueError(msg)
+
+    @property
+    def last_offset(self) -> Offset:
+        """The last offset that is covered: what a Delta txn action and kafka-delta-ingest record."""
+        return Offset(self.end - 1)
+
+    @property
+    def positions(self) -> int:
+        """How many positions are covered; with holes in Kafka, more than there are records."""
+        return self.end - self.start
+
+    def covers(self, position: Position) -> bool:
+        """Whether ``position`` lies in ``[start, end)``."""
+        return self.start <= position < self.end
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+def position_after(offset: Offset) -> Position:
+    """The position that follows a record, or a txn action's last offset."""
+    return Position(offset + 1)
