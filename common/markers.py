@@ -7,8 +7,8 @@ Rules:
 2. An empty marker was made by hand and covers exactly one position.
 3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
    inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
-4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a span that does not begin at
-   the marker's name, or rows that do not add up, raise MarkerError.
+4. A manifest never trusts its surroundings: a path in it that leaves its table's root, or a span that does not begin
+   at the marker's name, raises MarkerError.
 """
 
 from __future__ import annotations
@@ -273,11 +273,6 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
     tables = tuple(_table_from_stored(table) for table in stored.tables)
-    staged = sum(table.rows for table in tables)
-    accounted = staged + stored.tombstones
-    if stored.origin == Origin.FLUSH and accounted != stored.records:
-        msg = f"{stored.records} records, but {staged} rows and {stored.tombstones} tombstones"
-        raise ValueError(msg)
     return Manifest(
         span=Span(Position(stored.start), Position(stored.end)),
         previous=None if stored.previous is None else Position(stored.previous),

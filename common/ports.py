@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,6 +71,9 @@ class ObjectStore(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """The object's bytes, or None when it is not there."""
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable reader that fetches only what is read: for the columns of a large Parquet file."""
 
     def stat(self, path: str) -> StoredObject | None:
         """What `list` would say of one object, or None when it is not there."""

@@ -1,0 +1,70 @@
+"""What the three commands have in common: exit codes, how an error is shown, and the config argument.
+
+Rules: 0 done, 1 failed while running, 2 wrong use or config. An error that a user can cause is two sentences on
+standard error and never a stack trace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from common.errors import KafkaDeltaExpressError
+from common.http_server import release
+from common.settings import Settings, load_settings, print_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file with the settings.")]
+PrintConfigOption = Annotated[
+    bool, typer.Option("--print-config", help="Print the settings in force, secrets masked, and exit.")
+]
+
+
+def new_app(help_text: str) -> typer.Typer:
+    """A typer application with this project's habits."""
+    app = typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False, cls=TyperGroup)
+
+    @app.callback()
+    def top(
+        version: Annotated[  # noqa: FBT002 - an option
+            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        ] = False,
+    ) -> None:
+        if version:
+            typer.echo(release())
+            raise typer.Exit
+
+    top.__doc__ = help_text
+    return app
+
+
+def settings_from(config: Path, *, print_config: bool = False) -> Settings:
+    """Load the settings; with ``print_config``, show them and end the command."""
+    settings = load_settings(config, os.environ)
+    if print_config:
+        typer.echo(print_settings(settings), nl=False)
+        raise typer.Exit
+    return settings
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
+    """Run a command and turn what happens into an exit code."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except KafkaDeltaExpressError as error:
+        typer.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.exceptions.Abort:
+        return 1
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return 2
+    return result if isinstance(result, int) else 0

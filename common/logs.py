@@ -1,0 +1,43 @@
+"""Structured logs: JSON lines for machines, coloured text for people, both on standard error.
+
+Rules: an event's name is a constant sentence in lower case and what varies is in its fields, so that logs can be
+searched; record bytes and secrets are never among the fields.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.settings import LogSettings
+
+
+def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
+    """Configure structlog for this process; returns the logger that the wiring hands around."""
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    people = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
+    renderer: structlog.typing.Processor
+    if people:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    else:
+        renderer = structlog.processors.JSONRenderer(sort_keys=False, default=str)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logger: FilteringBoundLogger = structlog.get_logger(service=service)
+    return logger

@@ -1,0 +1,155 @@
+"""The metric catalogue: every metric of both services, declared once.
+
+Rules: names and units follow Prometheus' conventions (base units, ``_total`` for counters); a label never holds what a
+record holds; docs/metrics.md is generated from this page. `Metrics` makes only those that a service touches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class MetricKind(StrEnum):
+    """Prometheus' kinds that are in use."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric's declaration."""
+
+    name: str
+    kind: MetricKind
+    labels: tuple[str, ...]
+    sentence: str
+    buckets: tuple[float, ...] = ()
+
+
+_SECONDS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BYTES = tuple(float(2**power) for power in range(12, 31, 2))
+
+
+def _counter(name: str, labels: tuple[str, ...], sentence: str) -> Metric:
+    return Metric(name, MetricKind.COUNTER, labels, sentence)
+
+
+def _gauge(name: str, labels: tuple[str, ...], sentence: str) -> Metric:
+    return Metric(name, MetricKind.GAUGE, labels, sentence)
+
+
+def _histogram(name: str, labels: tuple[str, ...], sentence: str, buckets: tuple[float, ...]) -> Metric:
+    return Metric(name, MetricKind.HISTOGRAM, labels, sentence, buckets)
+
+
+WRITER_RECORDS = _counter("stage_writer_records_total", ("topic",), "Kafka records consumed.")
+WRITER_REPEATED = _counter(
+    "stage_writer_repeated_records_total", ("topic",), "Records that librdkafka delivered again, passed over."
+)
+WRITER_TOMBSTONES = _counter("stage_writer_tombstones_total", ("topic",), "Records without a value, skipped.")
+WRITER_DEAD_LETTERS = _counter(
+    "stage_writer_dead_letters_total", ("app_id", "error_class"), "Records sent to the dead-letter table."
+)
+WRITER_FLUSHES = _counter("stage_writer_flushes_total", ("app_id", "reason"), "Flushes sealed by a marker, by reason.")
+WRITER_FILES = _counter("stage_writer_files_total", ("app_id",), "Parquet files written.")
+WRITER_BYTES = _counter("stage_writer_bytes_total", ("app_id",), "Bytes of Parquet written.")
+WRITER_ROWS = _counter("stage_writer_rows_total", ("app_id",), "Rows staged, without dead letters.")
+WRITER_LOST_CLAIMS = _counter(
+    "stage_writer_lost_claims_total", ("topic",), "Flushes thrown away because another writer had the position."
+)
+WRITER_DROPPED = _counter(
+    "stage_writer_dropped_buffers_total", ("reason",), "Buffers given up with their partition; read again by its owner."
+)
+WRITER_FLUSH_SECONDS = _histogram(
+    "stage_writer_flush_seconds", (), "From the decision to flush until the marker is there.", _SECONDS
+)
+WRITER_FILE_BYTES = _histogram("stage_writer_file_bytes", (), "Size of one Parquet file.", _BYTES)
+WRITER_BUFFERED_BYTES = _gauge("stage_writer_buffered_bytes", (), "Memory in all buffers.")
+WRITER_PAUSED = _gauge("stage_writer_paused", (), "1 while reading is paused because memory is full.")
+WRITER_PARTITIONS = _gauge("stage_writer_assigned_partitions", (), "Kafka partitions that this writer owns.")
+WRITER_STAGED_POSITION = _gauge(
+    "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."
+)
+WRITER_LAST_FLUSH = _gauge("stage_writer_last_flush_timestamp_seconds", (), "When the last flush was sealed.")
+
+LOADER_COMMITS = _counter("delta_loader_commits_total", ("app_id", "outcome"), "Delta commits tried, by outcome.")
+LOADER_FILES = _counter("delta_loader_files_total", ("app_id",), "Data files added to tables.")
+LOADER_ROWS = _counter("delta_loader_rows_total", ("app_id",), "Rows added to tables, dead letters included.")
+LOADER_BYTES = _counter("delta_loader_bytes_total", ("app_id",), "Bytes of Parquet added to tables.")
+LOADER_SETTLED = _counter("delta_loader_settled_markers_total", ("app_id",), "Markers deleted after their retention.")
+LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs, by outcome.")
+LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
+LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)
+LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
+LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafka partitions held, by reason.")
+LOADER_LOADED_POSITION = _gauge(
+    "delta_loader_loaded_position", ("topic", "partition"), "The next position to be loaded."
+)
+LOADER_LAG = _gauge(
+    "delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded."
+)
+LOADER_VALID_THROUGH = _gauge(
+    "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
+)
+LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
+LOADER_LAST_SUCCESS = _gauge("delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure.")
+
+CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+
+class Metrics:
+    """The live values of one process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._made: dict[str, Counter | Gauge | Histogram] = {}
+
+    def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        """Raise a counter."""
+        made = self._labelled(metric, labels)
+        if not isinstance(made, Counter):
+            raise TypeError(metric.name)
+        made.inc(amount)
+
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        made = self._labelled(metric, labels)
+        if not isinstance(made, Gauge):
+            raise TypeError(metric.name)
+        made.set(value)
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Add one observation to a histogram."""
+        made = self._labelled(metric, labels)
+        if not isinstance(made, Histogram):
+            raise TypeError(metric.name)
+        made.observe(value)
+
+    def forget(self, metric: Metric) -> None:
+        """Drop all label values of a gauge, before they are set anew."""
+        made = self._made.get(metric.name)
+        if made is not None:
+            made.clear()
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _labelled(self, metric: Metric, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+        made = self._made.get(metric.name)
+        if made is None:
+            made = self._make(metric)
+            self._made[metric.name] = made
+        return made.labels(**labels) if metric.labels else made
+
+    def _make(self, metric: Metric) -> Counter | Gauge | Histogram:
+        if metric.kind is MetricKind.COUNTER:
+            return Counter(metric.name, metric.sentence, metric.labels, registry=self._registry)
+        if metric.kind is MetricKind.GAUGE:
+            return Gauge(metric.name, metric.sentence, metric.labels, registry=self._registry)
+        return Histogram(metric.name, metric.sentence, metric.labels, buckets=metric.buckets, registry=self._registry)

@@ -1,0 +1,24 @@
+"""Settings: one YAML file for both services and the bootstrap tool.
+
+``model`` declares every key once, with its sentence; ``values`` reads durations, sizes and starts; ``load`` turns a
+file into a `Settings`, or into one readable error that names key, value and remedy.
+"""
+
+from common.settings.load import load_settings, print_settings
+from common.settings.model import LoaderSettings, LogSettings, Settings, StageSettings, Stream, WriterSettings
+from common.settings.values import FromOffsets, FromTimestamp, Start, StartAt
+
+__all__ = [
+    "FromOffsets",
+    "FromTimestamp",
+    "LoaderSettings",
+    "LogSettings",
+    "Settings",
+    "StageSettings",
+    "Start",
+    "StartAt",
+    "Stream",
+    "WriterSettings",
+    "load_settings",
+    "print_settings",
+]

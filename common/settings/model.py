@@ -1,0 +1,275 @@
+"""Every setting, declared once: its key, type, default, and the sentence that the reference page shows.
+
+Rules: unknown keys are refused; a name in the file carries no unit, the attribute in the program does
+(``flush_after: 60s`` is ``flush_after_s``); what contradicts another setting is refused here and not at run time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from common.settings.values import DurationS, Schedule, SizeBytes, StartAt, StartValue
+
+Option = str | int | float | bool | None
+KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
+
+# What the program itself has to decide about Kafka, and the key that says it here.
+_RESERVED_KAFKA = {
+    "group.id": "writer.group_id",
+    "enable.auto.commit": "writer.report_positions",
+    "auto.offset.reset": "streams[].start",
+    "enable.auto.offset.store": "writer.report_positions",
+}
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+
+
+class StageSettings(_Section):
+    """Where the done markers live."""
+
+    url: str = Field(
+        min_length=1,
+        description="Root of the stage, any fsspec URL: `s3://bucket/stage`, `file:///data/stage`, `memory://stage`. "
+        "Streams that share a topic need stages of their own.",
+        examples=["s3://lake/stage"],
+    )
+    storage_options: dict[str, object] = Field(
+        default_factory=dict,
+        description="Passed to fsspec for the stage and for every table (for S3: `key`, `secret`, `endpoint_url`, "
+        "`profile`, `client_kwargs`…); the loader derives Spark's `fs.s3a.*` settings from it.",
+    )
+
+
+class WriterSettings(_Section):
+    """The stage writers."""
+
+    group_id: str = Field(
+        default="kafka_delta_express",
+        min_length=1,
+        description="Kafka consumer group. It shares partitions between the writers; its offsets are never the truth.",
+    )
+    flush_after_s: DurationS = Field(
+        default=60.0,
+        alias="flush_after",
+        gt=0,
+        description="Allowed latency: a partition is flushed this long after its buffer's first record arrived, "
+        "whether or not another one comes.",
+    )
+    flush_bytes: SizeBytes = Field(
+        default=128 * 2**20, gt=0, description="Flush a partition when its buffer holds this much Parquet."
+    )
+    flush_records: int = Field(
+        default=1_000_000, gt=0, description="Flush a partition when its buffer holds this many Kafka records."
+    )
+    memory_bytes: SizeBytes = Field(
+        default=2**30,
+        alias="memory",
+        ge=2**20,
+        description="Bound for all buffers of one writer together, librdkafka's prefetch included. Above it the "
+        "largest buffer is flushed and reading pauses.",
+    )
+    revoke_timeout_s: DurationS = Field(
+        default=20.0,
+        alias="revoke_timeout",
+        description="How long a writer may flush a partition that is taken from it; what is not done by then is "
+        "dropped and read again by the next owner.",
+    )
+    consume_records: int = Field(
+        default=10_000, gt=0, le=1_000_000, description="Most records taken from librdkafka in one call."
+    )
+    upload_threads: int = Field(
+        default=4, gt=0, le=256, description="Flushes that are encoded and uploaded at the same time."
+    )
+    report_positions: bool = Field(
+        default=False,
+        description="Also commit staged positions to the consumer group, for people's lag tools. Nothing reads them.",
+    )
+    http: str | None = Field(
+        default="127.0.0.1:8080",
+        description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
+        "any free port.",
+    )
+
+
+class LoaderSettings(_Section):
+    """The delta loader."""
+
+    schedule: Schedule = Field(
+        default="15m", description="When to load: an interval such as `15m`, or a cron line such as `*/15 * * * *`."
+    )
+    marker_retention_s: DurationS = Field(
+        default=86400.0,
+        alias="marker_retention",
+        description="Settled markers are kept this long; the last of each Kafka partition is kept always.",
+    )
+    max_files: int = Field(default=10_000, gt=0, description="Most data files in one Delta commit.")
+    max_bytes: SizeBytes = Field(
+        default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
+    )
+    http: str | None = Field(
+        default="127.0.0.1:8081",
+        description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
+        "any free port.",
+    )
+    spark: dict[str, Option] = Field(
+        default_factory=dict,
+        description="Passed to the SparkSession, and wins over what this program sets.",
+        examples=[{"spark.master": "local[*]"}],
+    )
+
+
+class LogSettings(_Section):
+    """What the services say on standard error."""
+
+    level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Least level shown.")
+    format: str = Field(
+        default="auto",
+        pattern="^(auto|json|text)$",
+        description="`json` for machines, `text` for people, `auto` for text on a terminal and JSON elsewhere.",
+    )
+
+
+class Stream(_Section):
+    """One `app_id`, its topics and its table."""
+
+    app_id: str = Field(
+        min_length=1,
+        description="Name of the stream; the table's txn actions carry it, so it must never change.",
+    )
+    topics: tuple[str, ...] = Field(
+        min_length=1, description="Topic names, or one regular expression that begins with `^`."
+    )
+    table: str = Field(min_length=1, description="URL of the Delta table.")
+    columns: str = Field(
+        min_length=1,
+        description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
+        "them is ignored.",
+    )
+    derive: dict[str, str] = Field(
+        default_factory=dict,
+        description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "
+        "`kafka.partition`, `kafka.offset`, `kafka.timestamp`, `kafka.key`, `kafka.headers`.",
+    )
+    partition_by: tuple[str, ...] = Field(default=(), description="Partition columns of the table, in order.")
+    start: StartValue = Field(
+        default=StartAt.EARLIEST,
+        description="Where a Kafka partition without any marker begins: `earliest`, `latest`, a moment, or positions "
+        "by partition.",
+    )
+    dead_letters: str = Field(
+        default="",
+        description="URL of the table for records that do not fit; by default the table's URL and `_dead_letters`.",
+    )
+    kafka_columns: bool = Field(
+        default=True,
+        description="Add `_kafka_topic`, `_kafka_partition`, `_kafka_offset` and `_kafka_timestamp` to every row.",
+    )
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _topics(cls, value: object) -> object:
+        if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
+            msg = "is not a list of topics; write [orders] or [^orders-.*]"
+            raise ValueError(msg)
+        patterns = [topic for topic in value if topic.startswith("^")]
+        if patterns and len(value) > 1:
+            msg = "mixes a regular expression with other topics; give one expression alone, or names only"
+            raise ValueError(msg)
+        for topic in value:
+            if topic.startswith("^"):
+                _compile(topic)
+            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+                msg = f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed"
+                raise ValueError(msg)
+        if len(set(value)) < len(value):
+            msg = "names a topic twice; name each once"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _defaults(self) -> Self:
+        if not self.dead_letters:
+            object.__setattr__(self, "dead_letters", self.table.rstrip("/") + "_dead_letters")
+        if self.dead_letters.rstrip("/") == self.table.rstrip("/"):
+            msg = "dead_letters is the table itself; give it a URL of its own"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The regular expression of the topics; None when they are names."""
+        return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
+
+    def takes(self, topic: str) -> bool:
+        """Whether the topic belongs to this stream."""
+        pattern = self.pattern
+        return topic in self.topics if pattern is None else pattern.match(topic) is not None
+
+    @property
+    def several_topics(self) -> bool:
+        """Whether txn actions have to name the topic: more than one name, or a regular expression."""
+        return len(self.topics) > 1 or self.pattern is not None
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    kafka: dict[str, Option] = Field(
+        description="librdkafka properties, passed through.", examples=[{"bootstrap.servers": "localhost:9092"}]
+    )
+    stage: StageSettings = Field(description="Where the done markers live.")
+    writer: WriterSettings = Field(default_factory=WriterSettings, description="The stage writers.")
+    loader: LoaderSettings = Field(default_factory=LoaderSettings, description="The delta loader.")
+    logs: LogSettings = Field(default_factory=LogSettings, description="What the services say.")
+    streams: tuple[Stream, ...] = Field(min_length=1, description="What to load, from where to where.")
+
+    @field_validator("kafka")
+    @classmethod
+    def _kafka(cls, value: dict[str, Option]) -> dict[str, Option]:
+        if not value.get("bootstrap.servers"):
+            msg = "has no bootstrap.servers; write for example bootstrap.servers: localhost:9092"
+            raise ValueError(msg)
+        for key, instead in _RESERVED_KAFKA.items():
+            if key in value:
+                msg = f"sets {key}, which this program decides; use {instead} instead"
+                raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _streams(self) -> Self:
+        for index, stream in enumerate(self.streams):
+            for other in self.streams[:index]:
+                self._check_pair(stream, other)
+        return self
+
+    @staticmethod
+    def _check_pair(stream: Stream, other: Stream) -> None:
+        if stream.app_id == other.app_id:
+            msg = f"two streams have the app_id {stream.app_id!r}; give each its own"
+            raise ValueError(msg)
+        shared = [topic for topic in stream.topics if other.takes(topic)]
+        shared += [topic for topic in other.topics if stream.takes(topic)]
+        if shared:
+            msg = (
+                f"the streams {other.app_id!r} and {stream.app_id!r} both read the topic {shared[0]!r}, and a stage has "
+                "one chain for a topic; put one of them into a config with a stage.url and group_id of its own"
+            )
+            raise ValueError(msg)
+
+    def stream_of(self, topic: str) -> Stream | None:
+        """The stream that a topic belongs to: the first that takes it."""
+        return next((stream for stream in self.streams if stream.takes(topic)), None)
+
+
+def _compile(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        msg = f"holds {pattern!r}, which is no regular expression ({error}); mend it or give the topics' names"
+        raise ValueError(msg) from None

@@ -1,0 +1,187 @@
+"""Values with a unit or a small grammar: durations, sizes, schedules and start positions.
+
+Rules: a reader raises ValueError with a sentence that ends in an example; a writer's text is read back to the same
+value. Inside the program durations are seconds and sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003 - pydantic resolves it at run time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from common.spans import MAX_POSITION, Partition, Position, Topic
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BYTES = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
+_CRON_FIELDS = 5
+
+
+def parse_duration_s(value: object) -> float:
+    """Seconds of ``60s``, ``500ms``, ``15m``, ``24h``, ``7d`` or of a bare number of seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        msg = "is not a duration; write a number and a unit (ms, s, m, h, d, w), for example 60s"
+        raise ValueError(msg)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest text that `parse_duration_s` reads as ``seconds``."""
+    for unit in ("w", "d", "h", "m", "s"):
+        count = seconds / _SECONDS[unit]
+        if count >= 1 and count == int(count):
+            return f"{int(count)}{unit}"
+    return f"{seconds * 1000:g}ms"
+
+
+def parse_bytes(value: object) -> int:
+    """Bytes of ``128MiB``, ``1GB`` or of a bare number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in _BYTES:
+        msg = "is not a size; write a number and a unit (kB, MB, GB, KiB, MiB, GiB), for example 128MiB"
+        raise ValueError(msg)
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def bytes_text(size_bytes: int) -> str:
+    """The shortest text that `parse_bytes` reads as ``size_bytes``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % _BYTES[unit] == 0:
+            return f"{size_bytes // _BYTES[unit]}{unit}"
+    return str(size_bytes)
+
+
+def check_schedule(value: object) -> str:
+    """An interval such as ``15m``, or the five fields of a cron line; returned as written."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = duration_text(float(value))
+    if isinstance(value, str) and len(value.split()) == _CRON_FIELDS:
+        return value
+    try:
+        seconds = parse_duration_s(value)
+    except ValueError:
+        seconds = 0.0
+    if not isinstance(value, str) or seconds <= 0:
+        msg = 'is not a schedule; write an interval such as 15m, or a cron line of five fields such as "*/15 * * * *"'
+        raise ValueError(msg)
+    return value
+
+
+DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text)]
+SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text)]
+Schedule = Annotated[str, BeforeValidator(check_schedule)]
+
+
+class StartAt(StrEnum):
+    """An end of the topic."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class FromTimestamp:
+    """The first record whose Kafka timestamp is at or after a moment."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromOffsets:
+    """A position for each Kafka partition; ``topic`` None stands for every topic of the stream."""
+
+    positions: Mapping[tuple[Topic | None, Partition], Position]
+
+    def position(self, topic: Topic, partition: Partition) -> Position | None:
+        """The position of one partition; None when the map does not name it."""
+        return self.positions.get((topic, partition), self.positions.get((None, partition)))
+
+
+Start = StartAt | FromTimestamp | FromOffsets
+
+START_HELP = (
+    "is not a start; write earliest, latest, a moment such as 2026-03-01T00:00:00Z, "
+    "or positions such as {0: 120, 1: 340} or {orders: {0: 120}}"
+)
+
+
+def parse_timestamp_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 moment; UTC where it names no zone. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def parse_start(value: object) -> Start:
+    """A start from what YAML gave: a word, a moment (PyYAML may have made a datetime of it), or a map."""
+    if isinstance(value, (StartAt, FromTimestamp, FromOffsets)):
+        return value
+    if isinstance(value, datetime):
+        return FromTimestamp(parse_timestamp_ms(value.isoformat()))
+    if isinstance(value, str):
+        if value in set(StartAt):
+            return StartAt(value)
+        try:
+            return FromTimestamp(parse_timestamp_ms(value))
+        except ValueError:
+            raise ValueError(START_HELP) from None
+    if isinstance(value, dict) and value:
+        return FromOffsets(dict(_pairs(value, None)))
+    raise ValueError(START_HELP)
+
+
+def _pairs(value: dict[object, object], topic: Topic | None) -> list[tuple[tuple[Topic | None, Partition], Position]]:
+    pairs: list[tuple[tuple[Topic | None, Partition], Position]] = []
+    for key, found in value.items():
+        if isinstance(found, dict) and topic is None:
+            pairs += _pairs(found, Topic(str(key)))
+        elif str(key).isdecimal() and isinstance(found, int) and 0 <= found <= MAX_POSITION:
+            pairs.append(((topic, Partition(int(str(key)))), Position(found)))
+        else:
+            raise ValueError(START_HELP)
+    return pairs
+
+
+def start_text(start: Start) -> object:
+    """What YAML would hold for a start; the inverse of `parse_start`."""
+    if isinstance(start, StartAt):
+        return start.value
+    if isinstance(start, FromTimestamp):
+        return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC).isoformat()
+    positions: dict[object, object] = {}
+    for (topic, partition), position in start.positions.items():
+        if topic is None:
+            positions[int(partition)] = int(position)
+        else:
+            inner = positions.setdefault(str(topic), {})
+            if isinstance(inner, dict):
+                inner[int(partition)] = int(position)
+    return positions
+
+
+StartValue = Annotated[Start, BeforeValidator(parse_start), PlainSerializer(start_text)]

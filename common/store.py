@@ -1,0 +1,211 @@
+"""The object store over fsspec, and the proof that it can keep a chain.
+
+Rules:
+
+1. `FsspecStore.create` is atomic and exclusive. On a local disk fsspec's exclusive create is not atomic (a torn marker
+   would be an empty one, which means something), so there a temporary file is written, synced and linked.
+2. An exclusive create whose acknowledgement was lost is retried by the store's client into its own refusal. So a
+   refusal is believed only if the object holds other bytes than ours: markers carry their writer's unique file names.
+3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` finds out before any record is at
+   stake.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+PROBES = "probe"
+_RACERS = 4
+
+
+class FsspecStore:
+    """An `common.ports.ObjectStore` below one fsspec URL."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        """Raises ConfigError when fsspec knows no such store, or an option is not one of its own."""
+        self._url = url.rstrip("/")
+        try:
+            self._fs, root = fsspec.url_to_fs(
+                normalised(url), use_listings_cache=False, skip_instance_cache=True, **dict(storage_options or {})
+            )
+        except (ValueError, ImportError, TypeError) as error:
+            msg = f"no store can be opened for {url}: {error}"
+            raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
+        self._root = str(root).rstrip("/")
+        self._local = isinstance(self._fs, LocalFileSystem)
+
+    @property
+    def url(self) -> str:
+        """The root, as configured."""
+        return self._url
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below the folder ``prefix``."""
+        with self._errors("list", prefix):
+            found = self._fs.find(self._full(prefix), withdirs=False, detail=True)
+        skip = len(self._root) + 1
+        for full, info in found.items():
+            # The temporary files of rule 1 are nobody's business.
+            if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
+                yield StoredObject(full[skip:], int(info["size"]), _modified_ms(info))
+
+    def read(self, path: str) -> bytes | None:
+        """The object's bytes, or None when it is not there."""
+        with self._errors("read", path):
+            try:
+                return cast("bytes", self._fs.cat_file(self._full(path)))
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable reader."""
+        with self._errors("open", path):
+            return cast("BinaryIO", self._fs.open(self._full(path), "rb"))
+
+    def stat(self, path: str) -> StoredObject | None:
+        """Size and age of one object, or None when it is not there."""
+        with self._errors("look up", path):
+            try:
+                info = self._fs.info(self._full(path))
+            except FileNotFoundError:
+                return None
+        if info["type"] != "file":
+            return None
+        return StoredObject(path, int(info["size"]), _modified_ms(info))
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Write the object only if nothing has that path (rules 1 and 2)."""
+        with self._errors("create", path):
+            try:
+                if self._local:
+                    _link_new(self._full(path), data)
+                else:
+                    self._fs.pipe_file(self._full(path), data, mode="create")
+            except FileExistsError:
+                return Created() if self._holds(path, data) else AlreadyExists()
+        return Created()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write the object, whatever was there."""
+        with self._errors("write", path):
+            if self._local:
+                _replace(self._full(path), data)
+            else:
+                self._fs.pipe_file(self._full(path), data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects; absent ones are passed over."""
+        for path in paths:
+            with self._errors("delete", path):
+                try:
+                    self._fs.rm_file(self._full(path))
+                except FileNotFoundError:
+                    continue
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return cast("bytes", self._fs.cat_file(self._full(path))) == data
+        except FileNotFoundError:
+            return False
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    @contextmanager
+    def _errors(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            msg = f"may not {verb} {self._url}/{path}: {error}"
+            raise StoreError(msg, "check the credentials in stage.storage_options and what they may do") from error
+        except Exception as error:
+            # fsspec's back ends raise whatever their SDK raises; all of it is the store's.
+            msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
+            raise StoreError(msg, "check that the store is there and that stage.storage_options reach it") from error
+
+
+def prove_exclusive_create(store: ObjectStore) -> None:
+    """Show that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
+    path = f"{PROBES}/{uuid.uuid4().hex}"
+    race = f"{path}-race"
+    try:
+        first = store.create(path, b"first")
+        second = store.create(path, b"second")
+        with ThreadPoolExecutor(_RACERS) as pool:
+            racers = list(pool.map(lambda name: store.create(race, name), [b"%d" % n for n in range(_RACERS)]))
+        won = sum(isinstance(outcome, Created) for outcome in racers)
+    finally:
+        store.delete([path, race])
+    if not isinstance(first, Created) or not isinstance(second, AlreadyExists) or won != 1:
+        msg = f"the store at {store.url} lets two writers create the same object: it ignores conditional writes"
+        raise StoreUnfitError(
+            msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
+        )
+
+
+def normalised(url: str) -> str:
+    """The URL as fsspec spells it: Spark's ``s3a`` is fsspec's ``s3``."""
+    for alias in ("s3a://", "s3n://"):
+        if url.startswith(alias):
+            return "s3://" + url.removeprefix(alias)
+    return url
+
+
+_TEMPORARY = ".kde-tmp"
+
+
+def _link_new(full: str, data: bytes) -> None:
+    temporary = _write_temporary(full, data)
+    try:
+        os.link(temporary, full)
+    finally:
+        os.unlink(temporary)
+    _sync_folder(full)
+
+
+def _replace(full: str, data: bytes) -> None:
+    os.replace(_write_temporary(full, data), full)
+    _sync_folder(full)
+
+
+def _write_temporary(full: str, data: bytes) -> str:
+    os.makedirs(os.path.dirname(full), exist_ok=True)
+    # A leading dot keeps Spark and other readers of the folder away from a file that a crash left behind.
+    temporary = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}{_TEMPORARY}")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def _sync_folder(full: str) -> None:
+    handle = os.open(os.path.dirname(full), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _modified_ms(info: Mapping[str, object]) -> int:
+    for key in ("LastModified", "mtime", "created", "last_modified", "updated"):
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+        if isinstance(value, (int, float)):
+            return int(value * 1000)
+    return 0
