@@ -1,0 +1,86 @@
+"""Why a Kafka partition does not move, in words that an operator can act on.
+
+Rule: each reason has a short name (for metrics), a sentence with the offsets in it, and the command that mends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, UnreadableMarker
+
+if TYPE_CHECKING:
+    from common.spans import Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A Kafka partition that is staged further than it can be loaded."""
+
+    reason: str
+    problem: str
+    remedy: str
+
+
+def held(source: TopicPartition, outcome: NextRun) -> Held | None:
+    """The reason behind a plan's outcome for one Kafka partition; None when it is not held."""
+    match outcome:
+        case Run() | Idle():
+            return None
+        case Gap(position, next_start):
+            return Held(
+                "gap",
+                f"nothing is staged for the positions [{position}, {next_start}) of {source}",
+                f"stage them again with `{rewind(source, position)}`, or give them up with "
+                f"`{_bootstrap('skip', source, next_start)}`",
+            )
+        case Straddle(position, marker):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}",
+                f"stage the rest anew with `{rewind(source, position)}`",
+            )
+        case Rootless(first):
+            return Held(
+                "no_root",
+                f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
+                f"{first.previous} that is gone",
+                f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
+                f"with `{rewind(source, first.previous or first.span.start)}`",
+            )
+        case UnreadableMarker(name, problem):
+            return Held(
+                "unreadable_marker",
+                f"the marker {name.path} cannot be used: {problem}",
+                f"stage its records again with `{rewind(source, name.start)}`",
+            )
+        case _:
+            assert_never(outcome)
+
+
+def missing_file(source: TopicPartition, start: Position, path: str) -> Held:
+    """A data file of the next marker is not there."""
+    return Held(
+        "missing_file",
+        f"the data file {path} of the marker at {start} of {source} is gone; a VACUUM may have taken it",
+        f"stage its records again with `{rewind(source, start)}`",
+    )
+
+
+def no_table(source: TopicPartition, url: str) -> Held:
+    """Nothing tells yet what the table looks like."""
+    return Held(
+        "no_table",
+        f"the table {url} is not there, and no marker of {source} tells its columns yet",
+        "wait for the first flush with records, or create the table",
+    )
+
+
+def rewind(source: TopicPartition, to: Position) -> str:
+    """The command that has records staged again, from a position on."""
+    return _bootstrap("rewind", source, to)
+
+
+def _bootstrap(verb: str, source: TopicPartition, to: Position) -> str:
+    return f"bootstrap {verb} CONFIG --topic {source.topic} --partition {source.partition} --to {to} --yes"

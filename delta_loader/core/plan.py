@@ -1,0 +1,264 @@
+"""Which markers to load next: the heart of the loader, as pure functions.
+
+Rules:
+
+1. A marker is loadable only when its start is exactly the table's position. So a run never skips a position and never
+   brings one twice, in whatever order a listing gave the markers.
+2. Covered markers are passed over. So is one that straddles the position, as long as another marker begins exactly
+   there: whoever staged those records, Kafka's records are the same.
+3. A table without a position for a Kafka partition begins at the chain's first marker, if that one is a root. A first
+   marker that names a marker before it is the rest of something that was lost, and is held.
+4. One commit brings one schema, the oldest that waits; a marker with another schema ends its run.
+5. A commit stays within its limits, but for a single marker that is larger than they are: progress comes first.
+   Partitions take turns, the one that waits longest first, so that a backlog of one does not starve the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.markers import Marker, MarkerName, StagedTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from common.spans import Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableMarker:
+    """A marker whose content says nothing that could be trusted."""
+
+    name: MarkerName
+    problem: str
+
+
+Found = Marker | UnreadableMarker
+
+
+def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
+    """The marker with its tables' URLs spelled as the stream spells them.
+
+    ``tables`` maps the comparable form of a URL (`comparable`) to the stream's spelling. Files for any other table
+    would be passed over in silence, so such a marker is one that cannot be read.
+    """
+    if marker.manifest is None:
+        return marker
+    strange = [table.url for table in marker.tables if table.files and comparable(table.url) not in tables]
+    if strange:
+        return UnreadableMarker(marker.name, f"it stages files for {strange[0]}, which is not a table of this stream")
+    staged = tuple(replace(table, url=tables.get(comparable(table.url), table.url)) for table in marker.tables)
+    return replace(marker, manifest=replace(marker.manifest, tables=staged))
+
+
+def comparable(url: str) -> str:
+    """A table's URL without what makes no difference: a closing slash, and Spark's name for S3."""
+    for alias in ("s3a://", "s3n://"):
+        if url.startswith(alias):
+            url = "s3://" + url.removeprefix(alias)
+    return url.removeprefix("file://").rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Markers of one Kafka partition that follow one another without a gap; never empty."""
+
+    markers: tuple[Marker, ...]
+
+    @property
+    def start(self) -> Position:
+        """The first position that it brings."""
+        return self.markers[0].span.start
+
+    @property
+    def end(self) -> Position:
+        """The table's position after it."""
+        return self.markers[-1].span.end
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Nothing is staged for ``[position, next_start)``."""
+
+    position: Position
+    next_start: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Straddle:
+    """The only marker with the next record begins before the table's position."""
+
+    position: Position
+    marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Rootless:
+    """The table has no position, and the first marker names one before it that is gone."""
+
+    first: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Everything that is staged is loaded."""
+
+
+NextRun = Run | Gap | Straddle | Rootless | UnreadableMarker | Idle
+
+
+def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
+    """The longest unbroken run of markers that begins at ``position`` (rules 1 to 3)."""
+    ordered = sorted(chain, key=_order)
+    if position is None:
+        first = ordered[0] if ordered else None
+        if first is None or isinstance(first, UnreadableMarker):
+            return first or Idle()
+        if first.previous is not None:
+            return Rootless(first)
+        position = first.span.start
+    run: list[Marker] = []
+    straddling: Marker | None = None
+    for found in ordered:
+        if _start(found) > position:
+            return _end_of_run(run) or _straddle(position, straddling) or Gap(position, _start(found))
+        if isinstance(found, UnreadableMarker):
+            if found.name.start == position:
+                return _end_of_run(run) or found
+        elif found.span.start == position:
+            run.append(found)
+            position, straddling = found.span.end, None
+        elif found.span.end > position:
+            straddling = found
+    return _end_of_run(run) or _straddle(position, straddling) or Idle()
+
+
+def _start(found: Found) -> Position:
+    return found.name.start
+
+
+def _order(found: Found) -> tuple[Position, bool]:
+    # Of two names for one position (a hand-typed one without padding), the one with content comes first.
+    return found.name.start, isinstance(found, Marker) and found.manifest is None
+
+
+def _end_of_run(run: list[Marker]) -> Run | None:
+    return Run(tuple(run)) if run else None
+
+
+def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
+    return Straddle(position, marker) if marker is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a staged file must agree on with its table."""
+
+    schema: str
+    """JSON, as in Delta's metaData action."""
+    partition_by: tuple[str, ...]
+
+
+def shapes_of(marker: Marker) -> Mapping[str, TableShape]:
+    """The shape of what a marker staged, by the table's URL; tables without files say nothing."""
+    return {table.url: shape_of(table) for table in marker.tables if table.files}
+
+
+def shape_of(table: StagedTable) -> TableShape:
+    """The shape that a staged table was written with."""
+    return TableShape(table.schema, table.partition_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one commit may bring."""
+
+    max_files: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The runs that go into one commit of each of the stream's tables; all their rows have one shape."""
+
+    runs: Mapping[TopicPartition, Run]
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """All markers, partition by partition, each in order."""
+        return tuple(marker for source in sorted(self.runs) for marker in self.runs[source].markers)
+
+    def until(self, stops: Callable[[Marker], bool]) -> Load | None:
+        """The same load, each run cut before the first marker that ``stops`` says; None when nothing is left."""
+        kept: dict[TopicPartition, Run] = {}
+        for source, run in self.runs.items():
+            stop = next((index for index, marker in enumerate(run.markers) if stops(marker)), len(run.markers))
+            if stop:
+                kept[source] = Run(run.markers[:stop])
+        return Load(kept) if kept else None
+
+
+def plan_load(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load | None:
+    """What the next commit brings out of what could be loaded (rules 4 and 5); None when there are no runs."""
+    if not runs:
+        return None
+    shapes = _oldest_shapes(runs)
+    open_runs = {
+        source: _prefix(run, shapes)
+        for source, run in sorted(runs.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
+    }
+    taken: dict[TopicPartition, list[Marker]] = {source: [] for source in open_runs}
+    budget = _Budget(limits)
+    while open_runs:
+        for source in list(open_runs):
+            waiting = open_runs[source]
+            if waiting and budget.take(waiting[0]):
+                taken[source].append(waiting.pop(0))
+            else:
+                del open_runs[source]
+    return Load({source: Run(tuple(markers)) for source, markers in taken.items() if markers})
+
+
+class _Budget:
+    """What is left of the limits while a load is put together."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._files = 0
+        self._size_bytes = 0
+
+    def take(self, marker: Marker) -> bool:
+        files = sum(len(table.files) for table in marker.tables)
+        size_bytes = sum(file.size_bytes for table in marker.tables for file in table.files)
+        fits = self._files + files <= self._limits.max_files and self._size_bytes + size_bytes <= self._limits.max_bytes
+        if not fits and self._files:
+            return False
+        self._files += files
+        self._size_bytes += size_bytes
+        return True
+
+
+def _oldest_shapes(runs: Mapping[TopicPartition, Run]) -> dict[str, TableShape]:
+    """By table, the shape that has waited longest among the runs' first markers with files."""
+    heads = [next((marker for marker in run.markers if shapes_of(marker)), None) for run in runs.values()]
+    shaped = [head for head in heads if head is not None]
+    return dict(shapes_of(min(shaped, key=lambda head: (_age_ms(head), head.name)))) if shaped else {}
+
+
+def _prefix(run: Run, shapes: dict[str, TableShape]) -> list[Marker]:
+    """The markers before the first one with another shape.
+
+    ``shapes`` learns the tables that it does not know yet: a load's first dead letters may come after its first rows.
+    """
+    prefix: list[Marker] = []
+    for marker in run.markers:
+        if any(shapes.setdefault(url, shape) != shape for url, shape in shapes_of(marker).items()):
+            break
+        prefix.append(marker)
+    return prefix
+
+
+def _age_ms(marker: Marker) -> int:
+    # A marker made by hand is older than all that was staged behind it.
+    return marker.manifest.created_ms if marker.manifest is not None else 0

@@ -1,0 +1,68 @@
+"""Which markers are finished, and how complete a table is.
+
+Rules:
+
+1. A marker may go when the stream's own table covers it (core/commits.py, rule 3: then all its tables do), it is not
+   the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on.
+2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
+3. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
+   timestamp that is loaded; nothing can be said while one of them has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.markers import Marker, MarkerName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import Found
+
+
+def settle_candidates(
+    modified_ms: Mapping[MarkerName, int], position: Position | None, keep_after_ms: int
+) -> tuple[MarkerName, ...]:
+    """Markers of one Kafka partition that may be finished, by what a listing tells of them.
+
+    ``modified_ms`` holds all of the partition; a marker last written at or after ``keep_after_ms`` stays. Read the
+    candidates, and let `settled` decide.
+    """
+    if position is None or not modified_ms:
+        return ()
+    last = max(modified_ms)
+    return tuple(
+        name
+        for name, written_ms in sorted(modified_ms.items())
+        if name != last and name.start < position and written_ms < keep_after_ms
+    )
+
+
+def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
+    """The candidates that the table covers whole (rule 2)."""
+    return tuple(found.name for found in candidates if isinstance(found, Marker) and found.span.end <= position)
+
+
+def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) -> int | None:
+    """The highest record timestamp among the markers of one Kafka partition that end at or before ``position``."""
+    if position is None:
+        return None
+    return max(
+        (
+            found.manifest.highest_timestamp_ms
+            for found in markers
+            if isinstance(found, Marker)
+            and found.span.end <= position
+            and found.manifest is not None
+            and found.manifest.highest_timestamp_ms is not None
+        ),
+        default=None,
+    )
+
+
+def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None]) -> int | None:
+    """The time up to which the table is complete (rule 3)."""
+    known = [value for value in highest_ms.values() if value is not None]
+    return min(known) if known and len(known) == len(highest_ms) else None

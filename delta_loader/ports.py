@@ -1,0 +1,53 @@
+"""The loader's own ports: Delta tables, parallel work, and names for commits.
+
+A simulation hands the service its own; production hands it Spark, a thread pool and UUIDs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from common.delta_log import TableState
+    from common.ports import ObjectStore
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.plan import TableShape
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class DeltaTables(Protocol):
+    """Delta tables by URL. Every method raises `common.errors.TableError` when a table cannot be used."""
+
+    def state(self, url: str) -> TableState | None:
+        """The newest state of a table; None when there is none."""
+
+    def create(self, url: str, shape: TableShape) -> None:
+        """Make an empty table; nothing happens when there is one, whatever it looks like."""
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        """Carry a commit out, if the table is still what it stands on. Atomic; an unknown end is looked up."""
+
+
+class ParallelMap(Protocol):
+    """``map`` with several calls at a time; raises what a call raises."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
+        """Call ``function`` on each item; the results stand in the items' order."""
+
+
+class OpenStore(Protocol):
+    """Gives the object store below a table's URL."""
+
+    def __call__(self, url: str, /) -> ObjectStore:
+        """The store."""
+
+
+class NewId(Protocol):
+    """Gives a name that nobody else has."""
+
+    def __call__(self) -> str:
+        """A new one at each call."""

@@ -1,0 +1,412 @@
+"""The loader's loop, in the order in which data flows: discover, plan, commit, settle.
+
+Rules:
+
+1. The loader has no state of its own: each pass begins with the stage's listing and the tables' txn actions. What it
+   remembers within a pass is only what a commit of its own was acknowledged to have done.
+2. A dead-letter table is committed to before the stream's own table (core/commits.py, rule 3). A crash between the two
+   leaves the former ahead, which its own txn action shows.
+3. One stream that fails, or one Kafka partition that is held, never stops the others. A failure is never silent: it
+   is logged, counted, and after `FAILURES_TO_RED` passes in a row the service's health says so.
+4. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, assert_never
+
+from common import metrics as catalogue
+from common.errors import KafkaDeltaExpressError, TableError
+from common.markers import Marker
+from delta_loader.core.commits import (
+    AlreadyLoaded,
+    CommitOutcome,
+    Committed,
+    Conflicted,
+    Failed,
+    Naming,
+    TableCommit,
+    Target,
+    TxnIds,
+    covered,
+    dead_letters_commit,
+    files_for,
+    rows_commit,
+    straddled,
+)
+from delta_loader.core.fit import require_add, require_fit
+from delta_loader.core.held import Held, held, missing_file, no_table
+from delta_loader.core.plan import (
+    Limits,
+    Load,
+    Run,
+    Straddle,
+    TableShape,
+    comparable,
+    next_run,
+    plan_load,
+    shapes_of,
+)
+from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.markers import MarkerName
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.settings import LoaderSettings, Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import Found
+    from delta_loader.ports import DeltaTables, NewId, OpenStore, ParallelMap
+    from delta_loader.stage import Listing, Stage
+
+FAILURES_TO_RED = 3
+_CONFLICTS_TO_FAILURE = 10
+_SMALLEST_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything that the service reaches the world through."""
+
+    stage: Stage
+    tables: DeltaTables
+    open_store: OpenStore
+    parallel: ParallelMap
+    clock: Clock
+    new_id: NewId
+    log: FilteringBoundLogger
+    metrics: Metrics
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """What one pass did for one stream."""
+
+    app_id: str
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    settled: int = 0
+    held: dict[TopicPartition, Held] = field(default_factory=dict)
+    failure: KafkaDeltaExpressError | None = None
+
+
+class LoaderService:
+    """Loads streams; `run_pass` is one turn of the loop."""
+
+    def __init__(self, streams: Sequence[Stream], settings: LoaderSettings, ports: Ports) -> None:
+        """Touches nothing yet."""
+        self._streams = streams
+        self._settings = settings
+        self._ports = ports
+        self._failures: dict[str, int] = {stream.app_id: 0 for stream in streams}
+        self._problems: dict[str, str] = {}
+        self._passes = 0
+
+    def run_pass(self, stop: Callable[[], bool] = lambda: False) -> list[StreamReport]:
+        """Load everything that is loadable now. ``stop`` is asked between commits; a commit under way is finished."""
+        started_s = self._ports.clock.monotonic_s()
+        reports = [self._run_stream(stream, stop) for stream in self._streams if not stop()]
+        self._passes += 1
+        self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
+        return reports
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the service is not healthy: streams that failed again and again. Empty when all is well."""
+        return tuple(
+            f"stream {app_id} failed {count} times in a row: {self._problems[app_id]}"
+            for app_id, count in self._failures.items()
+            if count >= FAILURES_TO_RED
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether a first pass is done."""
+        return self._passes > 0
+
+    def _run_stream(self, stream: Stream, stop: Callable[[], bool]) -> StreamReport:
+        report = StreamReport(stream.app_id)
+        try:
+            StreamLoad(stream, self._settings, self._ports, report).run(stop)
+        except KafkaDeltaExpressError as error:
+            report.failure = error
+            self._failures[stream.app_id] += 1
+            self._problems[stream.app_id] = error.problem
+            self._ports.log.error(
+                "stream failed",
+                app_id=stream.app_id,
+                problem=error.problem,
+                remedy=error.remedy,
+                failures_in_a_row=self._failures[stream.app_id],
+            )
+        else:
+            self._failures[stream.app_id] = 0
+        return report
+
+    def _tell_pass(self, reports: Sequence[StreamReport], duration_s: float) -> None:
+        metrics, failed = self._ports.metrics, any(report.failure for report in reports)
+        metrics.add(catalogue.LOADER_RUNS, outcome="failure" if failed else "success")
+        metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
+        for app_id, count in self._failures.items():
+            metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
+        if not failed:
+            metrics.set(catalogue.LOADER_LAST_SUCCESS, self._ports.clock.wall_ms() / 1000)
+        metrics.forget(catalogue.LOADER_HELD)
+        for report in reports:
+            for reason in {found.reason for found in report.held.values()}:
+                count = sum(found.reason == reason for found in report.held.values())
+                metrics.set(catalogue.LOADER_HELD, count, app_id=report.app_id, reason=reason)
+
+
+class StreamLoad:
+    """One pass over one stream."""
+
+    def __init__(self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport) -> None:
+        """Touches nothing yet; results go into ``report``."""
+        self._stream = stream
+        self._settings = settings
+        self._ports = ports
+        self._report = report
+        self._log = ports.log.bind(app_id=stream.app_id)
+        self._ids = TxnIds(stream.app_id, stream.several_topics)
+        self._urls = {comparable(url): url for url in (stream.table, stream.dead_letters)}
+        self._limits = Limits(settings.max_files, settings.max_bytes)
+        self._targets: dict[str, Target] = {}
+        self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
+        self._conflicts = 0
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
+        listing = self._ports.stage.listing(self._stream)
+        self._look_at_tables()
+        while not stop():
+            load = plan_load(self._runs(listing), self._limits)
+            if load is None:
+                break
+            self._carry_out(load, listing)
+        self._tell(listing)
+        if not stop():
+            self._settle(listing)
+
+    # Discover and plan.
+
+    def _look_at_tables(self) -> None:
+        self._targets = {}
+        for url in (self._stream.table, self._stream.dead_letters):
+            state = self._ports.tables.state(url)
+            if state is not None:
+                require_add(state, url)
+                shape = TableShape(state.schema, state.partition_by)
+                self._targets[url] = Target(url, state.table_id, shape, state.transactions)
+
+    def _position(self, source: TopicPartition) -> Position | None:
+        target = self._targets.get(self._stream.table)
+        return None if target is None else self._ids.position(target.transactions, source)
+
+    def _runs(self, listing: Listing) -> dict[TopicPartition, Run]:
+        """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
+        self._read_around_positions(listing)
+        runs: dict[TopicPartition, Run] = {}
+        for source in listing:
+            if source in self._report.held:
+                continue
+            outcome = next_run(self._position(source), self._found(source))
+            reason = held(source, outcome)
+            if isinstance(outcome, Run):
+                runs[source] = outcome
+            elif reason is not None:
+                self._hold(source, reason)
+        return runs
+
+    def _read_around_positions(self, listing: Listing) -> None:
+        window = max(_SMALLEST_WINDOW, self._limits.max_files // max(1, len(listing)))
+        wanted = {source: listed.around(self._position(source), window) for source, listed in listing.items()}
+        known = {source: self._known.get(source, {}) for source in listing}
+        unknown = [name for source, names in wanted.items() for name in names if name not in known[source]]
+        fresh = self._ports.stage.read(listing, unknown, self._urls)
+        self._known = {
+            source: {name: fresh.get(name) or known[source].get(name, ()) for name in names}
+            for source, names in wanted.items()
+        }
+
+    def _found(self, source: TopicPartition) -> list[Found]:
+        return [marker for markers in self._known[source].values() for marker in markers]
+
+    def _hold(self, source: TopicPartition, reason: Held) -> None:
+        self._report.held[source] = reason
+        self._log.warning(
+            "partition held",
+            topic=source.topic,
+            partition=source.partition,
+            reason=reason.reason,
+            problem=reason.problem,
+            remedy=reason.remedy,
+        )
+
+    # Commit.
+
+    def _carry_out(self, planned: Load, listing: Listing) -> None:
+        """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
+        self._ensure_tables(planned)
+        load = self._without(planned, self._no_table)
+        load = load and self._without(load, self._straddling)
+        load = load and self._without(load, self._gone_files(load))
+        if load is None:
+            return
+        naming = Naming(self._ids, self._ports.new_id())
+        dead_letters = self._targets.get(self._stream.dead_letters)
+        first = None if dead_letters is None else dead_letters_commit(dead_letters, naming, load)
+        if first is not None and not self._commit(first):
+            return
+        self._commit(
+            rows_commit(self._targets[self._stream.table], naming, load, self._valid_through_ms(load, listing))
+        )
+
+    def _ensure_tables(self, load: Load) -> None:
+        """Create what the load is the first to need; check that its files fit what is there. Raises TableError."""
+        for url, shape in sorted({pair for marker in load.markers for pair in shapes_of(marker).items()}, key=str):
+            if url not in self._targets:
+                self._ports.tables.create(url, shape)
+                self._log.info("table created", table=url)
+                self._look_at_tables()
+            if url in self._targets:
+                require_fit(self._targets[url].shape, shape, url)
+
+    def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
+        """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
+        for source, run in load.runs.items():
+            reason = reason_of(run.markers[0])
+            if reason is not None:
+                self._hold(source, reason)
+        return load.until(lambda marker: reason_of(marker) is not None)
+
+    def _no_table(self, marker: Marker) -> Held | None:
+        missing = self._stream.table not in self._targets
+        return no_table(marker.name.topic_partition, self._stream.table) if missing else None
+
+    def _straddling(self, marker: Marker) -> Held | None:
+        target = self._targets.get(self._stream.dead_letters)
+        position = None if target is None else straddled(target, self._ids, marker)
+        return None if position is None else held(marker.name.topic_partition, Straddle(position, marker))
+
+    def _gone_files(self, load: Load) -> Callable[[Marker], Held | None]:
+        """Look at every file that the load would bring; what is gone holds its marker."""
+        files = [
+            (marker, url, file.path)
+            for marker in load.markers
+            for url, target in self._targets.items()
+            if url == self._stream.table or not covered(target, self._ids, marker)
+            for file in files_for(url, marker)
+        ]
+        stores = {url: self._ports.open_store(url) for url in {url for _, url, _ in files}}
+        seen = self._ports.parallel(lambda item: stores[item[1]].stat(item[2]) is not None, files)
+        gone = {marker.name: path for (marker, _, path), there in zip(files, seen, strict=True) if not there}
+
+        def reason_of(marker: Marker) -> Held | None:
+            path = gone.get(marker.name)
+            return None if path is None else missing_file(marker.name.topic_partition, marker.span.start, path)
+
+        return reason_of
+
+    def _commit(self, commit: TableCommit) -> bool:
+        """Carry one commit out; False when the plan has to be made anew. Raises TableError."""
+        started_s = self._ports.clock.monotonic_s()
+        outcome = self._ports.tables.commit(commit)
+        self._tell_commit(commit, outcome, self._ports.clock.monotonic_s() - started_s)
+        match outcome:
+            case Committed():
+                self._targets[commit.target.url] = self._targets[commit.target.url].after(commit)
+                return True
+            case AlreadyLoaded() | Conflicted():
+                self._conflicts += 1
+                if self._conflicts > _CONFLICTS_TO_FAILURE:
+                    msg = f"{self._conflicts} commits in a row to {commit.target.url} met other writers' commits"
+                    raise TableError(msg, "find out what else loads or alters the table; this program tries again")
+                self._look_at_tables()
+                return False
+            case Failed(problem):
+                msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
+                raise TableError(msg, "nothing was written; this program tries again at its next run")
+            case _:
+                assert_never(outcome)
+
+    def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
+        highest: dict[TopicPartition, int | None] = {}
+        for source in listing:
+            run = load.runs.get(source)
+            end = self._position(source) if run is None else run.end
+            highest[source] = highest_timestamp_ms(self._found(source), end)
+        return valid_through_ms(highest)
+
+    # Settle.
+
+    def _settle(self, listing: Listing) -> None:
+        keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+        for source, listed in listing.items():
+            position = self._position(source)
+            names = settle_candidates(listed.modified_ms, position, keep_after_ms)
+            if position is None or not names:
+                continue
+            found = self._ports.stage.read(listing, names, self._urls)
+            finished = settled([marker for markers in found.values() for marker in markers], position)
+            self._ports.stage.delete(listing, finished)
+            self._report.settled += len(finished)
+        if self._report.settled:
+            self._ports.metrics.add(catalogue.LOADER_SETTLED, self._report.settled, app_id=self._stream.app_id)
+            self._log.info("markers settled", markers=self._report.settled)
+
+    # Tell.
+
+    def _tell_commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
+        metrics, app_id = self._ports.metrics, self._stream.app_id
+        metrics.add(catalogue.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
+        metrics.observe(catalogue.LOADER_COMMIT_SECONDS, duration_s)
+        if not isinstance(outcome, Committed):
+            self._log.warning("commit not made", table=commit.target.url, outcome=str(outcome))
+            return
+        self._conflicts = 0
+        self._report.commits += 1
+        self._report.rows += commit.rows
+        self._report.files += len(commit.files)
+        metrics.add(catalogue.LOADER_FILES, len(commit.files), app_id=app_id)
+        metrics.add(catalogue.LOADER_ROWS, commit.rows, app_id=app_id)
+        metrics.add(catalogue.LOADER_BYTES, commit.size_bytes, app_id=app_id)
+        through_ms = commit.metadata.valid_through_ms
+        if through_ms is not None:
+            metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
+        self._log.info(
+            "committed",
+            table=commit.target.url,
+            version=outcome.version,
+            rows=commit.rows,
+            files=len(commit.files),
+            partitions=len(commit.advances),
+            commit_id=commit.metadata.commit_id,
+            seconds=round(duration_s, 3),
+        )
+
+    def _tell(self, listing: Listing) -> None:
+        metrics, waiting = self._ports.metrics, 0
+        for source, listed in listing.items():
+            position = self._position(source)
+            labels = {"topic": str(source.topic), "partition": str(source.partition)}
+            waiting += listed.waiting(position)
+            metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
+            ends = [marker.span.end for marker in self._found(source) if isinstance(marker, Marker)]
+            staged = max([*ends, listed.names[-1].start])
+            metrics.set(catalogue.LOADER_LAG, max(0, staged - (position or listed.names[0].start)), **labels)
+        metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self._stream.app_id)
+
+
+_OUTCOMES: dict[type[CommitOutcome], str] = {
+    Committed: "committed",
+    AlreadyLoaded: "already_loaded",
+    Conflicted: "conflicted",
+    Failed: "failed",
+}

@@ -1,0 +1,1 @@
+"""What carries the core's decisions out: Spark, Delta, object stores."""

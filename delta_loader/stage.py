@@ -1,0 +1,113 @@
+"""What the stage holds for a stream: one listing for each topic, and the markers that matter.
+
+Rules:
+
+1. A listing tells names and ages; a marker's content is read only when its positions are not loaded yet, or when it is
+   the one just before them (it may straddle, and knows how far the table reaches in time).
+2. At most ``window`` unloaded markers of a partition are read at a time, so that 100,000 waiting markers cost time and
+   no memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
+3. A marker that vanished since the listing is as if it had not been listed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError
+from common.markers import DONE, MarkerName, marker_from_bytes
+from delta_loader.core.plan import Found, UnreadableMarker, for_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.ports import ParallelMap
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The markers of one Kafka partition as a listing shows them."""
+
+    paths: Mapping[MarkerName, tuple[str, ...]]
+    """The objects that have this name: more than one when a person typed it without padding."""
+    modified_ms: Mapping[MarkerName, int]
+    names: Sequence[MarkerName]
+    """All names by position."""
+
+    def around(self, position: Position | None, window: int) -> Sequence[MarkerName]:
+        """The names that rules 1 and 2 speak of."""
+        if position is None:
+            return self.names[:window]
+        first = self._first(position)
+        return self.names[max(0, first - 1) : first + window]
+
+    def waiting(self, position: Position | None) -> int:
+        """How many markers begin at or after a position."""
+        return len(self.names) - (0 if position is None else self._first(position))
+
+    def _first(self, position: Position) -> int:
+        return bisect_left(self.names, position, key=lambda name: name.start)
+
+
+Listing = Mapping["TopicPartition", Listed]
+
+
+class Stage:
+    """The done markers, as the loader sees them."""
+
+    def __init__(self, store: ObjectStore, parallel: ParallelMap) -> None:
+        """Over the stage's root; ``parallel`` reads markers."""
+        self._store = store
+        self._parallel = parallel
+
+    def listing(self, stream: Stream) -> Listing:
+        """All markers of a stream's topics. Raises StoreError."""
+        folders = [f"{DONE}/"] if stream.pattern is not None else [f"{DONE}/{topic}/" for topic in stream.topics]
+        paths: dict[TopicPartition, dict[MarkerName, list[str]]] = {}
+        modified_ms: dict[TopicPartition, dict[MarkerName, int]] = {}
+        for folder in folders:
+            for found in self._store.list(folder):
+                name = MarkerName.parse(found.path)
+                if name is not None and stream.takes(name.topic_partition.topic):
+                    paths.setdefault(name.topic_partition, {}).setdefault(name, []).append(found.path)
+                    modified_ms.setdefault(name.topic_partition, {})[name] = found.modified_ms
+        return {
+            source: Listed(
+                {name: tuple(sorted(objects)) for name, objects in names.items()},
+                modified_ms[source],
+                sorted(names),
+            )
+            for source, names in sorted(paths.items())
+        }
+
+    def read(
+        self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
+    ) -> dict[MarkerName, tuple[Found, ...]]:
+        """The content of some markers, their tables spelled as ``tables`` says; nothing for one that vanished.
+
+        Raises StoreError.
+        """
+        objects = [(name, path) for name in names for path in listing[name.topic_partition].paths[name]]
+        contents = self._parallel(lambda item: self._store.read(item[1]), objects)
+        found: dict[MarkerName, tuple[Found, ...]] = {}
+        for (name, _), data in zip(objects, contents, strict=True):
+            if data is not None:
+                found[name] = (*found.get(name, ()), _parse(name, data, tables))
+        return found
+
+    def delete(self, listing: Listing, names: Iterable[MarkerName]) -> None:
+        """Delete markers, under whatever names they have. Raises StoreError."""
+        paths = [path for name in names for path in listing[name.topic_partition].paths[name]]
+        self._parallel(lambda path: self._store.delete([path]), paths)
+
+
+def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:
+    try:
+        return for_tables(marker_from_bytes(name, data), tables)
+    except MarkerError as error:
+        return UnreadableMarker(name, error.problem)
