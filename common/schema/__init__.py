@@ -1,0 +1,41 @@
+"""Delta table schemas without Spark: the types, SQL column lists, Delta's schema JSON, and Arrow.
+
+One module for each format; each reads and writes its own, as inverses.
+"""
+
+from common.schema.arrow import from_arrow_type, to_arrow_field, to_arrow_schema, to_arrow_type
+from common.schema.ddl import parse_ddl, quote_name, to_ddl, type_to_ddl
+from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema.types import (
+    CHAR_VARCHAR_KEY,
+    INTEGER_BITS,
+    ArrayType,
+    DataType,
+    DecimalType,
+    Field,
+    MapType,
+    Primitive,
+    StructType,
+)
+
+__all__ = [
+    "CHAR_VARCHAR_KEY",
+    "INTEGER_BITS",
+    "ArrayType",
+    "DataType",
+    "DecimalType",
+    "Field",
+    "MapType",
+    "Primitive",
+    "StructType",
+    "from_arrow_type",
+    "parse_ddl",
+    "quote_name",
+    "schema_from_json",
+    "schema_to_json",
+    "to_arrow_field",
+    "to_arrow_schema",
+    "to_arrow_type",
+    "to_ddl",
+    "type_to_ddl",
+]

@@ -1,0 +1,116 @@
+"""Schemas as Delta stores them: the ``schemaString`` of a metaData action, which is Spark's schema JSON.
+
+Rules:
+
+1. `schema_to_json` writes what Spark writes, byte for byte: compact, the keys in Spark's order, letters as they are.
+2. The two functions are exact inverses; metadata (comments, column mapping ids, generation expressions) is kept.
+3. A type that is not known here is refused by name: a writer must never guess at a column.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DECIMAL = re.compile(r"decimal(?:\((\d{1,9}),\s*(-?\d{1,9})\))?")
+_REMEDY = "take the schema from the table's metaData action, or declare the columns in the settings"
+
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+
+
+def schema_to_json(schema: StructType) -> str:
+    """The ``schemaString`` of a table with these columns."""
+    return json.dumps(_encode(schema), separators=(",", ":"), ensure_ascii=False)
+
+
+def schema_from_json(text: str) -> StructType:
+    """The columns of a table by its ``schemaString``. Raises SchemaError for what is not one."""
+    try:
+        schema = _decode(json.loads(text), "the table")
+    except (ValueError, RecursionError) as error:
+        msg = f"a table's schema is not JSON: {error}"
+        raise SchemaError(msg, _REMEDY) from error
+    if not isinstance(schema, StructType):
+        msg = "a table's schema is not a struct"
+        raise SchemaError(msg, _REMEDY)
+    return schema
+
+
+def _encode(data_type: DataType) -> Json:
+    match data_type:
+        case Primitive():
+            return data_type.value
+        case DecimalType(precision, scale):
+            return f"decimal({precision},{scale})"
+        case ArrayType(element, contains_null):
+            return {"type": "array", "elementType": _encode(element), "containsNull": contains_null}
+        case MapType(key, value, contains_null):
+            return {
+                "type": "map",
+                "keyType": _encode(key),
+                "valueType": _encode(value),
+                "valueContainsNull": contains_null,
+            }
+        case StructType(fields):
+            return {"type": "struct", "fields": [_encode_field(field) for field in fields]}
+
+
+def _encode_field(field: Field) -> Json:
+    return {
+        "name": field.name,
+        "type": _encode(field.type),
+        "nullable": field.nullable,
+        "metadata": json.loads(field.metadata_json),
+    }
+
+
+def _decode(value: Json, place: str) -> DataType:
+    match value:
+        case str():
+            return _decode_name(value, place)
+        case {"type": "array", "elementType": element, "containsNull": bool(contains_null)}:
+            return ArrayType(_decode(element, f"{place}.element"), contains_null)
+        case {"type": "map", "keyType": key, "valueType": item, "valueContainsNull": bool(contains_null)}:
+            return MapType(_decode(key, f"{place}.key"), _decode(item, f"{place}.value"), contains_null)
+        case {"type": "struct", "fields": list(fields)}:
+            return StructType(tuple(_decode_field(field, place) for field in fields))
+        case {"type": dict() | str() as inner} if inner not in ("array", "map", "struct"):
+            return _decode(inner, place)  # older writers wrap a plain type
+        case _:
+            msg = f"the type of {place} cannot be understood: {json.dumps(value)[:200]}"
+            raise SchemaError(msg, _REMEDY)
+
+
+def _decode_field(value: Json, place: str) -> Field:
+    metadata = value.get("metadata", {}) if isinstance(value, dict) else None
+    match value:
+        case {"name": str(name), "type": data_type, "nullable": bool(nullable)} if isinstance(metadata, dict):
+            inner = name if place == "the table" else f"{place}.{name}"
+            return Field(name, _decode(data_type, inner), nullable, _canonical(metadata))
+        case _:
+            msg = f"a field of {place} lacks its name, type or nullability"
+            raise SchemaError(msg, _REMEDY)
+
+
+def _canonical(metadata: Mapping[str, Json]) -> str:
+    return json.dumps(metadata, separators=(",", ":"), ensure_ascii=False)
+
+
+def _decode_name(name: str, place: str) -> DataType:
+    if match := _DECIMAL.fullmatch(name):
+        return DecimalType(int(match[1] or 10), int(match[2] or 0))
+    try:
+        return Primitive(name)
+    except ValueError:
+        msg = f"{place} is of the type {name!r}, which is not known here"
+        raise SchemaError(
+            msg,
+            "change the column's type in Spark, or leave the column out of what is written",
+        ) from None

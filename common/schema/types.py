@@ -1,0 +1,137 @@
+"""The types of a Delta table, as frozen values.
+
+Rules:
+
+1. A schema here is what Delta stores: names, types, nullability and field metadata, nothing of Spark's session.
+2. Two field names of one struct never differ only in case: Spark could not tell them apart. SchemaError otherwise.
+3. Metadata is kept as the JSON text of its object, so that a schema is hashable and goes round unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_DECIMAL_PRECISION = 38
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+class Primitive(StrEnum):
+    """A type without parameters. The value is its name in Delta's schema JSON."""
+
+    BYTE = "byte"
+    SHORT = "short"
+    INTEGER = "integer"
+    LONG = "long"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BINARY = "binary"
+    BOOLEAN = "boolean"
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    VARIANT = "variant"
+
+
+INTEGER_BITS: dict[Primitive, int] = {
+    Primitive.BYTE: 8,
+    Primitive.SHORT: 16,
+    Primitive.INTEGER: 32,
+    Primitive.LONG: 64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType:
+    """An exact number of ``precision`` digits, ``scale`` of them after the point."""
+
+    precision: int
+    scale: int
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.precision <= MAX_DECIMAL_PRECISION and 0 <= self.scale <= self.precision):
+            msg = f"DECIMAL({self.precision},{self.scale}) is not a decimal type of Delta"
+            raise SchemaError(
+                msg,
+                f"use a precision of 1 to {MAX_DECIMAL_PRECISION} and a scale of 0 to the precision",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list of one type."""
+
+    element: DataType
+    contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """Keys to values. A key is never null."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A named column, or a named part of a struct. ``metadata_json`` is the text of a JSON object."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata_json: str = "{}"
+
+    @property
+    def comment(self) -> str | None:
+        """The comment that SQL shows for the field."""
+        comment = json.loads(self.metadata_json).get("comment")
+        return comment if isinstance(comment, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """Fields in order: a table's columns, or a nested record. Raises SchemaError for a name given twice."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        for field in self.fields:
+            earlier = seen.get(field.name.casefold())
+            if earlier is not None:
+                also = f" (also as `{earlier}`; case does not count)" if earlier != field.name else ""
+                msg = f"the column `{field.name}` is declared twice{also}"
+                raise SchemaError(msg, "give each column of a struct its own name")
+            seen[field.name.casefold()] = field.name
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields' names, in order."""
+        return tuple(field.name for field in self.fields)
+
+    def field(self, name: str) -> Field | None:
+        """The field of exactly that name, or None."""
+        return next((field for field in self.fields if field.name == name), None)
+
+    def with_fields(self, added: Iterable[Field]) -> StructType:
+        """The same struct with more fields at its end. Raises SchemaError for a name given twice."""
+        return StructType((*self.fields, *added))
+
+
+DataType = Primitive | DecimalType | ArrayType | MapType | StructType
