@@ -7,13 +7,10 @@ standard error and never a stack trace.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from common.errors import KafkaDeltaExpressError
 from common.http_server import release
@@ -30,7 +27,7 @@ PrintConfigOption = Annotated[
 
 def new_app(help_text: str) -> typer.Typer:
     """A typer application with this project's habits."""
-    app = typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False, cls=TyperGroup)
+    app = typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
 
     @app.callback()
     def top(
@@ -56,15 +53,12 @@ def settings_from(config: Path, *, print_config: bool = False) -> Settings:
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run a command and turn what happens into an exit code."""
+    """Run a command and turn what happens into an exit code; a command raises `typer.Exit` for one of its own."""
     try:
-        result = app(args=arguments, standalone_mode=False)
+        app(args=arguments)
     except KafkaDeltaExpressError as error:
         typer.echo(f"error: {error}", err=True)
         return error.exit_code
-    except click.exceptions.Abort:
-        return 1
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        return 2
-    return result if isinstance(result, int) else 0
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 
-_ESCAPED = frozenset('"#%\'*/:=?\\{[]^\x7f') | {chr(code) for code in range(1, 32)}
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
 _FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX))
 
 

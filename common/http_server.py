@@ -91,7 +91,7 @@ class HttpServer:
 
 def _handler(pages: dict[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+        def do_GET(self) -> None:
             page = self._page()
             self.send_response(page.status)
             self.send_header("Content-Type", page.content_type)

@@ -90,14 +90,14 @@ LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafk
 LOADER_LOADED_POSITION = _gauge(
     "delta_loader_loaded_position", ("topic", "partition"), "The next position to be loaded."
 )
-LOADER_LAG = _gauge(
-    "delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded."
-)
+LOADER_LAG = _gauge("delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded.")
 LOADER_VALID_THROUGH = _gauge(
     "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
 )
 LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
-LOADER_LAST_SUCCESS = _gauge("delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure.")
+LOADER_LAST_SUCCESS = _gauge(
+    "delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure."
+)
 
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

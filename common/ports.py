@@ -23,6 +23,9 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
 
+    def sleep_s(self, seconds: float) -> None:
+        """Wait."""
+
 
 class SystemClock:
     """The machine's clock."""
@@ -32,6 +35,9 @@ class SystemClock:
 
     def wall_ms(self) -> int:  # noqa: D102 - the port says it
         return time.time_ns() // 1_000_000
+
+    def sleep_s(self, seconds: float) -> None:  # noqa: D102 - the port says it
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)

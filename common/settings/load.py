@@ -13,8 +13,8 @@ Rules:
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
-import types
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from common.errors import ConfigError, KafkaDeltaExpressError
+from common.errors import ConfigError
 from common.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -155,7 +155,9 @@ def _readable(error: ValidationError, source: str, secrets: set[str]) -> ConfigE
     details = error.errors(include_url=False)
     # A list whose items were refused is also reported as too short, which nobody needs to hear.
     inner = [detail["loc"] for detail in details if detail["type"] != "too_short"]
-    echoes = [d for d in details if d["type"] == "too_short" and any(place[: len(d["loc"])] == d["loc"] for place in inner)]
+    echoes = [
+        d for d in details if d["type"] == "too_short" and any(place[: len(d["loc"])] == d["loc"] for place in inner)
+    ]
     problems = [_sentence(detail, secrets) for detail in details if detail not in echoes]
     head = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are wrong:", *problems])
     return ConfigError(f"{source}: {head}", "every key is described in docs/configuration.md")
@@ -163,7 +165,7 @@ def _readable(error: ValidationError, source: str, secrets: set[str]) -> ConfigE
 
 def _sentence(detail: ErrorDetails, secrets: set[str]) -> str:
     # Pydantic puts the names of union members and "[key]" into places; a user knows only keys and list indexes.
-    place = tuple(part for part in detail["loc"] if part in ("[key]",) or not _is_type_name(str(part)))
+    place = tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
     kind = detail["type"]
     if kind == "extra_forbidden":
         return _unknown_key(place)
@@ -212,7 +214,7 @@ def _known_keys(place: tuple[int | str, ...]) -> list[str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+    if inspect.isclass(annotation):
         return annotation if issubclass(annotation, BaseModel) else None
     found = (_model_in(argument) for argument in typing.get_args(annotation))
     return next((model for model in found if model is not None), None)

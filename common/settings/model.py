@@ -6,11 +6,14 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from common.errors import SchemaError
+from common.schema import StructType, parse_ddl
 from common.settings.values import DurationS, Schedule, SizeBytes, StartAt, StartValue
 
 Option = str | int | float | bool | None
@@ -192,6 +195,45 @@ class Stream(_Section):
             raise ValueError(msg)
         return value
 
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: str) -> str:
+        try:
+            parse_ddl(value)
+        except SchemaError as error:
+            msg = f"cannot be read: {error.problem}; {error.remedy}"
+            raise ValueError(msg) from None
+        return value
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        """Columns are compared without regard to case, as Spark and Delta do."""
+        taken = {name.lower(): "columns" for name in self.schema_of_columns.names}
+        kafka = KAFKA_COLUMNS if self.kafka_columns else ()
+        for name, origin in [*((name, "derive") for name in self.derive), *((name, "kafka_columns") for name in kafka)]:
+            if name.lower() in taken:
+                msg = (
+                    f"{origin} makes the column {name!r}, which is among {taken[name.lower()]} too; rename one of them"
+                )
+                raise ValueError(msg)
+            taken[name.lower()] = origin
+        known = [*self.schema_of_columns.names, *self.derive, *kafka]
+        for name in self.partition_by:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+                msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
+                raise ValueError(msg)
+        if len(set(self.partition_by)) < len(self.partition_by):
+            msg = "partition_by names a column twice; name each once"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def schema_of_columns(self) -> StructType:
+        """What ``columns`` declares."""
+        return parse_ddl(self.columns)
+
     @model_validator(mode="after")
     def _defaults(self) -> Self:
         if not self.dead_letters:
@@ -257,8 +299,8 @@ class Settings(_Section):
         shared += [topic for topic in other.topics if stream.takes(topic)]
         if shared:
             msg = (
-                f"the streams {other.app_id!r} and {stream.app_id!r} both read the topic {shared[0]!r}, and a stage has "
-                "one chain for a topic; put one of them into a config with a stage.url and group_id of its own"
+                f"the streams {other.app_id!r} and {stream.app_id!r} both read the topic {shared[0]!r}, and a stage "
+                "has one chain for a topic; put one of them into a config with a stage.url and group_id of its own"
             )
             raise ValueError(msg)
 

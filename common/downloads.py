@@ -1,0 +1,168 @@
+"""Jars from Maven Central by plain downloads, each checked against a lock file.
+
+Rules:
+
+1. A lock file names every jar exactly, with its SHA-256. Nothing is resolved on a user's machine, and what a
+   repository serves is believed only when its checksum is the lock's.
+2. A file appears in the cache under its own name only when it is whole and checked (a temporary file beside it, then a
+   rename), so that two processes may fetch the same jar at once, and what is in the cache is used without a question.
+3. What may pass by itself (a reset connection, a 503) is tried again; what will not (a 404, a wrong checksum) fails at
+   once, with the URL and what to do.
+
+The cache is ``$XDG_CACHE_HOME/kafka-delta-express`` (``~/.cache`` by default); ``KDE_MAVEN_URL`` names another
+repository of Maven's layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from common.errors import DownloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAVEN_URL = "https://repo1.maven.org/maven2"
+_ATTEMPTS = 5
+_TIMEOUT_S = 60
+_PARALLEL = 6
+_FIRST_WAIT_S = 0.5
+_SERVER_ERROR = 500
+_TOO_MANY_REQUESTS = 429
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar of a lock file."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def path(self) -> str:
+        """The path below a Maven repository's root."""
+        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
+
+    @property
+    def line(self) -> str:
+        """The jar's line in a lock file; `parse` is the inverse."""
+        return f"{self.sha256} {self.group}:{self.artifact}:{self.version}"
+
+    @classmethod
+    def parse(cls, line: str) -> Jar:
+        """Read one line of a lock file; raises ValueError."""
+        sha256, coordinates = line.split()
+        group, artifact, version = coordinates.split(":")
+        return cls(group, artifact, version, sha256)
+
+
+class _PassingError(Exception):
+    """A failure that the next attempt may not meet."""
+
+
+def read_lock(path: Path) -> Mapping[str, tuple[Jar, ...]]:
+    """The groups of a lock file: ``[group]`` lines, each followed by its jars; ``#`` begins a comment."""
+    groups: dict[str, list[Jar]] = {}
+    jars: list[Jar] = []
+    for number, raw in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        line = raw.partition("#")[0].strip()
+        if line.startswith("[") and line.endswith("]"):
+            jars = groups.setdefault(line[1:-1], [])
+        elif line:
+            try:
+                jars.append(Jar.parse(line))
+            except ValueError:
+                msg = f"{path}, line {number}: {line!r} is not '<sha256> <group>:<artifact>:<version>'"
+                raise DownloadError(msg, "restore the file from the release") from None
+    return {group: tuple(found) for group, found in groups.items()}
+
+
+def ensure_jars(jars: Sequence[Jar], environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where the jars are on this machine, in the given order; those that are missing are downloaded first."""
+    base = environ.get("KDE_MAVEN_URL", MAVEN_URL).rstrip("/")
+    cache = cache_folder(environ) / "jars"
+
+    def ensure(jar: Jar) -> Path:
+        # The checksum is part of the path: another lock's jar of the same name is another file.
+        target = cache / jar.sha256[:16] / jar.name
+        if not target.exists():
+            fetch(f"{base}/{jar.path}", target, jar.sha256)
+        return target
+
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download") as pool:
+        return tuple(pool.map(ensure, jars))
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The project's folder for what can be fetched again."""
+    base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kafka-delta-express"
+
+
+def fetch(url: str, target: Path, sha256: str) -> None:
+    """Download ``url`` to ``target``, whose content then has the given SHA-256; raises DownloadError."""
+    attempts = Retrying(
+        retry=retry_if_exception_type(_PassingError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential_jitter(initial=_FIRST_WAIT_S, max=10),
+        reraise=True,
+    )
+    try:
+        attempts(_fetch_once, url, target, sha256)
+    except _PassingError as error:
+        msg = f"{url} could not be downloaded in {_ATTEMPTS} attempts: {error}"
+        raise DownloadError(msg, "check the network, or set KDE_MAVEN_URL to a repository in reach") from error
+
+
+def _fetch_once(url: str, target: Path, sha256: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            _download(url, file)
+            file.seek(0)
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256:
+            msg = f"{url} has the SHA-256 {found}, and the lock file says {sha256}"
+            raise DownloadError(msg, "something between here and the repository changed it; do not use it")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _download(url: str, file: BinaryIO) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "kafka-delta-express"})  # noqa: S310 - the operator's
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            shutil.copyfileobj(answer, file, 1 << 20)
+            expected = answer.headers.get("Content-Length")
+    except urllib.error.HTTPError as error:
+        if error.code >= _SERVER_ERROR or error.code == _TOO_MANY_REQUESTS:
+            raise _PassingError(str(error)) from error
+        msg = f"{url} could not be downloaded: {error}"
+        raise DownloadError(msg, "check KDE_MAVEN_URL, and that the repository has the file") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _PassingError(str(error) or type(error).__name__) from error
+    if expected is not None and file.tell() != int(expected):
+        msg = f"the connection ended after {file.tell()} of {expected} bytes"
+        raise _PassingError(msg)

@@ -1,0 +1,163 @@
+"""``stage-writer``: the command line, and the wiring of the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common import cli
+from common.errors import ConfigError, KafkaDeltaExpressError
+from common.http_server import HttpServer, service_pages
+from common.logs import set_up_logs
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.store import FsspecStore, prove_exclusive_create
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.flushing import Limits
+from stage_writer.service import StageWriter
+from stage_writer.shell.kafka import KafkaSource
+from stage_writer.shell.staging import ObjectStage, table_opener
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from common.ports import ObjectStore
+    from common.settings import Settings
+
+app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
+
+
+@app.command()
+def run(
+    config: cli.ConfigArgument,
+    until_caught_up: Annotated[  # noqa: FBT002 - an option
+        bool, typer.Option("--until-caught-up", help="Stage all that is in Kafka now, and exit.")
+    ] = False,
+    print_config: cli.PrintConfigOption = False,  # noqa: FBT002
+) -> None:
+    """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
+    settings = cli.settings_from(config, print_config=print_config)
+    log = set_up_logs(settings.logs, "stage-writer")
+    clock, metrics = SystemClock(), Metrics()
+    converters = converters_of(settings)
+    stage_store = open_stage(settings)
+    writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    stage = ObjectStage(
+        stage_store,
+        table_opener(lambda url: FsspecStore(url, settings.stage.storage_options)),
+        clock,
+        lambda: str(uuid.uuid4()),
+        writer_id,
+    )
+    with_headers = any(converter.needs_headers for converter in converters)
+    executor = ThreadPoolExecutor(settings.writer.upload_threads, thread_name_prefix="flush")
+    service = StageWriter(
+        converters=converters,
+        limits=limits_of(settings),
+        revoke_timeout_s=settings.writer.revoke_timeout_s,
+        report_positions=settings.writer.report_positions,
+        source=KafkaSource(settings, clock, log, with_headers=with_headers),
+        stage=stage,
+        executor=executor,
+        clock=clock,
+        log=log,
+        metrics=metrics,
+    )
+    server = None
+    if settings.writer.http is not None:
+        pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
+        server = HttpServer(settings.writer.http, pages)
+        log.info("serving", port=server.port)
+    _stop_on_signals(service)
+    try:
+        service.run(until_caught_up=until_caught_up)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        if server is not None:
+            server.close()
+    log.info("ended")
+
+
+@app.command()
+def check(config: cli.ConfigArgument) -> None:
+    """Validate the config, reach Kafka and the store, and prove that the store can keep a chain."""
+    settings = cli.settings_from(config)
+    set_up_logs(settings.logs, "stage-writer")
+    converters = converters_of(settings)
+    typer.echo(f"config   ok: {len(converters)} stream(s)")
+    open_stage(settings)
+    typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
+    try:
+        _check_topics(settings)
+    except KafkaDeltaExpressError as error:
+        # Whatever is wrong, this command's answer is “not fit to run”.
+        raise ConfigError(error.problem, error.remedy) from error
+    typer.echo("all well")
+
+
+def _check_topics(settings: Settings) -> None:
+    from structlog import get_logger  # noqa: PLC0415
+
+    source = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
+    try:
+        ends = source.end_positions(settings.streams)
+    finally:
+        source.close()
+    for stream in settings.streams:
+        mine = [found for found in ends if stream.takes(found.topic)]
+        missing = [topic for topic in stream.topics if not stream.pattern and topic not in {m.topic for m in mine}]
+        if missing:
+            msg = f"the stream {stream.app_id!r} names the topic {missing[0]!r}, which Kafka does not have"
+            raise ConfigError(msg, "create the topic, or mend streams[].topics")
+        typer.echo(f"kafka    ok: {stream.app_id} has {len(mine)} partition(s)")
+
+
+def converters_of(settings: Settings) -> list[StreamConverter]:
+    """The streams' converters; raises the ConfigError of the first stream that cannot work."""
+    converters = []
+    for index, stream in enumerate(settings.streams):
+        try:
+            converters.append(StreamConverter(stream))
+        except ConfigError as error:
+            msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
+            raise type(error)(msg, error.remedy) from error
+    return converters
+
+
+def open_stage(settings: Settings) -> ObjectStore:
+    """The stage's store, proved to honour conditional writes."""
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    prove_exclusive_create(store)
+    return store
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The flush limits of the settings."""
+    writer = settings.writer
+    return Limits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, writer.memory_bytes)
+
+
+def _stop_on_signals(service: StageWriter) -> None:
+    def first(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+        service.stop()
+
+    signal.signal(signal.SIGTERM, first)
+    signal.signal(signal.SIGINT, first)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(cli.run(app))
+
+
+if __name__ == "__main__":
+    main()

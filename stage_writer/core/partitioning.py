@@ -1,0 +1,96 @@
+"""From partition columns to groups of rows with Delta's text for each value.
+
+Rules:
+
+1. Values are serialised as Delta's protocol says: null and an empty string are null, a timestamp is ISO 8601 in UTC.
+2. Rows keep their order inside of a group.
+3. Types that have no faithful text (floating point, binary, nested) cannot partition a table.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Values = tuple[str | None, ...]
+
+
+def can_partition(arrow_type: pa.DataType) -> bool:
+    """Whether a column of this type may be a partition column (rule 3)."""
+    kinds = pa.types
+    return bool(
+        kinds.is_integer(arrow_type)
+        or kinds.is_boolean(arrow_type)
+        or kinds.is_string(arrow_type)
+        or kinds.is_date32(arrow_type)
+        or kinds.is_timestamp(arrow_type)
+        or kinds.is_decimal(arrow_type)
+    )
+
+
+def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
+    """The rows by their partition values, without the partition columns; groups in order of their values' text."""
+    data = rows.drop_columns(list(columns)) if columns else rows
+    if not columns or not rows.num_rows:
+        yield (), data
+        return
+    codes = np.zeros(rows.num_rows, dtype=np.int64)
+    texts: list[list[str | None]] = []
+    for name in columns:
+        inner, column_texts = _encode(rows.column(name).combine_chunks())
+        codes = codes * len(column_texts) + inner
+        texts.append(column_texts)
+    distinct, group_of_row = np.unique(codes, return_inverse=True)
+    groups = sorted(((_values(int(code), texts), index) for index, code in enumerate(distinct)), key=_null_first)
+    if len(groups) == 1:
+        yield groups[0][0], data
+        return
+    order = np.argsort(group_of_row, kind="stable")
+    ends = np.cumsum(np.bincount(group_of_row))
+    for values, index in groups:
+        start = ends[index - 1] if index else 0
+        yield values, data.take(pa.array(order[start : ends[index]]))
+
+
+def _encode(column: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[str | None]]:
+    """Codes of the rows and the text of each code. Values with the same text (null and empty) share a code."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    texts = [_text(value) for value in encoded.dictionary.to_pylist()]
+    distinct = list(dict.fromkeys(texts))
+    where = {text: code for code, text in enumerate(distinct)}
+    remap = np.array([where[text] for text in texts], dtype=np.int64)
+    return remap[encoded.indices.to_numpy(zero_copy_only=False)], distinct
+
+
+def _null_first(group: tuple[Values, int]) -> list[tuple[bool, str]]:
+    return [(value is not None, value or "") for value in group[0]]
+
+
+def _values(code: int, texts: Sequence[Sequence[str | None]]) -> Values:
+    values: list[str | None] = []
+    for column_texts in reversed(texts):
+        code, index = divmod(code, len(column_texts))
+        values.append(column_texts[index])
+    return tuple(reversed(values))
+
+
+def _text(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        zone = "" if value.tzinfo is None else "Z"
+        return value.replace(tzinfo=None).isoformat(timespec="microseconds") + zone
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")  # never in scientific notation
+    return str(value)

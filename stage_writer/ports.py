@@ -1,0 +1,141 @@
+"""The writer's ports: where records come from, and where flushes go.
+
+A simulation implements them without threads: its executor runs a job when it is submitted, or never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from common.markers import Marker
+    from common.settings import Start, Stream
+    from common.spans import Position, TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.buffer import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFault:
+    """Kafka cannot serve one partition; the others go on."""
+
+    source: TopicPartition
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What one poll brought."""
+
+    batches: tuple[MessageBatch, ...] = ()
+    ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    """Partitions whose end was reached, and the position there."""
+    faults: tuple[PartitionFault, ...] = ()
+
+
+class GroupListener(Protocol):
+    """Whom a source tells about the consumer group; called inside of `RecordSource.poll` and ``close``."""
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """These are ours now: where each begins. One that is left out stays unread."""
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        """These go to somebody else when this call returns."""
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        """These have gone to somebody else already."""
+
+
+class RecordSource(Protocol):
+    """A member of a consumer group. Raises BrokerError when Kafka cannot be used at all."""
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        """Join the group for the streams' topics."""
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait that long at most for messages, and serve the group."""
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        """Go on reading an assigned partition from another position."""
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Stop reading these; the place in the group is kept."""
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        """Read these again."""
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        """The position that a start stands for."""
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every partition of the streams' topics."""
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit positions to the group for people's lag tools."""
+
+    def close(self) -> None:
+        """Leave the group; tells the listener what is revoked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The flush's marker is there: its rows are staged."""
+
+    marker: Marker
+    files: int
+    size_bytes: int
+    chain_moved: bool
+    """The marker before it has gone meanwhile (settled, or put aside by an operator): read the chain again."""
+
+    @property
+    def tail(self) -> Tail:
+        """The chain's end after this flush."""
+        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path)
+
+
+@dataclass(frozen=True, slots=True)
+class LostClaim:
+    """Somebody else has sealed this position; our files are gone again."""
+
+
+FlushOutcome = Sealed | LostClaim
+
+
+class FlushJob(Protocol):
+    """One flush, from encoding to its marker."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds until it is done."""
+
+    def run(self) -> FlushOutcome:
+        """Do what is still to be done; after a StoreError it may be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a chain, as a writer has to know it."""
+
+    end: Position
+    """Where the next span begins."""
+    marker: Position
+    """The start of the chain's last marker."""
+    path: str
+    """That marker's object; a hand-typed name is not padded."""
+
+
+class Stage(Protocol):
+    """The stage and the tables' folders. Raises StoreError, and MarkerError for a marker that cannot be read."""
+
+    def tail(self, source: TopicPartition) -> Tail | None:
+        """The end of a partition's chain, or None while there is none."""
+
+    def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
+        """Write down where a new chain begins (``position`` > 0); an existing marker wins."""
+
+    def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> FlushJob:
+        """A job that seals the buffer as the marker after ``tail``."""

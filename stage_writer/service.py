@@ -1,0 +1,437 @@
+"""The stage writer's loop: take, land, launch, breathe.
+
+    poll Kafka ─► take: convert, buffer ─► launch: flush what is due ─► land: sealed, lost or failed
+
+Rules:
+
+1. The chain decides. On assignment it is read and reading begins at its end; after a lost claim the buffer is dropped
+   and the chain is read again. Kafka's group offsets are never asked.
+2. A partition has one flush under way at most; what arrives meanwhile waits in the next buffer.
+3. On revoke the partition's buffers are flushed within a bounded time and dropped otherwise; on loss they are dropped.
+   Dropping loses nothing: the next owner reads from the chain's end.
+4. A store that fails is tried again with growing pauses, the place in the group kept; when it fails for too long, the
+   service ends with the error.
+5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position) is held and reported; the
+   others go on.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from common import metrics as catalogue
+from common.errors import MarkerError, StoreError
+from common.http_server import Health
+from common.settings import StartAt
+from stage_writer.core.buffer import Buffer
+from stage_writer.core.flushing import Filling, FlushReason, Limits, due, should_pause
+from stage_writer.ports import LostClaim, PartitionFault, Sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from concurrent.futures import Executor, Future
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.spans import Position, TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.convert import StreamConverter
+    from stage_writer.ports import FlushJob, FlushOutcome, RecordSource, Stage, Tail
+
+POLL_S = 0.2
+GIVE_UP_AFTER_S = 300.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """A flush under way."""
+
+    job: FlushJob
+    reason: FlushReason
+    began_s: float
+    future: Future[FlushOutcome] | None
+    """None while a failed one waits for its next try."""
+    pause_s: float = _FIRST_PAUSE_S
+    retry_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Owned:
+    """One Kafka partition of ours."""
+
+    source: TopicPartition
+    converter: StreamConverter
+    tail: Tail | None
+    buffer: Buffer
+    flight: Flight | None = None
+    caught_up: bool = False
+
+    def filling(self) -> Filling:
+        """What the flush decision looks at."""
+        buffer, flight = self.buffer, self.flight
+        held = 0 if flight is None else flight.job.memory_bytes
+        return Filling(
+            self.source,
+            buffer.first_record_at_s,
+            buffer.records,
+            buffer.parquet_bytes,
+            buffer.memory_bytes,
+            flight is not None,
+            held,
+        )
+
+
+class StageWriter:
+    """The service. All of its methods are called from one thread; only flush jobs run elsewhere."""
+
+    def __init__(
+        self,
+        *,
+        converters: Collection[StreamConverter],
+        limits: Limits,
+        revoke_timeout_s: float,
+        report_positions: bool,
+        source: RecordSource,
+        stage: Stage,
+        executor: Executor,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+    ) -> None:
+        self._converters = tuple(converters)
+        self._limits = limits
+        self._revoke_timeout_s = revoke_timeout_s
+        self._report_positions = report_positions
+        self._source = source
+        self._stage = stage
+        self._executor = executor
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._owned: dict[TopicPartition, Owned] = {}
+        self._held: dict[TopicPartition, str] = {}
+        self._targets: Mapping[TopicPartition, Position] | None = None
+        self._joined = False
+        self._paused: set[TopicPartition] = set()
+        self._failing_since_s: float | None = None
+        self._stopping = False
+
+    # The loop.
+
+    def run(self, *, until_caught_up: bool) -> None:
+        """Stage until `stop`, or until what is in Kafka now is staged. Raises what ends the service."""
+        streams = [converter.stream for converter in self._converters]
+        if until_caught_up:
+            self._targets = self._source.end_positions(streams)
+        self._source.subscribe(streams, self)
+        try:
+            while not self._stopping and not self._all_caught_up():
+                self.step(POLL_S)
+            self._flush_rest()
+        finally:
+            self._source.close()
+        if self._targets is not None and not self._stopping and self._held:
+            raise StoreError(
+                "not everything could be staged: " + "; ".join(self._held.values()), "mend what is named and run again"
+            )
+
+    def step(self, timeout_s: float) -> None:
+        """One round."""
+        polled = self._source.poll(timeout_s)
+        for batch in polled.batches:
+            self._take(batch)
+        for source, position in polled.ends.items():
+            self._reached_end(source, position)
+        for fault in polled.faults:
+            self._fault(fault)
+        self._land()
+        self._launch()
+        self._breathe()
+
+    def stop(self) -> None:
+        """Ask the loop to flush, to leave the group, and to end. Safe to call from a signal handler."""
+        self._stopping = True
+
+    def health(self) -> Health:
+        """What is wrong now, for ``/healthcheck``."""
+        problems = list(self._held.values())
+        if self._failing_since_s is not None:
+            problems.append("the store fails; see the log")
+        return Health(tuple(problems))
+
+    def ready(self) -> Health:
+        """Whether this writer is a member of its group."""
+        return Health() if self._joined else Health(("not yet a member of the group",))
+
+    # Take.
+
+    def _take(self, batch: MessageBatch) -> None:
+        owned = self._owned.get(batch.source)
+        if owned is None:
+            return  # revoked or held since it was fetched
+        fresh = batch.after(owned.buffer.end)
+        topic = batch.source.topic
+        self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
+        if len(fresh) < len(batch):
+            self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(fresh), topic=topic)
+        if len(fresh) == 0:
+            return
+        staged = owned.converter.convert(fresh)
+        owned.buffer.add(staged, self._clock.monotonic_s())
+        if staged.tombstones:
+            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=topic)
+        for error_class, count in staged.dead_letters.items():
+            app_id = owned.converter.stream.app_id
+            self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+
+    def _reached_end(self, source: TopicPartition, position: Position) -> None:
+        owned = self._owned.get(source)
+        if owned is not None and position >= owned.buffer.end:
+            owned.caught_up = True
+
+    def _fault(self, fault: PartitionFault) -> None:
+        self._log.error("partition held", partition=str(fault.source), problem=fault.problem, remedy=fault.remedy)
+        self._hold(fault.source, fault.problem)
+
+    # Launch and land.
+
+    def _launch(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for flush in due([owned.filling() for owned in self._owned.values()], self._limits, now_s):
+            self._begin(self._owned[flush.source], flush.reason)
+        self._retry()
+
+    def _retry(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for owned in self._owned.values():
+            flight = owned.flight
+            if flight is not None and flight.future is None and now_s >= flight.retry_at_s:
+                flight.future = self._executor.submit(flight.job.run)
+
+    def _begin(self, owned: Owned, reason: FlushReason) -> None:
+        if owned.buffer.is_empty or owned.flight is not None:
+            return
+        job = self._stage.flush_job(owned.source, owned.converter.stream, owned.buffer, owned.tail)
+        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._executor.submit(job.run))
+        owned.buffer = Buffer.begin(owned.buffer.end, owned.converter.formats)
+
+    def _land(self) -> None:
+        for owned in list(self._owned.values()):
+            flight = owned.flight
+            if flight is None or flight.future is None or not flight.future.done():
+                continue
+            try:
+                outcome = flight.future.result()
+            except StoreError as error:
+                self._try_later(flight, error)
+                continue
+            self._failing_since_s = None
+            owned.flight = None
+            match outcome:
+                case Sealed():
+                    self._sealed(owned, flight, outcome)
+                case LostClaim():
+                    self._metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.source.topic)
+                    self._log.warning("claim lost", partition=str(owned.source))
+                    self._begin_again(owned)
+                case _:
+                    assert_never(outcome)
+
+    def _sealed(self, owned: Owned, flight: Flight, sealed: Sealed) -> None:
+        span, manifest = sealed.marker.span, sealed.marker.manifest
+        now_s = self._clock.monotonic_s()
+        app_id = owned.converter.stream.app_id
+        rows = 0 if manifest is None else manifest.records - manifest.tombstones - sum(manifest.dead_letters.values())
+        self._log.info(
+            "sealed",
+            partition=str(owned.source),
+            start=span.start,
+            end=span.end,
+            rows=rows,
+            files=sealed.files,
+            size_bytes=sealed.size_bytes,
+            reason=flight.reason.value,
+        )
+        self._metrics.add(catalogue.WRITER_FLUSHES, app_id=app_id, reason=flight.reason.value)
+        self._metrics.add(catalogue.WRITER_FILES, sealed.files, app_id=app_id)
+        self._metrics.add(catalogue.WRITER_BYTES, sealed.size_bytes, app_id=app_id)
+        self._metrics.add(catalogue.WRITER_ROWS, rows, app_id=app_id)
+        self._metrics.observe(catalogue.WRITER_FLUSH_SECONDS, now_s - flight.began_s)
+        for table in sealed.marker.tables:
+            for file in table.files:
+                self._metrics.observe(catalogue.WRITER_FILE_BYTES, file.size_bytes)
+        self._metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
+        self._metrics.set(
+            catalogue.WRITER_STAGED_POSITION,
+            span.end,
+            topic=owned.source.topic,
+            partition=str(owned.source.partition),
+        )
+        tail = self._stage.tail(owned.source) if sealed.chain_moved else None
+        if sealed.chain_moved and (tail is None or tail.end != span.end):
+            self._log.warning("chain moved", partition=str(owned.source))
+            self._begin_again(owned)
+            return
+        owned.tail = sealed.tail if tail is None else tail
+        if self._report_positions:
+            self._source.report({owned.source: span.end})
+
+    def _try_later(self, flight: Flight, error: StoreError) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
+            raise error
+        flight.future = None
+        flight.retry_at_s = now_s + flight.pause_s
+        flight.pause_s = min(flight.pause_s * 2, _LONGEST_PAUSE_S)
+        self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
+
+    def _begin_again(self, owned: Owned) -> None:
+        """Drop what is buffered and go on from the chain's end (rule 1)."""
+        self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
+        try:
+            tail, position = self._end_of_chain(owned.source, owned.converter)
+        except MarkerError as error:
+            self._fault(PartitionFault(owned.source, error.problem, error.remedy))
+            return
+        owned.tail = tail
+        owned.buffer = Buffer.begin(position, owned.converter.formats)
+        owned.caught_up = False
+        self._source.seek(owned.source, position)
+
+    # Breathe.
+
+    def _breathe(self) -> None:
+        fillings = [owned.filling() for owned in self._owned.values()]
+        used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
+        self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used)
+        was_paused = bool(self._paused)
+        pause = should_pause(fillings, self._limits, paused=was_paused)
+        if pause != was_paused:
+            self._log.info("reading pauses" if pause else "reading goes on", buffered_bytes=used)
+        if pause:
+            self._source.pause(self._owned.keys() - self._paused)  # also those that came since
+            self._paused = set(self._owned)
+        elif was_paused:
+            self._source.resume(self._paused & self._owned.keys())
+            self._paused = set()
+        self._metrics.set(catalogue.WRITER_PAUSED, int(pause))
+
+    # The group. These are called by the source, inside of poll and close.
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Read the chain of each new partition; those that cannot be read are held."""
+        self._joined = True
+        positions: dict[TopicPartition, Position] = {}
+        for source in sources:
+            converter = self._converter_of(source)
+            if converter is None:
+                continue
+            try:
+                tail, position = self._end_of_chain(source, converter)
+            except MarkerError as error:
+                self._fault(PartitionFault(source, error.problem, error.remedy))
+                continue
+            self._held.pop(source, None)
+            self._owned[source] = Owned(source, converter, tail, Buffer.begin(position, converter.formats))
+            positions[source] = position
+        self._report_group("partitions assigned", sources)
+        return positions
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        """Flush what these hold, within the bounded time, and let them go (rule 3)."""
+        leaving = [self._owned[source] for source in sources if source in self._owned]
+        self._flush_within(leaving, FlushReason.REVOKED)
+        self._let_go(sources, "revoked")
+        self._report_group("partitions revoked", sources)
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        """Drop what these hold: somebody else has them already."""
+        self._let_go(sources, "lost")
+        self._report_group("partitions lost", sources)
+
+    def _let_go(self, sources: Collection[TopicPartition], reason: str) -> None:
+        for source in sources:
+            self._held.pop(source, None)
+            self._paused.discard(source)
+            owned = self._owned.pop(source, None)
+            if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
+                self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
+                self._log.warning("buffer dropped", partition=str(source), reason=reason)
+
+    def _flush_within(self, leaving: Collection[Owned], reason: FlushReason) -> None:
+        """Flush and wait, until all is sealed or the time is over."""
+        deadline_s = self._clock.monotonic_s() + self._revoke_timeout_s
+        while True:
+            self._land()
+            self._retry()
+            waiting = [owned for owned in leaving if self._owned.get(owned.source) is owned]
+            for owned in waiting:
+                self._begin(owned, reason)
+            flights = [owned.flight for owned in waiting if owned.flight is not None]
+            left_s = deadline_s - self._clock.monotonic_s()
+            if not flights or left_s <= 0:
+                return
+            futures = [flight.future for flight in flights if flight.future is not None]
+            if futures:
+                wait(futures, left_s, return_when=FIRST_COMPLETED)
+            else:
+                self._clock.sleep_s(min(left_s, POLL_S))
+
+    def _flush_rest(self) -> None:
+        """Seal everything, at the end of the service."""
+        reason = FlushReason.STOPPING if self._stopping else FlushReason.CAUGHT_UP
+        while True:
+            self._flush_within(list(self._owned.values()), reason)
+            unsealed = [source for source, owned in self._owned.items() if owned.flight or not owned.buffer.is_empty]
+            if not unsealed:
+                return
+            if self._stopping:
+                self._let_go(unsealed, "stopped")
+                msg = f"{len(unsealed)} partitions could not be flushed within {self._revoke_timeout_s:g} s"
+                raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
+
+    def _hold(self, source: TopicPartition, problem: str) -> None:
+        self._held[source] = problem
+        if self._owned.pop(source, None) is not None:
+            self._source.pause([source])
+
+    # Look-ups.
+
+    def _end_of_chain(self, source: TopicPartition, converter: StreamConverter) -> tuple[Tail | None, Position]:
+        tail = self._stage.tail(source)
+        if tail is not None:
+            return tail, tail.end
+        start = converter.stream.start
+        position = self._source.resolve(source, start)
+        if start is StartAt.EARLIEST or position == 0:
+            return None, position
+        # “Latest” is another place tomorrow; write down which one it was.
+        self._stage.pin(source, converter.stream, position)
+        tail = self._stage.tail(source)
+        return tail, position if tail is None else tail.end
+
+    def _converter_of(self, source: TopicPartition) -> StreamConverter | None:
+        return next((found for found in self._converters if found.stream.takes(source.topic)), None)
+
+    def _all_caught_up(self) -> bool:
+        """Whether what was in Kafka at start-up has been taken in, as far as it is ours."""
+        if self._targets is None:
+            return False
+        if not self._targets:
+            return True
+        return self._joined and all(
+            owned.caught_up or owned.buffer.end >= self._targets.get(owned.source, 0) for owned in self._owned.values()
+        )
+
+    def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:
+        self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))
+        if sources:
+            self._log.info(event, partitions=[str(source) for source in sorted(sources)], owned=len(self._owned))

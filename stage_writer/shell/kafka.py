@@ -1,0 +1,300 @@
+"""Kafka through librdkafka: the group member that the writer reads from.
+
+Rules:
+
+1. Kafka's offsets are never the truth: nothing is stored or committed but, when asked, positions for people's tools,
+   and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
+2. Cooperative rebalancing, ``read_committed`` and a prefetch that fits the memory bound, unless the settings say
+   otherwise.
+3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and looked up
+   again now and then; librdkafka is told names only.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from common.errors import BrokerError
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
+from stage_writer.ports import GroupListener, PartitionFault, Polled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Settings, Stream
+    from common.settings.model import Option
+
+TIMEOUT_S = 10.0
+TOPICS_EVERY_S = 30.0
+_PREFETCH_SHARE = 4
+_REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
+_RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_QUIET = logging.getLogger("librdkafka")
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
+
+
+class KafkaSource:
+    """A `stage_writer.ports.RecordSource` on a real cluster."""
+
+    def __init__(self, settings: Settings, clock: Clock, log: FilteringBoundLogger, *, with_headers: bool) -> None:
+        """Nothing is contacted before a method is called. Raises BrokerError for properties that librdkafka refuses."""
+        self._properties = consumer_properties(settings)
+        self._log = log
+        self._servers = str(settings.kafka["bootstrap.servers"])
+        self._most = settings.writer.consume_records
+        self._with_headers = with_headers
+        self._clock = clock
+        self._streams: tuple[Stream, ...] = ()
+        self._listener: GroupListener | None = None
+        self._topics: tuple[str, ...] = ()
+        self._topics_at_s = 0.0
+        with self._errors("open a consumer"):
+            self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=_QUIET)
+            self._admin = AdminClient(client_properties(settings.kafka), logger=_QUIET)
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        """Join the group for the streams' topics."""
+        self._streams = tuple(streams)
+        self._listener = listener
+        self._refresh_topics()
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait that long at most for messages, and serve the group."""
+        if any(stream.pattern for stream in self._streams) and self._due_for_topics():
+            self._refresh_topics()
+        with self._errors("consume"):
+            messages = self._consumer.consume(self._most, timeout_s)
+        return self._sort(messages)
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        """Go on reading an assigned partition from another position."""
+        with self._errors(f"seek in {source}"):
+            self._consumer.seek(_kafka(source, position))
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Stop reading these; the place in the group is kept."""
+        with self._errors("pause"):
+            self._consumer.pause([_kafka(source) for source in sources])
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        """Read these again."""
+        with self._errors("resume"):
+            self._consumer.resume([_kafka(source) for source in sources])
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        """The position that a start stands for."""
+        if isinstance(start, FromOffsets):
+            given = start.position(source.topic, source.partition)
+            if given is not None:
+                return given
+            start = StartAt.EARLIEST
+        spec = OffsetSpec.earliest() if start is StartAt.EARLIEST else OffsetSpec.latest()
+        if isinstance(start, FromTimestamp):
+            spec = OffsetSpec.for_timestamp(start.timestamp_ms)
+        position = self._offsets({source: spec})[source]
+        # A moment after the last record has no offset: begin at the end.
+        return position if position >= 0 else self._offsets({source: OffsetSpec.latest()})[source]
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every partition of the streams' topics."""
+        found = self._metadata()
+        specs = {
+            TopicPartition(Topic(topic), Partition(partition)): OffsetSpec.latest()
+            for topic, partitions in found.items()
+            if any(stream.takes(topic) for stream in streams)
+            for partition in partitions
+        }
+        return self._offsets(specs) if specs else {}
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit positions to the group for people's lag tools; a failure is of no consequence."""
+        if positions:
+            with self._errors("report positions"):
+                offsets = [_kafka(source, position) for source, position in positions.items()]
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def close(self) -> None:
+        """Leave the group; tells the listener what is revoked."""
+        with self._errors("leave the group"):
+            self._consumer.close()
+
+    def _sort(self, messages: Sequence[Message]) -> Polled:
+        groups: dict[tuple[str, int], list[Message]] = {}
+        ends: dict[TopicPartition, Position] = {}
+        faults: list[PartitionFault] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                groups.setdefault((message.topic(), message.partition()), []).append(message)
+            elif error.code() == _END:
+                ends[_source(message.topic(), message.partition())] = Position(message.offset())
+            else:
+                faults += self._fault(message, error)
+        batches = tuple(self._batch(_source(*key), group) for key, group in groups.items())
+        return Polled(batches, ends, tuple(faults))
+
+    def _batch(self, source: TopicPartition, messages: Sequence[Message]) -> MessageBatch:
+        values = [message.value() for message in messages]
+        stamps = [message.timestamp()[1] for message in messages]
+        size = sum(len(value) for value in values if value is not None)
+        # Arrow's 32-bit offsets end at 2 GiB.
+        value_type = pa.binary() if size < 2**31 - 1 else pa.large_binary()
+        return MessageBatch(
+            source,
+            np.fromiter((message.offset() for message in messages), np.int64, len(messages)),
+            np.array([stamp if stamp >= 0 else NO_TIMESTAMP for stamp in stamps], np.int64),
+            pa.array(values, value_type),
+            pa.array([message.key() for message in messages], pa.binary()),
+            tuple(_headers(message) for message in messages) if self._with_headers else None,
+        )
+
+    def _fault(self, message: Message, error: KafkaError) -> list[PartitionFault]:
+        topic, partition = message.topic(), message.partition()
+        if error.code() == _RESET and topic is not None:
+            return [
+                PartitionFault(
+                    _source(topic, partition),
+                    f"Kafka does not have position {message.offset()} of {topic}/{partition}: {error.str()}",
+                    "if the records were deleted by retention, give them up with `bootstrap skip`; if the topic was "
+                    "made anew, give the stream a new stage",
+                )
+            ]
+        if error.fatal() or error.code() in _FATAL_GROUP:
+            msg = f"Kafka at {self._servers} refuses this group member: {error.str()}"
+            raise BrokerError(msg, _REACH)
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return []  # not there yet; librdkafka looks again
+        if topic is not None and partition >= 0:
+            problem = f"{topic}/{partition}: {error.str()}"
+            return [PartitionFault(_source(topic, partition), problem, "see the broker's log")]
+        return []
+
+    def _due_for_topics(self) -> bool:
+        return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
+
+    def _refresh_topics(self) -> None:
+        names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}
+        if any(stream.pattern for stream in self._streams):
+            found = self._metadata()
+            names |= {topic for topic in found if any(stream.takes(topic) for stream in self._streams)}
+        self._topics_at_s = self._clock.monotonic_s()
+        topics = tuple(sorted(names))
+        if topics and topics != self._topics:
+            self._topics = topics
+            with self._errors("subscribe"):
+                self._consumer.subscribe(
+                    list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+                )
+
+    def _on_error(self, error: KafkaError) -> None:
+        # librdkafka goes on by itself; people want to know why nothing comes.
+        self._log.warning("kafka", problem=error.str())
+
+    def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        listener = cast("GroupListener", self._listener)
+        sources = [_source(found.topic, found.partition) for found in partitions]
+        positions = listener.assigned(sources)
+        consumer.incremental_assign([_kafka(source, positions.get(source)) for source in sources])
+        unread = [source for source in sources if source not in positions]
+        if unread:
+            self.pause(unread)
+
+    def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        listener = cast("GroupListener", self._listener)
+        listener.revoked([_source(found.topic, found.partition) for found in partitions])
+        consumer.incremental_unassign(list(partitions))
+
+    def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        listener = cast("GroupListener", self._listener)
+        listener.lost([_source(found.topic, found.partition) for found in partitions])
+        consumer.incremental_unassign(list(partitions))
+
+    def _metadata(self) -> dict[str, list[int]]:
+        with self._errors("list topics"):
+            topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+        return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
+
+    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, Position]:
+        committed = self._properties.get("isolation.level") == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        with self._errors("look up offsets"):
+            futures = self._admin.list_offsets(
+                {_kafka(source): spec for source, spec in specs.items()},
+                isolation_level=level,
+                request_timeout=TIMEOUT_S,
+            )
+            return {
+                _source(found.topic, found.partition): Position(future.result(TIMEOUT_S + 1).offset)
+                for found, future in futures.items()
+            }
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (KafkaException, TimeoutError) as error:
+            reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+            msg = f"cannot {what} at Kafka {self._servers}: {reason or 'no answer in time'}"
+            raise BrokerError(msg, _REACH) from error
+
+
+def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
+    """The properties that every kind of client takes; librdkafka would warn about a consumer's own."""
+    consumer_only = ("fetch.", "queued.", "isolation.", "partition.assignment", "session.", "heartbeat.", "max.poll.")
+    group_only = ("group.", "auto.offset", "enable.partition.eof", "check.crcs")
+    return {key: value for key, value in kafka.items() if not key.startswith((*consumer_only, *group_only))}
+
+
+def consumer_properties(settings: Settings) -> dict[str, Option]:
+    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1 and 2)."""
+    prefetch_kbytes = max(1024, settings.writer.memory_bytes // _PREFETCH_SHARE // 1024)
+    defaults: dict[str, Option] = {
+        "client.id": "kafka-delta-express",
+        "isolation.level": "read_committed",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "queued.max.messages.kbytes": min(prefetch_kbytes, 65536),
+    }
+    fixed: dict[str, Option] = {
+        "group.id": settings.writer.group_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+    }
+    return {**defaults, **settings.kafka, **fixed}
+
+
+def _headers(message: Message) -> Headers | None:
+    found = message.headers()
+    return None if found is None else [(str(name), cast("bytes | None", value)) for name, value in found]
+
+
+def _source(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(Topic(topic), Partition(partition))
+
+
+def _kafka(source: TopicPartition, position: Position | None = None) -> KafkaPartition:
+    return KafkaPartition(source.topic, source.partition, OFFSET_INVALID if position is None else position)

@@ -1,0 +1,217 @@
+"""The stage: the end of a chain, and a flush from buffer to marker.
+
+Rules:
+
+1. Data files first, each under a name of its own; then the marker, by exclusive create. Who loses the claim removes
+   its files, which nothing refers to.
+2. A job may be run again after a StoreError: what is encoded stays encoded, what is uploaded stays uploaded, and the
+   marker's bytes are the same, so that a claim whose acknowledgement was lost is recognised as our own.
+3. A claim is worth continuing from only if the marker before it was still there *after* it: markers are settled from
+   the low end, so a late writer that takes a freed position finds its predecessor gone, and stops there. So no stray
+   is ever continued, and the marker with the highest start is always the chain's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.data_files import DataFileName
+from common.markers import (
+    Manifest,
+    Marker,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    folder_of,
+    manifest_to_bytes,
+    marker_from_bytes,
+)
+from common.ports import AlreadyExists, Clock, ObjectStore
+from common.spans import Position, Span
+from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from stage_writer.core.buffer import Buffer, EncodedFile, TableFormat
+
+_READ_AGAIN = 5
+
+
+class ObjectStage:
+    """A `stage_writer.ports.Stage` over object stores."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        tables: Callable[[str], ObjectStore],
+        clock: Clock,
+        unique: Callable[[], str],
+        writer: str,
+    ) -> None:
+        """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process."""
+        self._store = store
+        self._tables = tables
+        self._clock = clock
+        self._unique = unique
+        self._writer = writer
+
+    def tail(self, source: TopicPartition) -> Tail | None:
+        """The end of a partition's chain (rule 3)."""
+        for _ in range(_READ_AGAIN):
+            found = [
+                (name, item.path)
+                for item in self._store.list(folder_of(source))
+                if (name := MarkerName.parse(item.path))
+            ]
+            if not found:
+                return None
+            name, path = max(found, key=lambda one: one[0].start)
+            data = self._store.read(path)
+            if data is not None:  # else an operator has just put it aside
+                return Tail(marker_from_bytes(name, data).span.end, name.start, path)
+        return None
+
+    def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
+        """Write down where a new chain begins, as an operator would; an existing marker wins."""
+        name = MarkerName(source, Position(position - 1))
+        manifest = Manifest(
+            span=Span(name.start, position),
+            previous=None,
+            app_id=stream.app_id,
+            origin=Origin.BOOTSTRAP,
+            writer=self._writer,
+            created_ms=self._clock.wall_ms(),
+        )
+        self._store.create(name.path, manifest_to_bytes(source, manifest))
+
+    def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> Job:
+        """A job that seals the buffer as the marker after ``tail``."""
+        return Job(self, source, stream, buffer, tail)
+
+    # What a job needs of the stage; jobs run in threads, and nothing here has a state.
+
+    def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
+        """Name an encoded file."""
+        values = tuple(zip(table.partition_by, file.values, strict=True))
+        name = DataFileName(source, buffer.start, self._unique(), values)
+        staged = StagedFile(name.path, dict(values), file.data.size, file.rows, file.statistics)
+        return NewFile(table, staged, file.data)
+
+    def upload(self, file: NewFile) -> None:
+        """Write a data file below its table's root."""
+        self._tables(file.table.url).write(file.staged.path, file.data.to_pybytes())
+
+    def remove(self, file: NewFile) -> None:
+        """Remove a data file that nothing refers to."""
+        self._tables(file.table.url).delete([file.staged.path])
+
+    def manifest(self, stream: Stream, buffer: Buffer, tail: Tail | None, tables: tuple[StagedTable, ...]) -> Manifest:
+        """The marker's content."""
+        return Manifest(
+            span=Span(buffer.start, buffer.end),
+            previous=None if tail is None else tail.marker,
+            app_id=stream.app_id,
+            origin=Origin.FLUSH,
+            writer=self._writer,
+            created_ms=self._clock.wall_ms(),
+            records=buffer.records,
+            tombstones=buffer.tombstones,
+            dead_letters=dict(buffer.dead_letters),
+            lowest_timestamp_ms=buffer.lowest_timestamp_ms,
+            highest_timestamp_ms=buffer.highest_timestamp_ms,
+            tables=tables,
+        )
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """Create the marker; whether it is ours."""
+        return not isinstance(self._store.create(name.path, data), AlreadyExists)
+
+    def is_there(self, tail: Tail) -> bool:
+        """Whether a marker still exists."""
+        return self._store.stat(tail.path) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A Parquet file that has a name and is not uploaded, or nobody knows."""
+
+    table: TableFormat
+    staged: StagedFile
+    data: pa.Buffer
+
+
+class Job:
+    """A `stage_writer.ports.FlushJob`."""
+
+    def __init__(
+        self, stage: ObjectStage, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None
+    ) -> None:
+        self._stage = stage
+        self._source = source
+        self._stream = stream
+        self._buffer = buffer
+        self._tail = tail
+        self._memory_bytes = buffer.memory_bytes
+        self._files: list[NewFile] | None = None
+        self._uploaded = 0
+        self._marker: tuple[Marker, bytes] | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the buffer held when the flush began."""
+        return self._memory_bytes
+
+    def run(self) -> FlushOutcome:
+        """Encode, upload, claim; each step once, however often this is called (rule 2)."""
+        files = self._encode()
+        for file in files[self._uploaded :]:
+            self._stage.upload(file)
+            self._uploaded += 1
+        marker, data = self._seal(files)
+        if not self._stage.claim(marker.name, data):
+            for file in files:
+                self._stage.remove(file)
+            return LostClaim()
+        moved = self._tail is not None and not self._stage.is_there(self._tail)
+        return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
+
+    def _encode(self) -> list[NewFile]:
+        if self._files is None:
+            self._files = [
+                self._stage.new_file(self._source, self._buffer, rows.table, file)
+                for rows in self._buffer.tables
+                for file in rows.finish()
+            ]
+        return self._files
+
+    def _seal(self, files: list[NewFile]) -> tuple[Marker, bytes]:
+        if self._marker is None:
+            tables = tuple(_staged_table(rows.table, files) for rows in self._buffer.tables)
+            manifest = self._stage.manifest(self._stream, self._buffer, self._tail, tables)
+            name = MarkerName(self._source, self._buffer.start)
+            self._marker = Marker(name, manifest), manifest_to_bytes(self._source, manifest)
+        return self._marker
+
+
+def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:
+    staged = tuple(file.staged for file in files if file.table is table)
+    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged)
+
+
+def table_opener(open_store: Callable[[str], ObjectStore]) -> Callable[[str], ObjectStore]:
+    """Open each table's store once."""
+    opened: dict[str, ObjectStore] = {}
+
+    def store_of(url: str) -> ObjectStore:
+        if url not in opened:
+            opened[url] = open_store(url)
+        return opened[url]
+
+    return store_of
