@@ -1,0 +1,196 @@
+"""Apache Kafka in KRaft mode, from Maven Central's jars: ``with running_kafka() as kafka: kafka.bootstrap_servers``.
+
+A cluster's brokers are controllers as well. They listen on free ports of the loopback interface, keep their data in a
+temporary folder, and are ready when this returns: an admin client has seen every one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import tempfile
+import uuid
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from common.downloads import ensure_jars, read_lock
+from devservices import processes
+from devservices.ports import HOST, free_ports, wait_until_closed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LOCK = Path(__file__).parent / "kafka.lock"
+
+# A broker for tests is short-lived: the first compiler tier and one small heap start fastest.
+_JAVA = (
+    "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)  # fmt: skip
+_READY_TIMEOUT_S = 60
+_ADMIN_TIMEOUT_S = 30
+
+
+@dataclass(slots=True)
+class Broker:
+    """One broker, which can be stopped, killed and started again at the same address with the same data."""
+
+    number: int
+    port: int
+    folder: Path
+    child: processes.Child | None = None
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> processes.Child:
+        """Start it, without waiting for it."""
+        wait_until_closed(self.port)
+        command = ["java", *_JAVA, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
+        self.child = processes.start(command, self.folder / "broker.log", folder=self.folder)
+        return self.child
+
+    def stop(self) -> None:
+        """A controlled shutdown."""
+        if self.child is not None:
+            self.child.stop()
+
+    def kill(self) -> None:
+        """An end without a word, as of a machine that lost its power."""
+        if self.child is not None:
+            self.child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaCluster:
+    """A running cluster."""
+
+    brokers: tuple[Broker, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The value of the client property of that name."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def admin(self) -> AdminClient:
+        """A new admin client."""
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic, replicated to every broker up to three, and return its name."""
+        replicas = min(3, len(self.brokers))
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
+        admin = self.admin  # held, because the answer is lost when the client is collected
+        admin.create_topics([topic], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        admin = self.admin
+        admin.delete_topics([name], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
+
+    def wait_until_ready(self) -> None:
+        """Wait until every broker that was started is registered and answers."""
+        running = [broker.child for broker in self.brokers if broker.child is not None and broker.child.is_running]
+        admin = self.admin
+        for child in running:
+            child.wait_until(lambda: _seen(admin) >= len(running), "the Kafka broker", _READY_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What may differ from one cluster to the next."""
+
+    brokers: int = 1
+    partitions: int = 1
+    """Of a topic that is created without a number."""
+    port: int | None = None
+    """Of the first broker; a free one when absent."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """More of ``server.properties``, or other values than those below."""
+
+
+@contextmanager
+def running_kafka(options: KafkaOptions | None = None, folder: Path | None = None) -> Iterator[KafkaCluster]:
+    """Start a cluster, wait until it is ready, and stop it in the end; without ``folder`` its data is then deleted."""
+    with ExitStack() as started:
+        root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="kafka-")))
+        cluster = KafkaCluster(tuple(_format(options or KafkaOptions(), root)))
+        for broker in cluster.brokers:
+            broker.start()
+            # A temporary folder needs no tidy end, and a kill takes no time; data that stays is shut down with care.
+            started.callback(broker.kill if folder is None else broker.stop)
+        cluster.wait_until_ready()
+        yield cluster
+
+
+def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
+    """Write each broker's properties and format its storage, unless a run before this one did."""
+    ports = free_ports(2 * options.brokers)
+    if options.port is not None:
+        ports[0] = options.port
+    listeners = list(zip(ports[: options.brokers], ports[options.brokers :], strict=True))
+    voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    for number, (port, control) in enumerate(listeners, start=1):
+        broker = Broker(number, port, root / f"broker-{number}")
+        broker.folder.mkdir(parents=True, exist_ok=True)
+        properties = _properties(broker, control, voters, options)
+        file = broker.folder / "server.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
+        if not (broker.folder / "data" / "meta.properties").exists():
+            _run("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(file))
+        yield broker
+
+
+def _properties(broker: Broker, control_port: int, voters: str, options: KafkaOptions) -> dict[str, str]:
+    replicas = str(min(3, options.brokers))
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(broker.number),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{HOST}:{control_port}",
+        "log.dirs": str(broker.folder / "data"),
+        "num.partitions": str(options.partitions),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "1000",
+        **options.properties,
+    }
+
+
+def _seen(admin: AdminClient) -> int:
+    try:
+        return len(admin.list_topics(timeout=1).brokers)
+    except KafkaException:
+        return 0
+
+
+def _class_path() -> str:
+    return ":".join(str(jar) for jar in ensure_jars(read_lock(LOCK)["kafka"]))
+
+
+def _run(main_class: str, *arguments: str) -> None:
+    command = ["java", *_JAVA, "-cp", _class_path(), main_class, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        msg = f"{main_class} failed:\n{done.stdout}{done.stderr}"
+        raise processes.ServiceError(msg)
+
+
+if __name__ == "__main__":  # python -m devservices.kafka: fill the cache, as `make setup` does
+    ensure_jars(read_lock(LOCK)["kafka"])

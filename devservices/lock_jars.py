@@ -1,0 +1,121 @@
+"""Makes the two jar locks anew: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
+
+Maven resolves the runtime dependencies of the roots below. Left out is what pyspark brings itself, under whatever
+version: two versions of a library on one class path is a fault that shows late.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from common.downloads import Jar
+from delta_loader.shell.jars import LOCK as LOADER_LOCK
+from devservices.kafka import LOCK as KAFKA_LOCK
+
+_AWS = "software.amazon.awssdk"
+_AWS_VERSION = "2.35.4"
+_LINE = re.compile(r"\s+(?P<group>[^:]+):(?P<artifact>[^:]+):jar:(?P<version>[^:]+):(?:compile|runtime)")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group of a lock: its roots as ``group:artifact:version``, and what is left out as ``group:artifact``."""
+
+    name: str
+    roots: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    beside_pyspark: bool = True
+
+
+DELTA = Group("delta", ("io.delta:delta-spark_4.2_2.13:4.4.0",))
+S3 = Group(
+    "s3",
+    (
+        "org.apache.hadoop:hadoop-aws:3.5.0",
+        f"{_AWS}:s3:{_AWS_VERSION}",
+        f"{_AWS}:s3-transfer-manager:{_AWS_VERSION}",
+        f"{_AWS}:sts:{_AWS_VERSION}",
+        f"{_AWS}:apache-client:{_AWS_VERSION}",
+        f"{_AWS}:netty-nio-client:{_AWS_VERSION}",
+    ),
+    without=(f"{_AWS}:bundle",),  # every AWS service in one jar of 600 MB
+)
+KAFKA = Group(
+    "kafka",
+    ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
+    # A broker needs no Connect worker, and with it go Jetty and Jersey.
+    without=("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-transforms", "com.fasterxml.jackson.jakarta.rs:*"),
+    beside_pyspark=False,
+)
+
+
+def main() -> None:
+    """Write both locks."""
+    _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
+    _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
+
+
+def _write(path: Path, groups: tuple[Group, ...], title: str) -> None:
+    lines = [f"# {title}", "# Made by `python -m devservices.lock_jars`; do not edit."]
+    for group in groups:
+        lines += ["", f"[{group.name}]", *(jar.line for jar in _resolve(group))]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    sys.stderr.write(f"{path}: written\n")
+
+
+def _resolve(group: Group) -> list[Jar]:
+    with tempfile.TemporaryDirectory() as folder:
+        repository, project = Path(folder) / "repository", Path(folder) / "pom.xml"
+        project.write_text(_project(group), "utf-8")
+        listing = Path(folder) / "list"
+        maven = ["mvn", "-q", "-B", "-f", str(project), f"-Dmaven.repo.local={repository}"]
+        arguments = ["dependency:list", "-DincludeScope=runtime", f"-DoutputFile={listing}"]
+        subprocess.run([*maven, *arguments], check=True)
+        found = [match for line in listing.read_text("utf-8").splitlines() if (match := _LINE.match(line))]
+        jars = [Jar(match["group"], match["artifact"], match["version"], "") for match in found]
+        kept = [jar for jar in jars if not (group.beside_pyspark and jar.artifact in _in_pyspark())]
+        return sorted(
+            (Jar(jar.group, jar.artifact, jar.version, _sha256(repository / jar.path)) for jar in kept),
+            key=lambda jar: (jar.group, jar.artifact),
+        )
+
+
+def _project(group: Group) -> str:
+    excluded = "".join(
+        f"<exclusion><groupId>{owner}</groupId><artifactId>{artifact}</artifactId></exclusion>"
+        for owner, artifact in (name.split(":") for name in group.without)
+    )
+    dependencies = "".join(
+        f"<dependency><groupId>{owner}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"<exclusions>{excluded}</exclusions></dependency>"
+        for owner, artifact, version in (root.split(":") for root in group.roots)
+    )
+    head = f"<modelVersion>4.0.0</modelVersion><groupId>lock</groupId><artifactId>{group.name}</artifactId>"
+    return f"<project>{head}<version>1</version><dependencies>{dependencies}</dependencies></project>"
+
+
+def _in_pyspark() -> set[str]:
+    """The artifacts that pyspark ships, and those whose classes it ships under another name."""
+    pyspark = find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        msg = "pyspark is not installed: run `make setup`"
+        raise SystemExit(msg)
+    names = {re.sub(r"-\d[^/]*\.jar$", "", jar.name) for jar in (Path(pyspark.origin).parent / "jars").glob("*.jar")}
+    # jcl-over-slf4j stands for commons-logging, and RoaringBitmap has taken its shims in.
+    return names | {"commons-logging", "shims"}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    main()

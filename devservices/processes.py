@@ -1,0 +1,122 @@
+"""Child processes that do not outlive their parent.
+
+Rules:
+
+1. A child is signalled by its process id and never by a name.
+2. It leads a session of its own, so that Ctrl+C reaches the parent alone and the parent decides about the order.
+3. When the parent dies, however it dies, the operating system kills the child (Linux: ``PR_SET_PDEATHSIG``).
+4. What it prints goes to a log file, whose end is part of the error when it does not come up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 3000
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class ServiceError(RuntimeError):
+    """A server for development could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A started process and the file that it writes to."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process still runs."""
+        if self.is_running:
+            self.process.send_signal(number)
+
+    def pause(self) -> None:
+        """Stop it in its tracks, as a long garbage collection or a suspended machine would."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self.signal(signal.SIGCONT)
+
+    def stop(self, grace_s: float = 20) -> int:
+        """SIGTERM, and SIGKILL when the grace is over; the exit code."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """SIGKILL; the exit code."""
+        self.signal(signal.SIGKILL)
+        return self.process.wait()
+
+    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        """Wait for readiness; raises ServiceError with the end of the log when it does not come."""
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if not self.is_running or time.monotonic() > deadline:
+                state = "does not answer" if self.is_running else f"ended with code {self.process.returncode}"
+                self.kill()
+                msg = f"{what} {state}; the end of {self.log}:\n{self.log_tail()}"
+                raise ServiceError(msg)
+            time.sleep(0.05)
+
+    def log_tail(self) -> str:
+        """The last lines that it printed."""
+        return self.log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def start(
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Child:
+    """Start a process that ends with this one; ``environ`` is added to this process's environment."""
+    parent = os.getpid()
+
+    def leash() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            list(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environ or {})},
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=leash,  # noqa: PLW1509 - makes one system call and takes no lock
+        )
+    return Child(process, log)
+
+
+def end_on_sigterm() -> None:
+    """Make SIGTERM unwind the stack as Ctrl+C does, so that every context manager stops what it has started."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
