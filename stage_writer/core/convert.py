@@ -1,0 +1,140 @@
+"""From a batch of messages to the rows of a stream's tables.
+
+    decode (columns) ─► derive (SQL) ─► the table's rows
+         └─ rejects ─────┴─► the dead-letter table's rows
+
+Rules:
+
+1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones.
+2. Columns come in the order: declared, derived, Kafka's own. What can be wrong about them is found at construction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import SchemaError
+from common.markers import TableKind
+from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
+from common.settings.model import KAFKA_COLUMNS
+from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch
+from stage_writer.core.buffer import StagedRows, TableFormat
+from stage_writer.core.decode import Decoder
+from stage_writer.core.derive import Deriver
+from stage_writer.core.partitioning import can_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from stage_writer.core.decode import Reject
+
+_KAFKA_FIELDS = tuple(
+    Field(name, data_type)
+    for name, data_type in zip(
+        KAFKA_COLUMNS, (Primitive.STRING, Primitive.INTEGER, Primitive.LONG, Primitive.TIMESTAMP), strict=True
+    )
+)
+DEAD_LETTER_SCHEMA = StructType(
+    (
+        *_KAFKA_FIELDS,
+        Field("key", Primitive.BINARY),
+        Field("value", Primitive.BINARY),
+        Field("error_class", Primitive.STRING),
+        Field("error", Primitive.STRING),
+    )
+)
+
+
+class StreamConverter:
+    """The conversion of one stream. Raises SchemaError and ExpressionError for a stream that cannot work."""
+
+    def __init__(self, stream: Stream) -> None:
+        columns = stream.schema_of_columns
+        self._stream = stream
+        self._decoder = Decoder(columns)
+        self._deriver = Deriver(columns, stream.derive) if stream.derive else None
+        derived = self._deriver.fields if self._deriver else ()
+        schema = columns.with_fields((*derived, *(_KAFKA_FIELDS if stream.kafka_columns else ())))
+        rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
+        dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
+        for name in stream.partition_by:
+            arrow_type = rows.arrow_schema.field(name).type
+            if not can_partition(arrow_type):
+                msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
+                raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+        self._formats = (rows, dead_letters)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, ...]:
+        """The stream's tables: its own, and the one for dead letters."""
+        return self._formats
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether an expression asks for the records' headers."""
+        return self._deriver is not None and self._deriver.needs_headers
+
+    def convert(self, batch: MessageBatch) -> StagedRows:
+        """Rows for each of `formats`, and what became of the other messages."""
+        decoded = self._decoder.decode(batch.values)
+        rows, index = decoded.rows, decoded.row_index
+        rejects = list(decoded.rejects)
+        if self._deriver is not None:
+            derived = self._deriver.derive(rows, index, batch)
+            rows, index = derived.rows, derived.row_index
+            rejects += derived.rejects
+        if self._stream.kafka_columns:
+            for field, column in zip(_KAFKA_FIELDS, _kafka_columns(batch, index), strict=True):
+                rows = rows.append_column(field.name, column)
+        rejects.sort(key=lambda reject: reject.index)
+        own, dead = self._formats
+        return StagedRows(
+            end=batch.end,
+            records=len(batch),
+            tombstones=len(decoded.tombstones),
+            dead_letters=Counter(str(reject.error_class) for reject in rejects),
+            timestamp_bounds_ms=batch.timestamp_bounds_ms(),
+            rows=(rows.cast(own.arrow_schema), _dead_letters(batch, rejects, dead.arrow_schema)),
+        )
+
+
+def _table_format(url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str]) -> TableFormat:
+    return TableFormat(url, kind, schema_to_json(schema), to_arrow_schema(schema), tuple(partition_by))
+
+
+def _kafka_columns(batch: MessageBatch, index: NDArray[np.int64]) -> tuple[pa.Array, ...]:
+    count = len(index)
+    stamps = batch.timestamps_ms[index]
+    micros = pa.array(stamps * 1000, mask=stamps == NO_TIMESTAMP, type=pa.int64())
+    return (
+        pa.repeat(pa.scalar(str(batch.source.topic)), count),
+        pa.repeat(pa.scalar(int(batch.source.partition), pa.int32()), count),
+        pa.array(batch.offsets[index]),
+        micros.cast(pa.timestamp("us", "UTC")),
+    )
+
+
+def _dead_letters(batch: MessageBatch, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
+    if not rejects:
+        return schema.empty_table()
+    index = np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
+    columns = [
+        *_kafka_columns(batch, index),
+        batch.keys.take(pa.array(index)),
+        batch.values.take(pa.array(index)).cast(pa.binary()),
+        pa.array([str(reject.error_class) for reject in rejects]),
+        pa.array([reject.error for reject in rejects]),
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
