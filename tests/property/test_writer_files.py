@@ -18,8 +18,8 @@ from common.spans import Position
 from stage_writer.core.buffer import Buffer, EncodedFile, StagedRows, TableFormat
 
 COLUMNS = (
-    "place STRING, day DATE, n BIGINT, x DOUBLE, d DECIMAL(12, 3), s STRING, t TIMESTAMP, ntz TIMESTAMP_NTZ, b BOOLEAN, "
-    "st STRUCT<a: STRUCT<i: INT>>, l ARRAY<INT>"
+    "place STRING, day DATE, n BIGINT, x DOUBLE, d DECIMAL(12, 3), s STRING, t TIMESTAMP, ntz TIMESTAMP_NTZ, "
+    "b BOOLEAN, st STRUCT<a: STRUCT<i: INT>>, l ARRAY<INT>"
 )
 SCHEMA = parse_ddl(COLUMNS)
 ARROW = to_arrow_schema(SCHEMA)
