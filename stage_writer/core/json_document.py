@@ -1,0 +1,159 @@
+"""One JSON document, read so that nothing of it is lost: the strict decoder's parser.
+
+Rules:
+
+1. The grammar is RFC 8259 and nothing more: no NaN, no trailing commas, no byte order mark, no control characters in
+   strings, no half of a surrogate pair, and exactly one document.
+2. Numbers keep their text, objects keep their pairs in order, also those with one key twice.
+3. There is no limit of depth. Python's own parser recurses; what is too deep for it goes to a loop of our own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import NoReturn
+
+
+class Number(str):
+    """A number, as its text."""
+
+    __slots__ = ()
+
+
+class Object(list[tuple[str, "Json"]]):
+    """An object, as its pairs in order."""
+
+    __slots__ = ()
+
+
+Json = Number | str | bool | list["Json"] | Object | None
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_WORDS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False), ("null", None))
+
+
+class NotOneDocumentError(ValueError):
+    """The text is not exactly one JSON document. The message says where."""
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    msg = f"{text} is not JSON"
+    raise NotOneDocumentError(msg)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=Object, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, strict=True
+)
+
+
+def parse_document(text: str) -> Json:
+    """The one document that ``text`` is. Raises NotOneDocumentError."""
+    try:
+        if _SURROGATE_ESCAPE.search(text) is None:
+            document: Json = _DECODER.decode(text)
+            return document
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            msg = f"a second document or other text begins at character {error.pos}"
+            raise NotOneDocumentError(msg) from error
+        msg = f"{error.msg} at character {error.pos}"
+        raise NotOneDocumentError(msg) from error
+    except RecursionError:
+        pass
+    return _Loop(text).document()
+
+
+class _Loop:
+    """The same grammar without recursion, which also looks at every string for halves of surrogate pairs."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def document(self) -> Json:
+        open_values: list[Object | list[Json]] = []
+        names: list[str] = []
+        while True:
+            value = self._open_or_scalar()
+            if isinstance(value, list) and not self._accept("}" if isinstance(value, Object) else "]"):
+                open_values.append(value)
+                if isinstance(value, Object):
+                    names.append(self._name())
+                continue
+            while open_values:
+                holder = open_values[-1]
+                if isinstance(holder, Object):
+                    holder.append((names.pop(), value))
+                else:
+                    holder.append(value)
+                if self._accept(","):
+                    if isinstance(holder, Object):
+                        names.append(self._name())
+                    break
+                self._expect("}" if isinstance(holder, Object) else "]")
+                value = open_values.pop()
+            else:
+                self._end()
+                return value
+
+    def _space(self) -> str:
+        match = _SPACE.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+        return self._text[self._at : self._at + 1]
+
+    def _accept(self, sign: str) -> bool:
+        if self._space() == sign:
+            self._at += 1
+            return True
+        return False
+
+    def _expect(self, sign: str) -> None:
+        if not self._accept(sign):
+            self._fail(f"wanted {sign}")
+
+    def _end(self) -> None:
+        if self._space():
+            self._fail("a second document or other text begins")
+
+    def _fail(self, problem: str) -> NoReturn:
+        msg = f"{problem} at character {self._at}"
+        raise NotOneDocumentError(msg)
+
+    def _name(self) -> str:
+        self._expect('"')
+        name = self._string()
+        self._expect(":")
+        return name
+
+    def _string(self) -> str:
+        try:
+            text: str
+            text, self._at = scanstring(self._text, self._at, True)  # noqa: FBT003 - it takes no keywords
+        except json.JSONDecodeError as error:
+            self._fail(error.msg)
+        if _SURROGATE.search(text):
+            self._fail("half of a surrogate pair in the string that ends")
+        return text
+
+    def _open_or_scalar(self) -> Json:
+        sign = self._space()
+        if sign in ("{", "["):
+            self._at += 1
+            return Object() if sign == "{" else []
+        if sign == '"':
+            self._at += 1
+            return self._string()
+        for word, value in _WORDS:
+            if self._text.startswith(word, self._at):
+                self._at += len(word)
+                return value
+        match = _NUMBER.match(self._text, self._at)
+        if match is None:
+            self._fail("Expecting value")
+        self._at = match.end()
+        return Number(match[0])

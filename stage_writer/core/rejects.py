@@ -1,0 +1,63 @@
+"""Why a message did not become a row: a closed list of classes, each with its sentence.
+
+The class is what people count, alert on and query in the dead-letter table; the error names the field and the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ErrorClass(StrEnum):
+    """The dead-letter table's ``error_class``. Names are never reused for another meaning."""
+
+    EMPTY = "empty"
+    """The message has no bytes, or only white space. (A null value is a tombstone, and no error.)"""
+
+    INVALID_UTF8 = "invalid_utf8"
+    """The message's bytes are not UTF-8."""
+
+    INVALID_JSON = "invalid_json"
+    """The message is not exactly one JSON document: malformed, a second document, NaN, half of a surrogate pair."""
+
+    NOT_AN_OBJECT = "not_an_object"
+    """The message is valid JSON, but no object: a number, a string, an array, `null`…"""
+
+    DUPLICATE_FIELD = "duplicate_field"
+    """A declared field, or a key of a declared map, is given twice."""
+
+    MISSING_FIELD = "missing_field"
+    """A field or element that is declared NOT NULL is null or not there."""
+
+    WRONG_TYPE = "wrong_type"
+    """A value is of another JSON type than its column wants: a string for an INT, a number for a STRING."""
+
+    MALFORMED = "malformed"
+    """A string does not have the form of its column's type: a date, a timestamp, base64, a decimal."""
+
+    OUT_OF_RANGE = "out_of_range"
+    """A number or a time lies beyond what its column's type holds."""
+
+    NOT_EXACT = "not_exact"
+    """A value could only be stored rounded: `1.5` for a BIGINT, too many decimals, nanoseconds."""
+
+    EXPRESSION_FAILED = "expression_failed"
+    """A `derive` expression failed for this record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why one message is not a row."""
+
+    error_class: ErrorClass
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A refused message of a batch, by its index in the batch."""
+
+    index: int
+    error_class: ErrorClass
+    error: str

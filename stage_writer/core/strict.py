@@ -1,0 +1,389 @@
+"""One message, strictly: the reference that says what each JSON value means for each type.
+
+The bulk decoder gives here whatever it cannot prove good, so this module alone decides who is refused and why, and the
+property tests hold the bulk decoder to it. Rules:
+
+1. A record becomes its row exactly as sent, or is refused. Nothing is rounded, coerced, nulled or dropped.
+2. Fields are found by name, case and all. A field that is not declared is ignored. One that is declared and absent, or
+   explicitly null, is null; refused where NOT NULL is declared.
+3. Integers are written without point and exponent (`1.0` and `1e2` are refused). DOUBLE takes the nearest double,
+   FLOAT the nearest float of that double; what would be infinite is refused.
+4. DECIMAL takes a number, or a string that is a plain number, whose value it holds exactly: zeros at the end do not
+   count.
+5. DATE is ``YYYY-MM-DD``. TIMESTAMP is ``YYYY-MM-DD``, ``T`` or a space, ``hh:mm:ss``, up to nine decimals, and ``Z``,
+   ``±hh:mm`` or ``±hhmm``; none of these means UTC. TIMESTAMP_NTZ is the same without a zone. Decimals after the sixth
+   must be zeros. Years are 0001 to 9999, in UTC.
+6. BINARY is a string of base64: the standard alphabet, padded, canonical.
+7. MAP takes an object, STRUCT too; a declared field or a key given twice is refused at any depth.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import re
+import struct
+from decimal import Decimal
+from typing import TYPE_CHECKING, NoReturn, assert_never
+
+from common.errors import SchemaError
+from common.schema import (
+    CHAR_VARCHAR_KEY,
+    INTEGER_BITS,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    Primitive,
+    StructType,
+    type_to_ddl,
+)
+from stage_writer.core.json_document import Json, NotOneDocumentError, Number, Object, parse_document
+from stage_writer.core.rejects import ErrorClass, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Row = dict[str, object]
+"""A row as `pyarrow.array` takes it, with the columns' Arrow types."""
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_MAX_INTEGER_DIGITS = 20
+_DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+_MAX_EXPONENT_DIGITS = 18  # beyond them no message is long enough to make up for it
+_DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(?P<zone>[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
+)
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?")
+_MICROSECOND_DIGITS = 6
+_SHOWN_CHARACTERS = 80
+
+
+class StrictDecoder:
+    """Decodes one message at a time into the declared columns. Raises SchemaError for columns it cannot decode into."""
+
+    def __init__(self, columns: StructType) -> None:
+        check_decodable(columns)
+        self._row = _struct(columns)
+
+    def decode(self, message: bytes) -> Row | Refusal:
+        """The message's row, or why it has none."""
+        try:
+            text = message.decode()
+        except UnicodeDecodeError as error:
+            return Refusal(ErrorClass.INVALID_UTF8, f"byte {error.start} of the message is not UTF-8")
+        if not text.strip(" \t\r\n"):
+            return Refusal(ErrorClass.EMPTY, "the message is empty")
+        try:
+            document = parse_document(text)
+        except NotOneDocumentError as error:
+            return Refusal(ErrorClass.INVALID_JSON, str(error))
+        if not isinstance(document, Object):
+            return Refusal(ErrorClass.NOT_AN_OBJECT, f"the message is {_describe(document)}, not an object")
+        try:
+            row = self._row(document, "")
+        except _RefusedError as refused:
+            return refused.refusal
+        if not isinstance(row, dict):
+            msg = "a struct's converter gives a dictionary"
+            raise TypeError(msg)
+        return row
+
+
+def check_decodable(columns: StructType) -> None:
+    """Raises SchemaError for a column that no JSON value can be decoded into without breaking a promise."""
+    for field in columns:
+        if CHAR_VARCHAR_KEY in json.loads(field.metadata_json):
+            msg = f"the column `{field.name}` is a CHAR or VARCHAR, whose length would have to be enforced"
+            raise SchemaError(msg, "make the column a STRING")
+        _check_type(field.type, field.name)
+
+
+def _check_type(data_type: DataType, path: str) -> None:
+    match data_type:
+        case Primitive.VARIANT:
+            msg = f"`{path}` is a VARIANT, which cannot be written yet"
+            raise SchemaError(msg, "declare it as STRING, or as the STRUCT or MAP that it is")
+        case ArrayType(element):
+            _check_type(element, f"{path}[]")
+        case MapType(key, value):
+            if key is not Primitive.STRING:
+                msg = f"`{path}` is a MAP with keys of {type_to_ddl(key)}"
+                raise SchemaError(msg, "declare the keys as STRING: the keys of a JSON object are strings")
+            _check_type(value, f"{path}[]")
+        case StructType(()):
+            msg = f"`{path}` is a STRUCT without fields, which Parquet cannot hold"
+            raise SchemaError(msg, "declare its fields, or leave the column out")
+        case StructType():
+            check_decodable(data_type)
+        case Primitive() | DecimalType():
+            pass
+        case _:
+            assert_never(data_type)
+
+
+class _RefusedError(Exception):
+    """How a converter deep inside of a value says that the record is refused."""
+
+    def __init__(self, error_class: ErrorClass, path: str, problem: str) -> None:
+        super().__init__(problem)
+        self.refusal = Refusal(error_class, f"{path}: {problem}")
+
+
+if TYPE_CHECKING:
+    Converter = Callable[[Json, str], object]
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters)"
+
+
+def _describe(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case Number():
+            return f"the number {_shown(value)}"
+        case str():
+            return f"the string {json.dumps(_shown(value), ensure_ascii=False)}"
+        case Object():
+            return "an object"
+        case list():
+            return "an array"
+
+
+def _wrong_type(value: Json, path: str, wanted: str) -> NoReturn:
+    raise _RefusedError(ErrorClass.WRONG_TYPE, path, f"{_describe(value)} where {wanted} is declared")
+
+
+def _converter(data_type: DataType) -> Converter:
+    match data_type:
+        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
+            return _integer(data_type)
+        case Primitive():
+            return _PRIMITIVES[data_type]
+        case DecimalType():
+            return _decimal(data_type)
+        case ArrayType():
+            return _array(data_type)
+        case MapType():
+            return _map(data_type)
+        case StructType():
+            return _struct(data_type)
+        case _:
+            assert_never(data_type)
+
+
+def _integer(data_type: Primitive) -> Converter:
+    limit = 1 << (INTEGER_BITS[data_type] - 1)
+    name = type_to_ddl(data_type)
+
+    def convert(value: Json, path: str) -> int:
+        if not isinstance(value, Number):
+            _wrong_type(value, path, name)
+        if not _INTEGER.fullmatch(value):
+            raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} is not written as an integer, for {name}")
+        if len(value) > _MAX_INTEGER_DIGITS or not -limit <= int(value) < limit:
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
+        return int(value)
+
+    return convert
+
+
+def _double(value: Json, path: str) -> float:
+    if not isinstance(value, Number):
+        _wrong_type(value, path, "DOUBLE")
+    number = float(value)
+    if math.isinf(number):
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of DOUBLE")
+    return number
+
+
+def _float(value: Json, path: str) -> float:
+    if not isinstance(value, Number):
+        _wrong_type(value, path, "FLOAT")
+    try:
+        (nearest,) = struct.unpack("<f", struct.pack("<f", _double(value, path)))
+    except OverflowError:
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of FLOAT")
+        raise refused from None
+    return float(nearest)
+
+
+def _string(value: Json, path: str) -> str:
+    if not isinstance(value, str) or isinstance(value, Number):
+        _wrong_type(value, path, "STRING")
+    return value
+
+
+def _boolean(value: Json, path: str) -> bool:
+    if not isinstance(value, bool):
+        _wrong_type(value, path, "BOOLEAN")
+    return value
+
+
+def _text(value: Json, path: str, form: re.Pattern[str], wanted: str) -> re.Match[str]:
+    if not isinstance(value, str) or isinstance(value, Number):
+        _wrong_type(value, path, wanted)
+    match = form.fullmatch(value)
+    if match is None:
+        raise _RefusedError(ErrorClass.MALFORMED, path, f"{_describe(value)} is not a {wanted}")
+    return match
+
+
+def _binary(value: Json, path: str) -> bytes:
+    match = _text(value, path, _BASE64, "BINARY in base64 (standard alphabet, padded)")
+    return base64.b64decode(match[0])
+
+
+def _date(value: Json, path: str) -> dt.date:
+    match = _text(value, path, _DATE, "DATE of the form YYYY-MM-DD")
+    try:
+        return dt.date(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError as error:
+        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” is no day: {error}") from None
+
+
+def _moment(match: re.Match[str], path: str) -> dt.datetime:
+    fraction = (match[7] or "").ljust(_MICROSECOND_DIGITS, "0")
+    if fraction[_MICROSECOND_DIGITS:].strip("0"):
+        problem = f"“{match[0]}” has more decimals than a timestamp's microseconds"
+        raise _RefusedError(ErrorClass.NOT_EXACT, path, problem)
+    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    try:
+        return dt.datetime(  # noqa: DTZ001 - the zone is the caller's subject
+            year, month, day, hour, minute, second, int(fraction[:_MICROSECOND_DIGITS])
+        )
+    except ValueError as error:
+        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” is no moment: {error}") from None
+
+
+def _timestamp(value: Json, path: str) -> dt.datetime:
+    match = _text(value, path, _TIMESTAMP, "TIMESTAMP of the form YYYY-MM-DDThh:mm:ss[.ffffff][Z|±hh:mm]")
+    moment = _moment(match, path).replace(tzinfo=dt.UTC)
+    if match[9] is None:
+        return moment
+    hours, minutes = int(match[10]), int(match[11])
+    if hours > 23 or minutes > 59:  # noqa: PLR2004 - a clock's
+        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” has no such offset from UTC")
+    offset = dt.timedelta(hours=hours, minutes=minutes)
+    try:
+        return moment - offset if match[9] == "+" else moment + offset
+    except OverflowError:
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"“{match[0]}” is not in the years 0001 to 9999 of UTC")
+        raise refused from None
+
+
+def _timestamp_ntz(value: Json, path: str) -> dt.datetime:
+    match = _text(value, path, _TIMESTAMP, "TIMESTAMP_NTZ of the form YYYY-MM-DDThh:mm:ss[.ffffff]")
+    if match["zone"] is not None:
+        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” has a zone, for a TIMESTAMP_NTZ")
+    return _moment(match, path)
+
+
+_PRIMITIVES: dict[Primitive, Converter] = {
+    Primitive.DOUBLE: _double,
+    Primitive.FLOAT: _float,
+    Primitive.STRING: _string,
+    Primitive.BOOLEAN: _boolean,
+    Primitive.BINARY: _binary,
+    Primitive.DATE: _date,
+    Primitive.TIMESTAMP: _timestamp,
+    Primitive.TIMESTAMP_NTZ: _timestamp_ntz,
+}
+
+
+def _decimal(data_type: DecimalType) -> Converter:
+    name = type_to_ddl(data_type)
+
+    def convert(value: Json, path: str) -> Decimal:
+        if not isinstance(value, str):
+            _wrong_type(value, path, name)
+        match = _DECIMAL.fullmatch(value)
+        if match is None or not (match[2] or match[3]):
+            problem = f"{_describe(value)} is not a plain number, for {name}"
+            raise _RefusedError(ErrorClass.MALFORMED, path, problem)
+        sign, whole, decimals = match[1], match[2], match[3] or ""
+        digits = (whole + decimals).lstrip("0")
+        significant = digits.rstrip("0")
+        if not significant:
+            return Decimal(0)
+        exponent_digits = (match[5] or "").lstrip("0") or "0"
+        exponent = int(f"{match[4] or ''}{exponent_digits[:_MAX_EXPONENT_DIGITS]}")
+        exponent += len(digits) - len(significant) - len(decimals)
+        if len(significant) + exponent > data_type.precision - data_type.scale:
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
+        if -exponent > data_type.scale:
+            raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} has too many decimals for {name}")
+        return Decimal(f"{sign}{significant}e{exponent}")
+
+    return convert
+
+
+def _array(data_type: ArrayType) -> Converter:
+    element = _converter(data_type.element)
+    name = type_to_ddl(data_type)
+
+    def convert(value: Json, path: str) -> list[object]:
+        if not isinstance(value, list) or isinstance(value, Object):
+            _wrong_type(value, path, name)
+        return [
+            _part(item, f"{path}[{index}]", element, nullable=data_type.contains_null)
+            for index, item in enumerate(value)
+        ]
+
+    return convert
+
+
+def _map(data_type: MapType) -> Converter:
+    item = _converter(data_type.value)
+    name = type_to_ddl(data_type)
+
+    def convert(value: Json, path: str) -> list[tuple[str, object]]:
+        if not isinstance(value, Object):
+            _wrong_type(value, path, name)
+        pairs: dict[str, object] = {}
+        for key, inner in value:
+            place = f"{path}[{json.dumps(_shown(key), ensure_ascii=False)}]"
+            if key in pairs:
+                raise _RefusedError(ErrorClass.DUPLICATE_FIELD, place, "the key is given twice")
+            pairs[key] = _part(inner, place, item, nullable=data_type.value_contains_null)
+        return list(pairs.items())
+
+    return convert
+
+
+def _struct(data_type: StructType) -> Converter:
+    converters = tuple((field.name, field.nullable, _converter(field.type)) for field in data_type)
+    names = frozenset(data_type.names)
+
+    def convert(value: Json, path: str) -> Row:
+        if not isinstance(value, Object):
+            _wrong_type(value, path, type_to_ddl(data_type))
+        given: dict[str, Json] = {}
+        for name, inner in value:
+            if name in names:
+                if name in given:
+                    place = f"{path}.{name}" if path else name
+                    raise _RefusedError(ErrorClass.DUPLICATE_FIELD, place, "the field is given twice")
+                given[name] = inner
+        return {
+            name: _part(given.get(name), f"{path}.{name}" if path else name, converter, nullable=nullable)
+            for name, nullable, converter in converters
+        }
+
+    return convert
+
+
+def _part(value: Json, path: str, converter: Converter, *, nullable: bool) -> object:
+    if value is not None:
+        return converter(value, path)
+    if not nullable:
+        raise _RefusedError(ErrorClass.MISSING_FIELD, path, "null or absent, where NOT NULL is declared")
+    return None
