@@ -169,6 +169,8 @@ def _properties(broker: Broker, control_port: int, voters: str, options: KafkaOp
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": "3000",  # how long the address of a killed broker is kept for it
         **options.properties,
     }
 

@@ -1,0 +1,69 @@
+"""``python -m devservices up``: a broker and an S3 server in the foreground, until Ctrl+C or SIGTERM.
+
+Prints what clients need as shell assignments, so that another terminal can take them over by copying.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from devservices import processes
+from devservices.kafka import KafkaOptions, running_kafka
+from devservices.s3 import S3Kind, running_s3, why_not
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Real parts for development.")
+
+
+@app.callback()
+def devservices() -> None:
+    """Real parts for development."""
+
+
+@app.command()
+def up(
+    s3: Annotated[str, typer.Option(help="moto, versitygw, or none.")] = "moto",
+    brokers: Annotated[int, typer.Option(min=1, help="How many Kafka brokers.")] = 1,
+    kafka_port: Annotated[int, typer.Option(help="Port of the first broker; 0 for a free one.")] = 9092,
+    s3_port: Annotated[int, typer.Option(help="Port of the S3 server; 0 for a free one.")] = 9000,
+    bucket: Annotated[str, typer.Option(help="A bucket to create.")] = "lake",
+    folder: Annotated[Path | None, typer.Option(help="Keep the data here; otherwise it ends with the servers.")] = None,
+) -> None:
+    """Start a broker and an S3 server; they end with this command."""
+    if s3 not in {*get_args(S3Kind), "none"}:
+        msg = f"{s3!r} is none of moto, versitygw, none"
+        raise typer.BadParameter(msg, param_hint="--s3")
+    processes.end_on_sigterm()
+    with ExitStack() as started:
+        options = KafkaOptions(brokers=brokers, partitions=4, port=kafka_port or None)
+        kafka = started.enter_context(running_kafka(options, folder and folder / "kafka"))
+        environ = {"KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+        if s3 != "none":
+            kind = cast("S3Kind", s3)
+            if reason := why_not(kind):
+                raise typer.BadParameter(reason, param_hint="--s3")
+            server = started.enter_context(running_s3(kind, folder and folder / "s3", s3_port or None))
+            if folder is None:
+                server.create_bucket(bucket)
+            environ |= server.environ
+        for name, value in environ.items():
+            typer.echo(f"export {name}={shlex.quote(value)}")
+        typer.echo("# ready; Ctrl+C ends it")
+        signal.pause()
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except (KeyboardInterrupt, processes.ServiceError) as error:
+        raise SystemExit(str(error) or 130) from None
+
+
+if __name__ == "__main__":
+    main()

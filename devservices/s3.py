@@ -1,0 +1,156 @@
+"""S3 servers: ``with running_s3("moto") as s3: s3.storage_options``.
+
+Two kinds, for what each is good at:
+
+- ``moto`` comes with pip and starts in a second; its conditional writes are right under concurrency. It checks no
+  credentials and keeps nothing.
+- ``versitygw`` keeps objects on a disk, checks signatures, and gets every conditional write right. It is built once
+  with ``go install`` into the cache, where Go is found.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, assert_never
+
+import s3fs
+
+from common.downloads import cache_folder
+from devservices import processes
+from devservices.ports import HOST, free_ports, is_open
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+S3Kind = Literal["moto", "versitygw"]
+
+VERSITYGW = "v1.8.0"
+REGION = "eu-central-1"  # us-east-1 is refused by name when a bucket is created
+_ACCESS_KEY = "development"
+_SECRET_KEY = "development-secret"  # noqa: S105 - of a server on the loopback interface that ends with its parent
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A running server and what a client needs to know of it."""
+
+    kind: S3Kind
+    endpoint_url: str
+    child: processes.Child
+    access_key: str = _ACCESS_KEY
+    secret_key: str = _SECRET_KEY
+    region: str = REGION
+
+    @property
+    def storage_options(self) -> dict[str, object]:
+        """For fsspec, and for ``stage.storage_options``."""
+        return {
+            "key": self.access_key,
+            "secret": self.secret_key,
+            "endpoint_url": self.endpoint_url,
+            "client_kwargs": {"region_name": self.region},
+        }
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """For the AWS tools, and for clients that read the environment."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_REGION": self.region,
+        }
+
+    def create_bucket(self, name: str) -> str:
+        """Create a bucket and return its URL."""
+        s3fs.S3FileSystem(skip_instance_cache=True, **self.storage_options).mkdir(name)
+        return f"s3://{name}"
+
+
+@contextmanager
+def running_s3(kind: S3Kind = "moto", folder: Path | None = None, port: int | None = None) -> Iterator[S3Server]:
+    """Start a server, wait until it answers, and stop it in the end; without ``folder`` its data is then deleted."""
+    with ExitStack() as started:
+        root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="s3-")))
+        root.mkdir(parents=True, exist_ok=True)
+        number = port or free_ports(1)[0]
+        child = processes.start(_command(kind, number, root), root / f"{kind}.log", _environ(kind))
+        started.callback(child.stop)
+        child.wait_until(lambda: is_open(number), f"the S3 server {kind}")
+        yield S3Server(kind, f"http://{HOST}:{number}", child)
+
+
+def why_not(kind: S3Kind) -> str | None:
+    """Why this kind cannot run here; None when it can."""
+    if kind == "versitygw" and shutil.which("go") is None and not _versitygw().exists():
+        return "versitygw is built with Go, and no `go` is on the path"
+    return None
+
+
+def ensure_versitygw() -> Path:
+    """The program, built when it is not in the cache; raises ServiceError."""
+    program = _versitygw()
+    if not program.exists():
+        if reason := why_not("versitygw"):
+            raise processes.ServiceError(reason)
+        program.parent.mkdir(parents=True, exist_ok=True)
+        # Built beside its place and moved there, so that two test runs may do so at once.
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            source = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW}"
+            environ = {**os.environ, "GOBIN": folder}
+            done = subprocess.run(["go", "install", source], env=environ, check=False, capture_output=True, text=True)
+            if done.returncode != 0:
+                msg = f"go install {source} failed:\n{done.stderr}"
+                raise processes.ServiceError(msg)
+            (Path(folder) / "versitygw").replace(program)
+    return program
+
+
+def _versitygw() -> Path:
+    return cache_folder() / "bin" / f"versitygw-{VERSITYGW}"
+
+
+def _command(kind: S3Kind, port: int, root: Path) -> list[str]:
+    match kind:
+        case "moto":
+            return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]
+        case "versitygw":
+            objects = root / "objects"
+            objects.mkdir(exist_ok=True)
+            command = [str(ensure_versitygw()), "--port", f"{HOST}:{port}", "--region", REGION, "--quiet", "posix"]
+            if not _takes_attributes(objects):
+                sidecar = root / "attributes"
+                sidecar.mkdir(exist_ok=True)
+                command += ["--sidecar", str(sidecar)]
+            return [*command, str(objects)]
+        case _:
+            assert_never(kind)
+
+
+def _environ(kind: S3Kind) -> dict[str, str]:
+    keys = {"ROOT_ACCESS_KEY": _ACCESS_KEY, "ROOT_SECRET_KEY": _SECRET_KEY}
+    return keys if kind == "versitygw" else {"PYTHONWARNINGS": "ignore"}
+
+
+def _takes_attributes(folder: Path) -> bool:
+    """Whether the disk keeps extended attributes, which is where versitygw puts what S3 knows of an object."""
+    if sys.platform != "linux":
+        return True
+    try:
+        os.setxattr(folder, "user.probe", b"1")
+        os.removexattr(folder, "user.probe")
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":  # python -m devservices.s3: fill the cache, as `make setup` does where Go is found
+    if why_not("versitygw") is None:
+        ensure_versitygw()
