@@ -12,10 +12,22 @@ Rules:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from common.errors import TableError
+from common.errors import SchemaError, TableError
+from common.schema.ddl import type_to_ddl
+from common.schema.spark_json import schema_from_json
+from common.schema.types import (
+    CHAR_VARCHAR_KEY,
+    ArrayType,
+    DataType,
+    DecimalType,
+    Field,
+    MapType,
+    Primitive,
+    StructType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +57,14 @@ _HARMLESS = frozenset(
 _BY_USE = frozenset(
     {"invariants", "checkConstraints", "generatedColumns", "columnMapping", "identityColumns", "allowColumnDefaults"}
 )
+# What a column's metadata may ask of each row.
+_DEMANDING = {
+    "delta.invariants": "has an invariant, which has to be checked on each row",
+    "delta.generationExpression": "is generated, which has to be computed for each row",
+    "delta.identity.start": "is an identity column",
+    "CURRENT_DEFAULT": "has a default value",
+    CHAR_VARCHAR_KEY: "is a CHAR or VARCHAR, whose length has to be checked on each row",
+}
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
 
@@ -94,7 +114,11 @@ def require_fit(table: TableShape, staged: TableShape, url: str) -> None:
 
 def differences(table: TableShape, staged: TableShape) -> tuple[str, ...]:
     """What keeps files of one shape out of a table of another; empty when they fit."""
-    found = list(_struct_differences("", parse_schema(table.schema), parse_schema(staged.schema)))
+    try:
+        columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
+    except SchemaError as error:
+        return (error.problem,)
+    found = list(_struct_differences("", columns, staged_columns))
     if table.partition_by != staged.partition_by:
         found.append(f"it is partitioned by {_columns(table.partition_by)}, staged by {_columns(staged.partition_by)}")
     return tuple(found)
@@ -104,101 +128,43 @@ def _columns(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A field of a schema."""
-
-    name: str
-    kind: Kind
-    nullable: bool
-    metadata: frozenset[str]
-    """The keys of its metadata."""
+def nullable_columns(columns: StructType) -> StructType:
+    """The columns with all their parts nullable: a NOT NULL column would forbid zero-copy adds."""
+    return StructType(tuple(replace(field, type=_nullable(field.type), nullable=True) for field in columns))
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """Named fields."""
-
-    columns: tuple[Column, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A list."""
-
-    element: Kind
+def _nullable(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return nullable_columns(data_type)
+        case ArrayType(element):
+            return ArrayType(_nullable(element))
+        case MapType(key, value):
+            return MapType(_nullable(key), _nullable(value))
+        case Primitive() | DecimalType():
+            return data_type
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
-    """Keys and values."""
-
-    key: Kind
-    value: Kind
-
-
-Kind = str | Struct | Array | Map
-
-
-def parse_schema(text: str) -> Struct:
-    """Spark's JSON for a schema. Raises TableError."""
-    try:
-        kind = _parse_kind(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
-        msg = f"a table's schema cannot be read: {error}"
-        raise TableError(msg, "check metaData.schemaString in the table's log, or the marker's manifest") from error
-    if not isinstance(kind, Struct):
-        msg = "a table's schema is not a struct"
-        raise TableError(msg, "check metaData.schemaString in the table's log, or the marker's manifest")
-    return kind
-
-
-def _parse_kind(value: object) -> Kind:
-    if isinstance(value, str):
-        return value
-    node = cast("Mapping[str, object]", value)
-    if node["type"] == "struct":
-        return Struct(tuple(_parse_column(field) for field in cast("list[Mapping[str, object]]", node["fields"])))
-    if node["type"] == "array":
-        return Array(_parse_kind(node["elementType"]))
-    if node["type"] == "map":
-        return Map(_parse_kind(node["keyType"]), _parse_kind(node["valueType"]))
-    msg = f"type {node['type']!r} is not known"
-    raise ValueError(msg)
-
-
-def _parse_column(field: Mapping[str, object]) -> Column:
-    metadata = cast("Mapping[str, object]", field.get("metadata") or {})
-    return Column(
-        str(field["name"]), _parse_kind(field["type"]), bool(field.get("nullable", True)), frozenset(metadata)
-    )
-
-
-def _struct_differences(place: str, table: Struct, staged: Struct) -> Iterator[str]:
-    known = {column.name: column.kind for column in table.columns}
-    for column in staged.columns:
-        name = f"{place}{column.name}"
-        if column.name not in known:
-            alike = [other for other in known if other.lower() == column.name.lower()]
+def _struct_differences(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    for field in staged:
+        name, known = f"{place}{field.name}", table.field(field.name)
+        if known is None:
+            alike = [other for other in table.names if other.casefold() == field.name.casefold()]
             yield f"the column {name} is not in it" + (f" (it has {alike[0]})" if alike else "")
         else:
-            yield from _kind_differences(name, known[column.name], column.kind)
+            yield from _type_differences(name, known.type, field.type)
 
 
-def _kind_differences(name: str, table: Kind, staged: Kind) -> Iterator[str]:
-    if isinstance(table, Struct) and isinstance(staged, Struct):
+def _type_differences(name: str, table: DataType, staged: DataType) -> Iterator[str]:
+    if isinstance(table, StructType) and isinstance(staged, StructType):
         yield from _struct_differences(f"{name}.", table, staged)
-    elif isinstance(table, Array) and isinstance(staged, Array):
-        yield from _kind_differences(f"{name}.element", table.element, staged.element)
-    elif isinstance(table, Map) and isinstance(staged, Map):
-        yield from _kind_differences(f"{name}.key", table.key, staged.key)
-        yield from _kind_differences(f"{name}.value", table.value, staged.value)
+    elif isinstance(table, ArrayType) and isinstance(staged, ArrayType):
+        yield from _type_differences(f"{name}.element", table.element, staged.element)
+    elif isinstance(table, MapType) and isinstance(staged, MapType):
+        yield from _type_differences(f"{name}.key", table.key, staged.key)
+        yield from _type_differences(f"{name}.value", table.value, staged.value)
     elif table != staged:
-        yield f"the column {name} is {_kind_name(table)}, staged as {_kind_name(staged)}"
-
-
-def _kind_name(kind: Kind) -> str:
-    return kind if isinstance(kind, str) else type(kind).__name__.lower()
+        yield f"the column {name} is {type_to_ddl(table)}, staged as {type_to_ddl(staged)}"
 
 
 def _feature_obstacles(state: TableState) -> Iterator[str]:
@@ -224,30 +190,30 @@ def _property_obstacles(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _schema_obstacles(schema: str) -> Iterator[str]:
-    for name, column in _all_columns("", parse_schema(schema)):
-        if not column.nullable:
+    try:
+        columns = schema_from_json(schema)
+    except SchemaError as error:
+        yield error.problem
+        return
+    for name, field in _all_fields("", columns):
+        if not field.nullable:
             yield f"its column {name} is NOT NULL, which has to be checked on each row"
-        if "delta.invariants" in column.metadata:
-            yield f"its column {name} has an invariant, which has to be checked on each row"
-        if "delta.generationExpression" in column.metadata:
-            yield f"its column {name} is generated, which has to be computed for each row"
-        if "delta.identity.start" in column.metadata:
-            yield f"its column {name} is an identity column"
-        if "CURRENT_DEFAULT" in column.metadata:
-            yield f"its column {name} has a default value"
+        for key in sorted(json.loads(field.metadata_json)):
+            if key in _DEMANDING:
+                yield f"its column {name} {_DEMANDING[key]}"
 
 
-def _all_columns(place: str, kind: Kind) -> Iterator[tuple[str, Column]]:
-    match kind:
-        case Struct(columns):
-            for column in columns:
-                name = f"{place}.{column.name}" if place else column.name
-                yield name, column
-                yield from _all_columns(name, column.kind)
-        case Array(element):
-            yield from _all_columns(place, element)
-        case Map(key, value):
-            yield from _all_columns(place, key)
-            yield from _all_columns(place, value)
-        case _:
+def _all_fields(place: str, data_type: DataType) -> Iterator[tuple[str, Field]]:
+    match data_type:
+        case StructType(fields):
+            for field in fields:
+                name = f"{place}.{field.name}" if place else field.name
+                yield name, field
+                yield from _all_fields(name, field.type)
+        case ArrayType(element):
+            yield from _all_fields(place, element)
+        case MapType(key, value):
+            yield from _all_fields(place, key)
+            yield from _all_fields(place, value)
+        case Primitive() | DecimalType():
             return

@@ -1,0 +1,132 @@
+"""What ``delta-loader status`` says, as values.
+
+Rule: every figure comes from the stage, the table's own log, or Kafka; nothing is asked of a running loader. Positions
+are the next ones wanted; a lag is a difference of positions, so that holes in Kafka count as records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_loader.core.fit import Add, Refused, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.held import Held
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One Kafka partition of a stream."""
+
+    source: TopicPartition
+    staged_to: Position | None
+    loaded_to: Position | None
+    kafka_end: Position | None
+    """None when Kafka was not reached in time."""
+    waiting_markers: int
+    held: Held | None
+
+    @property
+    def lag(self) -> int | None:
+        """Positions staged and not loaded; None while the table has no position."""
+        if self.staged_to is None or self.loaded_to is None:
+            return None
+        return max(0, self.staged_to - self.loaded_to)
+
+    @property
+    def kafka_lag(self) -> int | None:
+        """Positions in Kafka and not loaded."""
+        if self.kafka_end is None or self.loaded_to is None:
+            return None
+        return max(0, self.kafka_end - self.loaded_to)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """One stream."""
+
+    app_id: str
+    table: str
+    version: int | None
+    """The table's version; None when there is no table."""
+    way: Way | None
+    partitions: tuple[PartitionStatus, ...]
+    failure: str | None = None
+    """Why nothing more could be found out."""
+
+
+Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
+
+
+def to_json(streams: Iterable[StreamStatus]) -> Json:
+    """The status for machines: the keys are documented in docs/operations.md and only ever added to."""
+    return {"streams": [_stream_json(stream) for stream in streams]}
+
+
+def _stream_json(stream: StreamStatus) -> Json:
+    return {
+        "app_id": stream.app_id,
+        "table": stream.table,
+        "version": stream.version,
+        "way": None if stream.way is None else _way_json(stream.way),
+        "failure": stream.failure,
+        "partitions": [_partition_json(partition) for partition in stream.partitions],
+    }
+
+
+def _way_json(way: Way) -> Json:
+    return {"kind": way_name(way), "reason": way.reason}
+
+
+def way_name(way: Way) -> str:
+    """The way's name in status and metrics."""
+    match way:
+        case Add():
+            return "add"
+        case Refused():
+            return "refused"
+
+
+def _partition_json(partition: PartitionStatus) -> Json:
+    held = partition.held
+    return {
+        "topic": str(partition.source.topic),
+        "partition": int(partition.source.partition),
+        "staged_to": partition.staged_to,
+        "loaded_to": partition.loaded_to,
+        "lag": partition.lag,
+        "kafka_end": partition.kafka_end,
+        "kafka_lag": partition.kafka_lag,
+        "waiting_markers": partition.waiting_markers,
+        "held": None if held is None else {"reason": held.reason, "problem": held.problem, "remedy": held.remedy},
+    }
+
+
+def to_text(streams: Iterable[StreamStatus]) -> str:
+    """The status for people."""
+    return "\n".join("\n".join(_stream_lines(stream)) for stream in streams) + "\n"
+
+
+def _stream_lines(stream: StreamStatus) -> list[str]:
+    version = "not created yet" if stream.version is None else f"version {stream.version}"
+    lines = [f"{stream.app_id}: {stream.table} ({version})"]
+    if stream.failure is not None:
+        return [*lines, f"  cannot be told: {stream.failure}"]
+    if stream.way is not None:
+        lines.append(f"  loaded by {way_name(stream.way)}: {stream.way.reason}")
+    if not stream.partitions:
+        return [*lines, "  nothing is staged"]
+    lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
+    for partition in stream.partitions:
+        figures = (partition.staged_to, partition.loaded_to, partition.lag, partition.kafka_end, partition.kafka_lag)
+        cells = [("–" if figure is None else f"{figure:,}") for figure in figures]
+        widths = (14, 14, 12, 14, 12)
+        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"  {partition.source!s:<32}{row}")
+        if partition.held is not None:
+            lines += [f"    held ({partition.held.reason}): {partition.held.problem}", f"    → {partition.held.remedy}"]
+    return lines

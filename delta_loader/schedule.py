@@ -1,0 +1,48 @@
+"""When the loader runs: an interval, or a cron line, by apscheduler's triggers.
+
+Rule: the loop that waits is ours and has one thread. A run that takes longer than its interval makes the next one late
+and is never run beside it; missed times are not made up for.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from common.errors import ConfigError
+from common.settings.values import parse_duration_s
+
+if TYPE_CHECKING:
+    from threading import Event
+
+_CRON_FIELDS = 5
+
+
+class Schedule:
+    """The times at which to load."""
+
+    def __init__(self, text: str) -> None:
+        """From ``loader.schedule``; raises ConfigError for a cron line that is none."""
+        try:
+            if len(text.split()) == _CRON_FIELDS:
+                self._trigger = CronTrigger.from_crontab(text, timezone=UTC)
+            else:
+                self._trigger = IntervalTrigger(seconds=parse_duration_s(text), timezone=UTC)
+        except ValueError as error:
+            msg = f"loader.schedule: {text!r} is not a schedule: {error}"
+            raise ConfigError(msg, 'write an interval such as 15m, or a cron line such as "*/15 * * * *"') from error
+
+    def next_after(self, last: datetime, now: datetime) -> datetime:
+        """The next time to load, after a run that began at ``last``; never before ``now``."""
+        if isinstance(self._trigger, IntervalTrigger):
+            return max(now, last + timedelta(seconds=float(self._trigger.interval_length)))
+        found = self._trigger.get_next_fire_time(None, now)
+        return found if isinstance(found, datetime) else now + timedelta(days=1)
+
+
+def wait_until(moment: datetime, stopped: Event) -> bool:
+    """Wait for a moment, or for ``stopped``; True when it is time."""
+    return not stopped.wait(max(0.0, (moment - datetime.now(UTC)).total_seconds()))

@@ -1,0 +1,65 @@
+"""The ends of Kafka partitions, for the lag that ``status`` shows. Loading itself never asks Kafka."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from common.spans import Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings import Settings, Stream
+
+_TIMEOUT_S = 5.0
+
+
+class BrokerEnds:
+    """Asks the broker of the settings, within a bounded time, and is silent about a broker that is not there."""
+
+    def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
+        """Nothing is asked yet; ``timeout_s`` bounds all questions together."""
+        self._properties = dict(settings.kafka)
+        self._deadline_s = time.monotonic() + timeout_s
+
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position]:
+        """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
+        try:
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
+        except ImportError:
+            return {}
+        try:
+            return self._ask(stream)
+        except KafkaException:
+            return {}
+
+    def _left_s(self) -> float:
+        return max(0.1, self._deadline_s - time.monotonic())
+
+    def _ask(self, stream: Stream) -> dict[TopicPartition, Position]:
+        from confluent_kafka import Consumer  # noqa: PLC0415 - see __call__
+        from confluent_kafka import TopicPartition as KafkaPartition  # noqa: PLC0415
+
+        # A group is asked for by the client; it is never joined and nothing is committed to it.
+        quiet = {"group.id": "delta-loader-status", "enable.auto.commit": False, "log_level": 0}
+        consumer = Consumer({**self._properties, **quiet}, logger=_silent())
+        try:
+            topics = consumer.list_topics(timeout=self._left_s()).topics
+            ends: dict[TopicPartition, Position] = {}
+            for topic in sorted(topics):
+                for partition in topics[topic].partitions if stream.takes(topic) else ():
+                    _, end = consumer.get_watermark_offsets(KafkaPartition(topic, partition), timeout=self._left_s())
+                    ends[TopicPartition(Topic(topic), Partition(partition))] = Position(int(end))
+            return ends
+        finally:
+            consumer.close()
+
+
+def _silent() -> logging.Logger:
+    """What librdkafka says about a broker that is away say nothing that an empty column would not."""
+    logger = logging.getLogger("delta_loader.silent")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger

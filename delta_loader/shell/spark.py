@@ -1,0 +1,127 @@
+"""The loader's Spark session, and what it is told about object stores.
+
+Rules:
+
+1. Jars come from the lock (`delta_loader.shell.jars`), as files: no resolver runs at start-up.
+2. Spark is told to reach S3 as fsspec is: ``fs.s3a.*`` is derived from ``stage.storage_options``.
+3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
+4. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql import SparkSession
+
+from common.errors import TableError
+from delta_loader.shell.jars import JarGroup, ensure_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from common.settings import Settings
+
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+_S3A = "spark.hadoop.fs.s3a."
+_CREDENTIALS = "org.apache.hadoop.fs.s3a."
+# Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine.
+_LOCAL_STATE_PARTITIONS = "4"
+
+
+def build_session(settings: Settings) -> SparkSession:
+    """Start Spark. Raises DownloadError or TableError."""
+    options = session_options(settings, ensure_jars(jar_groups(settings)))
+    builder = SparkSession.builder
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        # PySpark raises RuntimeErrors of its own, Java's exceptions, and those of its subprocess.
+        msg = f"Spark does not start: {error}"
+        raise TableError(msg, "check that Java 17 or later is installed, and what loader.spark says") from error
+    return spark
+
+
+def jar_groups(settings: Settings) -> list[JarGroup]:
+    """What the session needs beside pyspark."""
+    urls = [settings.stage.url, *(url for stream in settings.streams for url in (stream.table, stream.dead_letters))]
+    return ["delta", "s3"] if any(url.startswith(_S3_SCHEMES) for url in urls) else ["delta"]
+
+
+def session_options(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
+    """Everything that Spark is told at its start."""
+    given = {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
+    master = given.get("spark.master", "local[*]")
+    options = {
+        "spark.app.name": "delta-loader",
+        "spark.master": master,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
+        **s3_options(settings.stage.storage_options),
+    }
+    if master.startswith("local"):
+        options |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": _LOCAL_STATE_PARTITIONS,
+            "spark.databricks.delta.snapshotPartitions": _LOCAL_STATE_PARTITIONS,
+        }
+    all_jars = [*(jar.as_uri() for jar in jars), *filter(None, given.get("spark.jars", "").split(","))]
+    return {**options, **given, "spark.jars": ",".join(all_jars)}
+
+
+def s3_options(storage_options: Mapping[str, object]) -> dict[str, str]:
+    """S3A's settings for fsspec's (s3fs) storage options."""
+    client = _mapping(storage_options.get("client_kwargs"))
+    config = _mapping(storage_options.get("config_kwargs"))
+    endpoint = storage_options.get("endpoint_url") or client.get("endpoint_url")
+    region = client.get("region_name") or config.get("region_name") or ("us-east-1" if endpoint else None)
+    found = {
+        "access.key": storage_options.get("key") or storage_options.get("username"),
+        "secret.key": storage_options.get("secret") or storage_options.get("password"),
+        "session.token": storage_options.get("token"),
+        "endpoint": endpoint,
+        "endpoint.region": region,
+    }
+    options = {f"{_S3A}{key}": _text(value) for key, value in found.items() if value is not None}
+    if endpoint:
+        style = _mapping(config.get("s3")).get("addressing_style", "path")
+        options[f"{_S3A}path.style.access"] = _text(style != "virtual")
+        options[f"{_S3A}connection.ssl.enabled"] = _text(not str(endpoint).startswith("http://"))
+    if storage_options.get("anon"):
+        options[f"{_S3A}aws.credentials.provider"] = f"{_CREDENTIALS}AnonymousAWSCredentialsProvider"
+    elif storage_options.get("profile"):
+        options[f"{_S3A}aws.credentials.provider"] = f"{_CREDENTIALS}auth.ProfileAWSCredentialsProvider"
+        options[f"{_S3A}auth.profile.name"] = _text(storage_options["profile"])
+    # Tables are opened as s3a:// here; this is for what a user's own SQL or a catalog may name.
+    options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
+    return options
+
+
+def spark_url(url: str) -> str:
+    """A table's URL as Spark spells it: fsspec's ``s3`` is ``s3a``."""
+    for scheme in ("s3://", "s3n://"):
+        if url.startswith(scheme):
+            return "s3a://" + url.removeprefix(scheme)
+    return url
+
+
+def _log_configuration() -> str:
+    return str(resources.files("delta_loader.shell") / "log4j2.properties")
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,88 @@
+"""Finds out what ``delta-loader status`` says: from the stage, the tables' logs, and Kafka. Needs no Spark.
+
+Rule: one stream whose table cannot be read, or a Kafka that does not answer in time, never hides the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from common.delta_log import read_table_state
+from common.errors import KafkaDeltaExpressError
+from common.markers import Marker
+from delta_loader.core.commits import TxnIds
+from delta_loader.core.fit import way_of_loading
+from delta_loader.core.held import held
+from delta_loader.core.plan import comparable, next_run
+from delta_loader.core.status import PartitionStatus, StreamStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.markers import MarkerName
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import Found
+    from delta_loader.ports import OpenStore
+    from delta_loader.stage import Listed, Stage
+
+_WINDOW = 16  # unloaded markers read for each Kafka partition: enough to tell why it does not move
+
+
+class KafkaEnds(Protocol):
+    """The ends of Kafka partitions."""
+
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position]:
+        """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
+
+
+def stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka_ends: KafkaEnds) -> StreamStatus:
+    """The status of one stream."""
+    try:
+        return _stream_status(stream, stage, open_store, kafka_ends(stream))
+    except KafkaDeltaExpressError as error:
+        return StreamStatus(stream.app_id, stream.table, None, None, (), failure=error.problem)
+
+
+def _stream_status(
+    stream: Stream, stage: Stage, open_store: OpenStore, ends: Mapping[TopicPartition, Position]
+) -> StreamStatus:
+    listing = stage.listing(stream)
+    state = read_table_state(open_store(stream.table))
+    ids = TxnIds(stream.app_id, stream.several_topics)
+    sources = sorted({*listing, *ends})
+    transactions = {} if state is None else state.transactions
+    positions = {source: ids.position(transactions, source) for source in sources}
+    wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
+    tables = {comparable(url): url for url in (stream.table, stream.dead_letters)}
+    read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
+    found = {source: [marker for name in names for marker in read.get(name, ())] for source, names in wanted.items()}
+    partitions = tuple(
+        _partition_status(source, listing.get(source), positions[source], found.get(source, []), ends.get(source))
+        for source in sources
+    )
+    version, way = (None, None) if state is None else (state.version, way_of_loading(state))
+    return StreamStatus(stream.app_id, stream.table, version, way, partitions)
+
+
+def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
+    around = list(listed.around(position, _WINDOW))
+    return around if listed.names[-1] in around else [*around, listed.names[-1]]
+
+
+def _partition_status(
+    source: TopicPartition,
+    listed: Listed | None,
+    position: Position | None,
+    found: Sequence[Found],
+    kafka_end: Position | None,
+) -> PartitionStatus:
+    ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
+    return PartitionStatus(
+        source=source,
+        staged_to=max(ends, default=None),
+        loaded_to=position,
+        kafka_end=kafka_end,
+        waiting_markers=0 if listed is None else listed.waiting(position),
+        held=held(source, next_run(position, found)),
+    )
