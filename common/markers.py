@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DONE = "done"
+STRAY = "stray"
 VERSION = 1
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done")
 
@@ -56,6 +57,11 @@ class MarkerName:
 def folder_of(source: TopicPartition) -> str:
     """The folder of a Kafka partition's markers, with the closing slash."""
     return f"{DONE}/{source.topic}/{source.partition}/"
+
+
+def stray_path(path: str) -> str:
+    """Where the copy of a marker goes when it is put aside."""
+    return f"{STRAY}/{path}"
 
 
 class Origin(StrEnum):

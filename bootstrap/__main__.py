@@ -1,0 +1,127 @@
+"""The command ``bootstrap``: says where chains begin, and carries out the operator's repairs."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bootstrap import view
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.sources import parse_source
+from bootstrap.work import Work
+from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
+from common.ports import SystemClock
+from common.spans import MAX_POSITION, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.core.plan import StreamPlan
+
+app = new_app("Say where the chains of done markers begin, skip positions, or have them staged again.")
+
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="SOURCE",
+        help="earliest, latest, a moment such as 2026-03-01T00:00:00Z, group:NAME (a consumer group's commits), delta "
+        "(the table's own txn actions), the path of a file with positions by partition, or seek_offsets:PATH for a "
+        "file with the last offsets that kafka-delta-ingest takes.",
+    ),
+]
+StreamOption = Annotated[
+    str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only; by default all of the config's.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TopicOption = Annotated[str, typer.Option("--topic", help="The Kafka topic.")]
+PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The Kafka partition.")]
+ToOption = Annotated[
+    int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown and nothing changes.")]
+
+
+@app.command()
+def plan(
+    *,
+    config: ConfigArgument,
+    source: FromOption,
+    stream: StreamOption = None,
+    as_json: JsonOption = False,
+    print_config: PrintConfigOption = False,
+) -> None:
+    """Show for each Kafka partition where its chain would begin, and the marker that would say so."""
+    work = Work(settings_from(config, print_config=print_config), SystemClock())
+    _show(work.plan(parse_source(source), stream), as_json=as_json, written=False)
+
+
+@app.command()
+def write(
+    *,
+    config: ConfigArgument,
+    source: FromOption,
+    stream: StreamOption = None,
+    as_json: JsonOption = False,
+    print_config: PrintConfigOption = False,
+) -> None:
+    """Make the markers of the plan. A partition that has a marker already is refused, and then nothing is written."""
+    work = Work(settings_from(config, print_config=print_config), SystemClock())
+    plans = work.plan(parse_source(source), stream)
+    made = work.write(plans)
+    _show(plans, as_json=as_json, written=True)
+    if not as_json:
+        typer.echo(f"\n{made} markers were made.")
+
+
+@app.command()
+def skip(
+    *,
+    config: ConfigArgument,
+    topic: TopicOption,
+    partition: PartitionOption,
+    to: ToOption,
+    yes: YesOption = False,
+) -> None:
+    """Give positions up: fill the gap that holds a partition, or go on behind the chain's end, up to OFFSET."""
+    work = Work(settings_from(config), SystemClock())
+    decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
+    if yes:
+        work.skip(decided)
+    typer.echo(view.skip_as_text(decided, done=yes))
+
+
+@app.command()
+def rewind(
+    *,
+    config: ConfigArgument,
+    topic: TopicOption,
+    partition: PartitionOption,
+    to: ToOption,
+    yes: YesOption = False,
+    below_table: Annotated[
+        bool, typer.Option("--below-table", help="Also where the table has the records already.")
+    ] = False,
+) -> None:
+    """Have records staged again from OFFSET on: put the markers beyond it aside, into the stage's folder stray/."""
+    work = Work(settings_from(config), SystemClock())
+    decide = partial(plan_rewind, below_table=below_table)
+    decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
+    late = work.rewind(decided) if yes else ()
+    typer.echo(view.rewind_as_text(decided, late, done=yes))
+
+
+def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:
+    typer.echo(view.plans_as_json(plans, written=written) if as_json else view.plans_as_text(plans))
+
+
+def main() -> None:
+    """Run the command and exit."""
+    sys.exit(run(app))
+
+
+if __name__ == "__main__":
+    main()

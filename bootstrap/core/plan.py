@@ -1,0 +1,176 @@
+"""Which markers say where chains begin: the plan behind ``bootstrap plan`` and ``bootstrap write``.
+
+Rules:
+
+1. The marker for position p covers ``[p-1, p)`` and has no rows: what an operator would ``touch``. Position 0 needs
+   none, and has none: the stream's ``start`` has to begin there by itself.
+2. A chain is never overwritten. A partition with any marker is refused, and with one refusal nothing is written.
+3. Nothing is given up in silence. A position that Kafka does not have, or one beyond what the table wants next, is
+   refused; giving positions up is what ``bootstrap skip`` is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import UsageError
+from common.settings import FromOffsets, FromTimestamp, Start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bootstrap.core.state import Author, PartitionState
+    from common.markers import Marker
+    from common.spans import Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A marker is to be made."""
+
+    marker: Marker
+    note: str = ""
+    """What the operator may want to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """The stream begins there without a marker."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The source names no position for this partition."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No marker may be made."""
+
+    problem: str
+    remedy: str
+
+
+Outcome = Make | NotNeeded | LeftOut | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """What the plan says of one Kafka partition."""
+
+    source: TopicPartition
+    position: Position | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """The plan for one stream."""
+
+    app_id: str
+    partitions: tuple[PlannedPartition, ...]
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """The markers to be made. Raises UsageError when anything is refused (rule 2)."""
+        refused = [
+            (planned.source, planned.outcome) for planned in self.partitions if isinstance(planned.outcome, Refused)
+        ]
+        if refused:
+            _, first = refused[0]
+            more = [str(source) for source, _ in refused[1:]]
+            rest = f" (refused as well: {', '.join(more)})" if more else ""
+            msg = f"nothing was written: {first.problem}{rest}"
+            raise UsageError(msg, first.remedy)
+        return tuple(planned.outcome.marker for planned in self.partitions if isinstance(planned.outcome, Make))
+
+
+def plan_partition(state: PartitionState, position: Position | None, why_none: str, author: Author) -> PlannedPartition:
+    """The plan for one partition; ``why_none`` says what the source lacks when it has no position."""
+    return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))
+
+
+def _outcome(state: PartitionState, position: Position | None, why_none: str, author: Author) -> Outcome:
+    if position is None:
+        return LeftOut(f"{why_none}; {_begins_without(state)}")
+    if state.staged:
+        return _has_chain(state)
+    if not state.ends.low <= position <= state.ends.high:
+        return _not_in_kafka(state, position)
+    if state.table is not None and state.table < position:
+        return Refused(
+            f"the table wants position {state.table} of {state.source} next, so that beginning at {position} would "
+            f"leave out [{state.table}, {position})",
+            f"begin at {state.table} with --from delta, or give the positions up with `{_skip(state, position)}`",
+        )
+    if position == 0:
+        return _zero(state)
+    note = f"the table has [{position}, {state.table}) already; the loader passes over it"
+    return Make(author.begin_at(state, position), note if state.table is not None and state.table > position else "")
+
+
+def _begins_without(state: PartitionState) -> str:
+    if state.staged:
+        return "its chain is left as it is"
+    return f"it begins at the stream's start, {start_words(state.start)}"
+
+
+def _has_chain(state: PartitionState) -> Refused:
+    last = state.staged[-1]
+    ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
+    return Refused(
+        f"{state.source} has a chain: the marker {last.path} is there{ends}",
+        "a chain is never overwritten: go back with `bootstrap rewind`, give positions up with `bootstrap skip`, or "
+        "leave the partition out with --from FILE",
+    )
+
+
+def _not_in_kafka(state: PartitionState, position: Position) -> Refused:
+    ends = state.ends
+    if position > ends.high:
+        return Refused(
+            f"{state.source} ends at {ends.high} in Kafka, before position {position}",
+            "check that the position belongs to this topic; a topic that was deleted and made anew begins at 0 again",
+        )
+    return Refused(
+        f"Kafka no longer has [{position}, {ends.low}) of {state.source}: it begins at {ends.low}",
+        f"give those positions up with `{_skip(state, ends.low)}` where the table has a position, or begin at "
+        f"{ends.low} with --from earliest or --from FILE",
+    )
+
+
+def _zero(state: PartitionState) -> Outcome:
+    if state.begins_at_zero():
+        return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
+    return Refused(
+        f"no marker can stand before position 0 of {state.source}, and the stream {state.app_id!r} would begin it at "
+        f"{start_words(state.start)}",
+        "write `start: earliest` for the stream",
+    )
+
+
+def start_words(start: Start) -> str:
+    """A stream's start as an operator would write it."""
+    if isinstance(start, FromTimestamp):
+        return f"the first record at or after {start.timestamp_ms} ms"
+    if isinstance(start, FromOffsets):
+        return "its map of positions, else earliest"
+    return start.value
+
+
+def _skip(state: PartitionState, to: Position) -> str:
+    source = state.source
+    return f"bootstrap skip CONFIG --topic {source.topic} --partition {source.partition} --to {to}"
+
+
+def check_known(named: Iterable[TopicPartition], known: Sequence[TopicPartition], source: str) -> None:
+    """Raise UsageError when a position was given for a partition that Kafka does not have."""
+    strange = sorted(set(named) - set(known))
+    if strange:
+        msg = f"{source} names {strange[0]}, which Kafka does not have, or which is not the stream's"
+        raise UsageError(msg, f"name partitions of {known[0]} … {known[-1]}" if known else "check the stream's topics")

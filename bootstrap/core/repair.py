@@ -1,0 +1,190 @@
+"""The operator's repairs: giving positions up (skip), and staging them again (rewind).
+
+Rules:
+
+1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
+   loader, or goes on from the chain's end. It never covers what another marker covers.
+2. A rewind makes the chain end at a *sound* position: one before which nothing gets lost. Sound is what the table has,
+   and where a marker ends; while the table has no position, also where the chain begins, or any place before that. One
+   that is not sound is rounded down to the next that is. (Where a marker begins behind a gap is not sound: the marker
+   that says "begin here" would cover the gap's last position.)
+3. Markers that reach beyond the new end are put aside, highest first: what is left is always the lower part of the
+   chain, so that whoever reads it at any moment stages again, and leaves nothing out. The lowest of them goes last,
+   after the marker that says where to begin: a partition never stands without any marker, which could mean the stream's
+   ``start: latest``.
+4. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.errors import UsageError
+from common.markers import Marker, MarkerName, Origin
+from common.spans import Position, Span
+
+if TYPE_CHECKING:
+    from bootstrap.core.state import Author, PartitionState, StagedMarker
+
+
+@dataclass(frozen=True, slots=True)
+class SkipPlan:
+    """One marker that gives positions up."""
+
+    marker: Marker
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """Where the chain will end, and what has to move for it."""
+
+    asked: Position
+    position: Position
+    put_aside: tuple[StagedMarker, ...]
+    """In the order in which they go: highest first."""
+    marker: Marker | None
+    """Made before the last one goes; None where the chain ends at the position by itself, or at position 0."""
+    notes: tuple[str, ...] = ()
+
+
+def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
+    """The marker that fills the first gap, or lengthens the chain. Raises UsageError."""
+    _check_readable(state)
+    gap = _first_gap(state)
+    begin = gap.start if gap is not None else _end(state)
+    if to <= begin:
+        msg = f"{state.source} is staged or loaded up to {begin}, so there is nothing to give up before {to}"
+        raise UsageError(msg, f"give a position after {begin}, or go back with `bootstrap rewind`")
+    if gap is not None and to > gap.end:
+        after = next(found for found in state.staged if found.name.start >= gap.end)
+        msg = f"{state.source} lacks {gap}, and behind it the marker {after.path} stands before {to}"
+        raise UsageError(msg, f"give up the gap with --to {gap.end}")
+    if to > state.ends.high:
+        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {to}"
+        raise UsageError(msg, f"give a position up to {state.ends.high}")
+    notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
+    before = [marker for marker in state.chain.markers if marker.span.end == begin]
+    previous = before[-1].span.start if before else None
+    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), previous), notes)
+
+
+def _check_readable(state: PartitionState) -> None:
+    broken = next((found for found in state.staged if found.marker is None), None)
+    if broken is not None:
+        msg = f"the marker {broken.path} cannot be read, so nobody can say where {state.source} is held"
+        raise UsageError(msg, f"stage its records again: bootstrap rewind … --to {broken.name.start}")
+
+
+def _first_gap(state: PartitionState) -> Span | None:
+    """The first positions that are neither loaded nor staged, below some that are staged."""
+    markers = state.chain.markers
+    if not markers:
+        return None
+    first = markers[0]
+    position = state.table
+    if position is None:
+        # A first marker that follows another one is the rest of a chain; what it follows is the gap.
+        lost = first.previous if first.previous is not None and first.previous < first.span.start else None
+        position = first.span.start if lost is None else lost
+    for marker in markers:
+        if marker.span.start > position:
+            return Span(position, marker.span.start)
+        position = max(position, marker.span.end)
+    return None
+
+
+def _end(state: PartitionState) -> Position:
+    known = [end for end in (state.chain.end, state.table) if end is not None]
+    if not known:
+        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
+        raise UsageError(msg, "say where it begins with `bootstrap write`")
+    return max(known)
+
+
+def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_table: bool = False) -> RewindPlan:
+    """What has to move so that the next owner stages again from ``to``, or from before it. Raises UsageError."""
+    _check_above_table(state, to, below_table=below_table)
+    position = _sound(state, to)
+    if position < state.ends.low:
+        msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
+        raise UsageError(msg, f"give it up with `bootstrap skip` up to {state.ends.low}, after a rewind to there")
+    if position > state.ends.high:
+        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
+        raise UsageError(msg, "check that the topic is still the one that was staged")
+    kept = tuple(found for found in state.staged if state.end_of(found) <= position)
+    aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
+    rest = replace(state, staged=kept)
+    marker = _begin_marker(rest, position, author)
+    if not aside and marker is None:
+        msg = f"the chain of {state.source} ends at {position} already"
+        raise UsageError(msg, "there is nothing to rewind")
+    return RewindPlan(to, position, aside, marker, _rewind_notes(state, to, position))
+
+
+def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
+    if state.table is None or to >= state.table or below_table:
+        return
+    msg = f"the table has {state.source} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
+    raise UsageError(
+        msg,
+        f"rewind --to {state.table}; with --below-table the records are staged again all the same, and the loader "
+        "passes over them",
+    )
+
+
+def _sound(state: PartitionState, to: Position) -> Position:
+    """The highest sound position up to ``to`` (rule 2)."""
+    if state.table is not None and to <= state.table:
+        return to
+    edges = {found.marker.span.end for found in state.staged if found.marker is not None}
+    begin = state.table if state.table is not None else _root(state)
+    if to <= begin:
+        return to
+    last = max([begin, *(state.end_of(found) for found in state.staged)])
+    if to > last:
+        msg = f"{state.source} is staged up to {last} only, before {to}"
+        raise UsageError(msg, "to give positions up, use `bootstrap skip`")
+    return max(edge for edge in {*edges, begin} if edge <= to)
+
+
+def _root(state: PartitionState) -> Position:
+    """Where the chain begins, if it were whole."""
+    if not state.staged:
+        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to rewind"
+        raise UsageError(msg, "say where it begins with `bootstrap write`")
+    first = state.staged[0]
+    previous = None if first.marker is None else first.marker.previous
+    return first.name.start if previous is None else min(previous, first.name.start)
+
+
+def _begin_marker(rest: PartitionState, position: Position, author: Author) -> Marker | None:
+    if rest.chain.end == position:
+        return None
+    if position > 0:
+        return author.begin_at(rest, position)
+    if not rest.begins_at_zero():
+        msg = f"no marker can stand before position 0 of {rest.source}, and its stream does not begin there"
+        raise UsageError(msg, "write `start: earliest` for the stream")
+    return None
+
+
+def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tuple[str, ...]:
+    notes: list[str] = []
+    if position < to:
+        notes.append(f"{to} lies within a marker or a gap; the chain is rewound to {position}, so that nothing is lost")
+    if state.table is not None and position < state.table:
+        notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
+    if position == 0:
+        notes.append("no marker stands before position 0: the next writer begins at the stream's start")
+    return tuple(notes)
+
+
+def replaces(plan: RewindPlan) -> bool:
+    """Whether the new marker has the name of the one that goes last, and so is written over it."""
+    if plan.marker is None or not plan.put_aside:
+        return False
+    last: StagedMarker = plan.put_aside[-1]
+    name: MarkerName = plan.marker.name
+    return last.path == name.path

@@ -1,0 +1,158 @@
+"""Where positions are taken from: the values of ``--from``, and the files that hold positions.
+
+Rules:
+
+1. A position is the next offset wanted. Two of the sources hold *last* offsets and are turned into positions here and
+   nowhere else: kafka-delta-ingest's ``seek_offsets`` (its first message is the one after the number given) and, in
+   common/transactions.py, a Delta table's txn actions.
+2. A file is YAML or JSON. ``{topic: {partition: position}}`` and ``{partition: position}`` hold positions; a list of
+   pairs ``[[partition, offset], …]``, and any file behind ``seek_offsets:``, is kafka-delta-ingest's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from common.errors import UsageError
+from common.settings import FromTimestamp, StartAt
+from common.settings.values import parse_timestamp_ms
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_GROUP = "group:"
+_SEEK_OFFSETS = "seek_offsets:"
+_PAIR = 2
+_FORMS = (
+    "write earliest, latest, a moment such as 2026-03-01T00:00:00Z, group:NAME, delta, the path of a file with "
+    "positions such as {0: 120, 1: 340}, or seek_offsets:PATH for a file of kafka-delta-ingest's"
+)
+_SHAPES = (
+    "write {partition: position} such as {0: 120, 1: 340}, or {topic: {partition: position}}; for kafka-delta-ingest's "
+    "last offsets, pairs such as [[0, 119], [1, 339]]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FromGroup:
+    """The offsets that a consumer group has committed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FromDelta:
+    """The txn actions of the stream's own table."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """A file with positions, or with last offsets."""
+
+    path: str
+    last_offsets: bool
+
+
+PositionSource = StartAt | FromTimestamp | FromGroup | FromDelta | FromFile
+
+
+def parse_source(text: str) -> PositionSource:
+    """The meaning of ``--from``. Raises UsageError. What is nothing else is the path of a file."""
+    if text in set(StartAt):
+        return StartAt(text)
+    if text == "delta":
+        return FromDelta()
+    for prefix in (_GROUP, _SEEK_OFFSETS):
+        rest = text.removeprefix(prefix)
+        if rest != text and not rest:
+            msg = f"--from {text} names nothing behind the colon"
+            raise UsageError(msg, _FORMS)
+    if text.startswith(_GROUP):
+        return FromGroup(text.removeprefix(_GROUP))
+    if text.startswith(_SEEK_OFFSETS):
+        return FromFile(text.removeprefix(_SEEK_OFFSETS), last_offsets=True)
+    try:
+        return FromTimestamp(parse_timestamp_ms(text))
+    except ValueError:
+        return FromFile(text, last_offsets=False)
+
+
+def unreadable_file(path: str, reason: str) -> UsageError:
+    """The error for a ``--from`` that is no word of ours and no file either."""
+    return UsageError(f"--from {path} is no word known here, and no file can be read there: {reason}", _FORMS)
+
+
+def parse_positions(
+    text: str, source: str, topics: Sequence[Topic], *, last_offsets: bool
+) -> Mapping[TopicPartition, Position]:
+    """The positions of a file's text (rule 2); ``topics`` are the stream's. Raises UsageError that names ``source``."""
+    try:
+        content: object = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        msg = f"{source} is neither YAML nor JSON: {' '.join(str(error).split())}"
+        raise UsageError(msg, _SHAPES) from None
+    if isinstance(content, list):
+        entries, last_offsets = _pairs(content, source), True
+    elif isinstance(content, dict) and content:
+        entries = list(_entries(content, source))
+    else:
+        msg = f"{source} holds no positions"
+        raise UsageError(msg, _SHAPES)
+    positions: dict[TopicPartition, Position] = {}
+    for topic, partition, number in entries:
+        place = TopicPartition(_only(topics, source) if topic is None else topic, partition)
+        if place in positions:
+            msg = f"{source} names {place} twice"
+            raise UsageError(msg, "name each partition once")
+        positions[place] = Position(number + 1 if last_offsets else number)
+        if not 0 <= positions[place] <= MAX_POSITION:
+            msg = f"{source} gives {number} for {place}, which is no offset"
+            raise UsageError(msg, _SHAPES)
+    return positions
+
+
+_Entry = tuple[Topic | None, Partition, int]
+
+
+def _pairs(content: list[object], source: str) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for pair in content:
+        if not isinstance(pair, list) or len(pair) != _PAIR:
+            msg = f"{source} holds {pair!r}, which is no pair of a partition and an offset"
+            raise UsageError(msg, _SHAPES)
+        entries.append((None, _partition(pair[0], source), _number(pair[1], source)))
+    return entries
+
+
+def _entries(content: Mapping[object, object], source: str) -> Iterable[_Entry]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            for inner, number in value.items():
+                yield Topic(str(key)), _partition(inner, source), _number(number, source)
+        else:
+            yield None, _partition(key, source), _number(value, source)
+
+
+def _partition(value: object, source: str) -> Partition:
+    if isinstance(value, bool) or not str(value).isdecimal():
+        msg = f"{source} holds {value!r} where a partition's number is wanted"
+        raise UsageError(msg, _SHAPES)
+    return Partition(int(str(value)))
+
+
+def _number(value: object, source: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        msg = f"{source} holds {value!r} where an offset is wanted"
+        raise UsageError(msg, _SHAPES)
+    return value
+
+
+def _only(topics: Sequence[Topic], source: str) -> Topic:
+    if len(topics) != 1:
+        msg = f"{source} names no topics, and the stream has {len(topics)}: {', '.join(topics)}"
+        raise UsageError(msg, "write {topic: {partition: position}}")
+    return topics[0]

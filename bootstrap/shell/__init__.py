@@ -1,0 +1,1 @@
+"""What the tool asks and changes: Kafka, the table's log, the stage."""

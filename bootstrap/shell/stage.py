@@ -1,0 +1,111 @@
+"""The stage as the tool reads and changes it.
+
+Rules:
+
+1. A marker is made by exclusive create. Only a rewind writes over one, and only when a copy of it has been put aside.
+2. What is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path gets a
+   number. A marker is deleted only after its copy is there.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bootstrap.core.repair import RewindPlan, replaces
+from bootstrap.core.state import StagedMarker
+from common.errors import MarkerError, UsageError
+from common.markers import MarkerName, folder_of, manifest_to_bytes, marker_from_bytes, stray_path
+from common.ports import AlreadyExists
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.markers import Marker
+    from common.ports import ObjectStore
+    from common.spans import Position, TopicPartition
+
+
+def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMarker, ...]:
+    """All markers of a Kafka partition by position, with their content. Raises StoreError."""
+    names = [(name, found.path) for found in store.list(folder_of(source)) if (name := MarkerName.parse(found.path))]
+    staged = (_read(store, name, path) for name, path in sorted(names))
+    return tuple(found for found in staged if found is not None)
+
+
+def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
+    data = store.read(path)
+    if data is None:
+        return None  # settled since it was listed
+    try:
+        return StagedMarker(path, name, marker_from_bytes(name, data))
+    except MarkerError:
+        return StagedMarker(path, name, None)
+
+
+def make(store: ObjectStore, marker: Marker) -> None:
+    """Create a marker. Raises UsageError when somebody else has made it meanwhile (rule 1)."""
+    if isinstance(store.create(marker.name.path, _bytes(marker)), AlreadyExists):
+        msg = f"the marker {marker.name.path} has been made by somebody else meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
+
+
+def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
+    """Carry a rewind out, in the order that bootstrap/core/repair.py gives (rule 3 there).
+
+    Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
+    """
+    _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
+    if plan.marker is not None and replaces(plan):
+        store.write(plan.marker.name.path, _bytes(plan.marker))
+    elif plan.marker is not None:
+        make(store, plan.marker)
+    if not replaces(plan):
+        store.delete([found.path for found in plan.put_aside[-1:]])
+    return _put_late_ones_aside(store, plan)
+
+
+def _put_aside(store: ObjectStore, going: Sequence[StagedMarker], copy_also: Sequence[StagedMarker] = ()) -> None:
+    for found in (*going, *copy_also):
+        _copy(store, found.path)
+    for found in going:
+        store.delete([found.path])
+
+
+def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
+    """Markers that continue what was put aside: claimed after the chain was read, and before the marker below went.
+
+    A claim that comes later still finds the marker before it gone and its copy below ``stray/``, and withdraws.
+    """
+    if not plan.put_aside:
+        return ()
+    source = plan.put_aside[0].name.topic_partition
+    gone = {found.name.start for found in plan.put_aside}
+    late: list[str] = []
+    while True:
+        staged = staged_markers(store, source)
+        here = {found.name.start for found in staged}
+        more = [found for found in reversed(staged) if _follows(found) in gone - here]
+        if not more:
+            return tuple(late)
+        _put_aside(store, more)
+        gone |= {found.name.start for found in more}
+        late += [found.path for found in more]
+
+
+def _follows(found: StagedMarker) -> Position | None:
+    return None if found.marker is None else found.marker.previous
+
+
+def _copy(store: ObjectStore, path: str) -> None:
+    data = store.read(path)
+    if data is None:
+        return
+    for number in count(1):
+        copy = stray_path(path) if number == 1 else f"{stray_path(path)}.{number}"
+        if not isinstance(store.create(copy, data), AlreadyExists):
+            return
+
+
+def _bytes(marker: Marker) -> bytes:
+    return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)

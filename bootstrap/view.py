@@ -1,0 +1,122 @@
+"""How plans are shown: aligned text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, assert_never
+
+from bootstrap.core.plan import LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bootstrap.core.repair import RewindPlan, SkipPlan
+
+_HEAD = ("topic", "partition", "position", "marker")
+RUNNING = "Running stage writers of that partition take it up at their next flush."
+
+
+def plans_as_text(plans: Iterable[StreamPlan]) -> str:
+    """A table for each stream."""
+    return "\n\n".join(f"stream {plan.app_id}\n{_table(plan.partitions)}" for plan in plans)
+
+
+def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
+    """The same for programs; ``written`` tells whether the markers were made."""
+    streams = [
+        {"app_id": plan.app_id, "partitions": [_record(planned) for planned in plan.partitions]} for plan in plans
+    ]
+    return json.dumps({"written": written, "streams": streams}, indent=2)
+
+
+def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
+    """What a skip gives up."""
+    source, span = plan.marker.name.topic_partition, plan.marker.span
+    lines = [
+        f"The records of {source} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
+        *plan.notes,
+        f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}",
+        RUNNING if done else _DRY,
+    ]
+    return "\n".join(lines)
+
+
+def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
+    """What a rewind moves."""
+    lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
+    lines += [f"{_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
+    lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
+    if plan.marker is not None:
+        lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
+    lines.append(RUNNING if done else _DRY)
+    return "\n".join(lines)
+
+
+_DRY = "Nothing was changed; add --yes to do it."
+
+
+def _will(done: bool) -> str:  # noqa: FBT001 - one word
+    return "will" if done else "would"
+
+
+def _verb(done: bool, past: str, future: str) -> str:  # noqa: FBT001 - one word
+    return past if done else future
+
+
+def _table(partitions: Sequence[PlannedPartition]) -> str:
+    rows = [
+        _HEAD,
+        *(
+            (
+                planned.source.topic,
+                str(planned.source.partition),
+                "-" if planned.position is None else str(planned.position),
+                _marker_or_why(planned.outcome),
+            )
+            for planned in partitions
+        ),
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
+
+
+def _marker_or_why(outcome: Outcome) -> str:
+    match outcome:
+        case Make(marker, note):
+            return f"{marker.name.path}{f' ({note})' if note else ''}"
+        case NotNeeded(why) | LeftOut(why):
+            return f"none: {why}"
+        case Refused(problem, remedy):
+            return f"refused: {problem}; {remedy}"
+        case _:
+            assert_never(outcome)
+
+
+_NAMES: dict[type[Outcome], str] = {Make: "make", NotNeeded: "not_needed", LeftOut: "left_out", Refused: "refused"}
+
+
+def _record(planned: PlannedPartition) -> dict[str, object]:
+    outcome = planned.outcome
+    return {
+        "topic": planned.source.topic,
+        "partition": planned.source.partition,
+        "position": planned.position,
+        "outcome": _NAMES[type(outcome)],
+        "marker": outcome.marker.name.path if isinstance(outcome, Make) else None,
+        "why": _why(outcome),
+        "remedy": outcome.remedy if isinstance(outcome, Refused) else None,
+    }
+
+
+def _why(outcome: Outcome) -> str | None:
+    match outcome:
+        case Make(_, note):
+            return note or None
+        case NotNeeded(why) | LeftOut(why):
+            return why
+        case Refused(problem, _):
+            return problem
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,214 @@
+"""What the four commands do, from top to bottom: look, decide, show, and change what was decided.
+
+Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
+on; the decisions themselves are in bootstrap/core/.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, assert_never
+
+from bootstrap.core.plan import StreamPlan, check_known, plan_partition
+from bootstrap.core.sources import (
+    FromDelta,
+    FromFile,
+    FromGroup,
+    PositionSource,
+    parse_positions,
+    unreadable_file,
+)
+from bootstrap.core.state import Author, PartitionState
+from bootstrap.shell import stage as staging
+from bootstrap.shell.kafka import KafkaView
+from common.delta_log import TableState, read_table_state
+from common.errors import UsageError
+from common.http_server import release
+from common.settings import FromTimestamp, StartAt
+from common.spans import Partition, Topic, TopicPartition
+from common.store import FsspecStore, prove_exclusive_create
+from common.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bootstrap.core.repair import RewindPlan, SkipPlan
+    from bootstrap.core.state import Ends
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+    from common.spans import Position
+
+_Repair = TypeVar("_Repair")
+_NO_TABLE = "check streams[].table, and that the stream's app_id is the one that the table was loaded with"
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """The positions that a source gives, and what it lacks where it gives none."""
+
+    positions: Mapping[TopicPartition, Position]
+    why_none: str = ""
+
+
+class Work:
+    """The commands over a configured stage, with a view of Kafka."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Raises ConfigError when the stage's URL cannot be used."""
+        self._settings = settings
+        self._options = settings.stage.storage_options
+        self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
+        self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
+
+    # plan and write
+
+    def plan(self, source: PositionSource, app_id: str | None) -> tuple[StreamPlan, ...]:
+        """The plan for one stream, or for all of them."""
+        group = source.name if isinstance(source, FromGroup) else None
+        with closing(KafkaView(self._settings, group)) as kafka:
+            return tuple(self._plan_stream(kafka, stream, source) for stream in self._streams(app_id))
+
+    def write(self, plans: Sequence[StreamPlan]) -> int:
+        """Make the markers of the plans; how many. Raises UsageError, and then has written nothing."""
+        markers = [marker for plan in plans for marker in plan.markers]
+        prove_exclusive_create(self._store)
+        made: list[str] = []
+        for marker in markers:
+            try:
+                staging.make(self._store, marker)
+            except UsageError as error:
+                done = f"; made before it: {', '.join(made)}" if made else ""
+                msg = f"{error.problem}{done}"
+                raise UsageError(msg, error.remedy) from None
+            made.append(marker.name.path)
+        return len(made)
+
+    def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
+        partitions = kafka.partitions(stream)
+        ends = kafka.ends(partitions)
+        table = self._table(stream)
+        requested = self._requested(kafka, stream, source, ends, table)
+        states = (self._state(stream, ends[partition], partition, table) for partition in partitions)
+        return StreamPlan(
+            stream.app_id,
+            tuple(
+                plan_partition(state, requested.positions.get(state.source), requested.why_none, self._author)
+                for state in states
+            ),
+        )
+
+    def _requested(
+        self,
+        kafka: KafkaView,
+        stream: Stream,
+        source: PositionSource,
+        ends: Mapping[TopicPartition, Ends],
+        table: TableState | None,
+    ) -> Requested:
+        match source:
+            case StartAt.EARLIEST:
+                return Requested({partition: end.low for partition, end in ends.items()})
+            case StartAt.LATEST:
+                return Requested({partition: end.high for partition, end in ends.items()})
+            case FromTimestamp(timestamp_ms):
+                return Requested(kafka.positions_at(ends, timestamp_ms))
+            case FromGroup(name):
+                return _from_group(kafka.committed(list(ends)), stream, name)
+            case FromDelta():
+                return _from_table(table, stream, list(ends))
+            case FromFile():
+                return _from_file(source, list(ends))
+            case _:
+                assert_never(source)
+
+    # skip and rewind
+
+    def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
+        """Look at one partition and decide."""
+        stream = self._settings.stream_of(topic)
+        if stream is None:
+            named = ", ".join(name for one in self._settings.streams for name in one.topics)
+            msg = f"no stream of the config reads the topic {topic!r}"
+            raise UsageError(msg, f"give one of {named}, or another config")
+        source = TopicPartition(Topic(topic), Partition(partition))
+        with closing(KafkaView(self._settings)) as kafka:
+            known = [found for found in kafka.partitions(stream) if found.topic == topic]
+            if not known:
+                msg = f"Kafka has no topic {topic!r}"
+                raise UsageError(msg, "mend --topic")
+            if source not in known:
+                msg = f"the topic {topic!r} has no partition {partition}"
+                raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
+            ends = kafka.ends([source])[source]
+        return decide(self._state(stream, ends, source, self._table(stream)), self._author)
+
+    def skip(self, plan: SkipPlan) -> None:
+        """Carry a skip out."""
+        prove_exclusive_create(self._store)
+        staging.make(self._store, plan.marker)
+
+    def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
+        """Carry a rewind out; the paths of markers that came meanwhile and had to go as well."""
+        prove_exclusive_create(self._store)
+        return staging.rewind(self._store, plan)
+
+    # looking
+
+    def _streams(self, app_id: str | None) -> tuple[Stream, ...]:
+        streams = tuple(stream for stream in self._settings.streams if app_id in (None, stream.app_id))
+        if not streams:
+            known = ", ".join(stream.app_id for stream in self._settings.streams)
+            msg = f"the config has no stream {app_id!r}"
+            raise UsageError(msg, f"give one of {known}")
+        return streams
+
+    def _table(self, stream: Stream) -> TableState | None:
+        return read_table_state(FsspecStore(stream.table, self._options))
+
+    def _state(self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None) -> PartitionState:
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        return PartitionState(
+            source=source,
+            app_id=stream.app_id,
+            start=stream.start,
+            ends=ends,
+            table=None if table is None else ids.position(table.transactions, source),
+            staged=staging.staged_markers(self._store, source),
+        )
+
+
+def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, name: str) -> Requested:
+    if not committed:
+        msg = f"the consumer group {name!r} has committed nothing for the topics of stream {stream.app_id!r}"
+        raise UsageError(msg, "check the group's name; its commits may also have expired")
+    return Requested(committed, f"the group {name!r} has no commit")
+
+
+def _from_table(table: TableState | None, stream: Stream, partitions: Sequence[TopicPartition]) -> Requested:
+    if table is None:
+        msg = f"there is no Delta table at {stream.table}"
+        raise UsageError(msg, _NO_TABLE)
+    ids = TxnIds(stream.app_id, stream.several_topics)
+    found = {source: ids.position(table.transactions, source) for source in partitions}
+    positions = {source: position for source, position in found.items() if position is not None}
+    if not positions:
+        others = ", ".join(sorted(table.transactions)[:5]) or "none at all"
+        msg = f"the table {stream.table} has no txn action such as {ids.of(partitions[0])!r}; it has {others}"
+        raise UsageError(msg, _NO_TABLE)
+    return Requested(positions, "the table has no txn action")
+
+
+def _from_file(source: FromFile, partitions: Sequence[TopicPartition]) -> Requested:
+    try:
+        text = Path(source.path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable_file(source.path, error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise unreadable_file(source.path, "it is not UTF-8 text") from None
+    topics = sorted({partition.topic for partition in partitions})
+    positions = parse_positions(text, source.path, topics, last_offsets=source.last_offsets)
+    check_known(positions, partitions, source.path)
+    return Requested(positions, f"{source.path} does not name it")
