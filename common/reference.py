@@ -1,0 +1,231 @@
+"""Writes the reference pages: docs/configuration.md from the settings, docs/metrics.md from the catalogue.
+
+``python -m common.reference`` writes them, ``--check`` exits with 1 when one is stale. Rule: whatever these pages say
+of a key or a metric is said where it is declared (common/settings/model.py, common/metrics.py), once.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+from pydantic import BaseModel, BeforeValidator
+from pydantic_core import PydanticUndefined
+
+from common.cli import run
+from common.metrics import CATALOGUE, Metric
+from common.settings import Settings
+from common.settings.values import (
+    StartAt,
+    bytes_text,
+    check_schedule,
+    duration_text,
+    parse_bytes,
+    parse_duration_s,
+    parse_start,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic.fields import FieldInfo
+
+EXAMPLE = """\
+kafka:                                  # librdkafka properties, passed through
+  bootstrap.servers: localhost:9092
+stage:
+  url: s3://lake/stage                  # any fsspec URL: file, s3, gs, abfs, memory
+  storage_options: {}                   # passed to fsspec
+writer:
+  group_id: kafka_delta_express
+  flush_after: 60s                      # allowed latency
+  flush_bytes: 128MiB                   # of Parquet, per Kafka partition
+  flush_records: 1000000
+  memory: 1GiB                          # for all buffers; reading pauses above it
+  http: 127.0.0.1:8080
+loader:
+  schedule: 15m                         # an interval, or a cron line
+  marker_retention: 24h                 # settled markers are kept this long (the last of each partition always)
+  http: 127.0.0.1:8081
+  spark: {spark.master: "local[*]"}     # passed to the SparkSession
+streams:
+  - app_id: web_requests
+    topics: [web_requests]              # names, or one ^regex
+    table: s3://lake/tables/web_requests
+    columns: "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, \
+url STRING, uuid STRING"
+    derive: {date: "substr(meta.producer.timestamp, 1, 10)"}   # SQL expressions over the record's fields and kafka.*
+    partition_by: [date]
+    start: earliest
+    dead_letters: s3://lake/tables/web_requests_dead_letters   # the default: the table's URL + _dead_letters
+"""
+
+_HEAD = "<!-- Written by `python -m common.reference`; change the sentences where they are declared. -->\n\n"
+_INTRODUCTION = f"""\
+# Configuration
+
+One YAML file serves the stage writers, the loader and the bootstrap tool. Unknown keys are refused, and so is a key
+given twice. `stage-writer check CONFIG` validates it; `--print-config` prints what is in force, secrets masked.
+
+```yaml
+{EXAMPLE}```
+
+A value may hold `${{NAME}}`, which is replaced by an environment variable, and `${{file:PATH}}`, which is replaced by a
+file's text without its closing line break; `$${{` stands for `${{`. What comes from a file, and every value under a key
+that sounds secret, is never printed.
+
+Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
+`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z`, or positions such
+as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next offset wanted.
+"""
+_METRICS_INTRODUCTION = """\
+# Metrics
+
+Each service serves these at `/metrics` of its `http` address, in Prometheus' text format. Times are in seconds, sizes
+in bytes; a counter's name ends in `_total`.
+"""
+_READERS = {parse_duration_s: "duration", parse_bytes: "size", check_schedule: "schedule", parse_start: "start"}
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}
+_SERVICES = {"stage_writer": "Stage writer", "delta_loader": "Delta loader"}
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    sections = "\n".join(_section(name, field) for name, field in Settings.model_fields.items())
+    return f"{_HEAD}{_INTRODUCTION}\n{sections}"
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    tables = "\n".join(
+        f"## {title}\n\n| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n"
+        + "".join(_metric_row(metric) for metric in CATALOGUE if metric.name.startswith(prefix))
+        for prefix, title in _SERVICES.items()
+    )
+    return f"{_HEAD}{_METRICS_INTRODUCTION}\n{tables}"
+
+
+def _section(name: str, field: FieldInfo) -> str:
+    model = _model_in(field.annotation)
+    listed = name == "streams"
+    head = f"## {name}\n\n{field.description} {'Required.' if field.is_required() else ''}".rstrip() + "\n"
+    if model is None:
+        examples = "".join(f"\nExample: `{_flow(example)}`\n" for example in field.examples or [])
+        return f"{head}{examples}"
+    prefix = f"{name}[]." if listed else f"{name}."
+    rows = "".join(_setting_row(prefix, key, inner) for key, inner in _fields(model))
+    return f"{head}\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field
+
+
+def _setting_row(prefix: str, key: str, field: FieldInfo) -> str:
+    meaning = field.description or ""
+    meaning += "".join(f" Example: `{_flow(example)}`." for example in field.examples or [])
+    return f"| `{prefix}{key}` | {_type_words(field)} | {_default_words(field)} | {_cell(meaning)} |\n"
+
+
+def _metric_row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind.value} | {labels} | {_cell(metric.sentence)} |\n"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _reader(field: FieldInfo) -> str | None:
+    for item in field.metadata:
+        if isinstance(item, BeforeValidator):
+            return next((words for function, words in _READERS.items() if function is item.func), None)
+    return None
+
+
+def _type_words(field: FieldInfo) -> str:
+    return _reader(field) or _annotation_words(field.annotation)
+
+
+def _annotation_words(annotation: object) -> str:
+    if isinstance(annotation, type) and annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is tuple:
+        return f"list of {_annotation_words(arguments[0])}"
+    if origin is dict:
+        return "map"
+    if origin in (types.UnionType, typing.Union):
+        words = [_annotation_words(argument) for argument in arguments if argument is not type(None)]
+        return " or ".join([*words, "null"] if type(None) in arguments else words)
+    msg = f"the reference has no words for {annotation!r}"
+    raise TypeError(msg)
+
+
+def _default_words(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default: object = field.get_default(call_default_factory=True, validated_data={})
+    reader = _reader(field)
+    if default is PydanticUndefined or default == "":
+        return "see there"
+    if reader == "duration" and isinstance(default, float):
+        default = duration_text(default)
+    elif reader == "size" and isinstance(default, int):
+        default = bytes_text(default)
+    elif isinstance(default, StartAt):
+        default = default.value
+    return f"`{_flow(default)}`"
+
+
+def _flow(value: object) -> str:
+    """A value in YAML's flow style, on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+        return annotation if issubclass(annotation, BaseModel) else None
+    return next((found for argument in typing.get_args(annotation) if (found := _model_in(argument))), None)
+
+
+def pages() -> dict[str, str]:
+    """Each page's file name and text."""
+    return {"configuration.md": configuration_page(), "metrics.md": metrics_page()}
+
+
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def write_reference(
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when a page is stale.")] = False,
+    docs: Annotated[Path, typer.Option("--docs", help="The folder of the pages.")] = Path("docs"),
+) -> None:
+    """Write the reference pages."""
+    stale = [name for name, text in pages().items() if not _holds(docs / name, text)]
+    if check:
+        for name in stale:
+            typer.echo(f"{docs / name} is stale; run `python -m common.reference`", err=True)
+        raise typer.Exit(int(bool(stale)))
+    docs.mkdir(exist_ok=True)
+    for name in stale:
+        (docs / name).write_text(pages()[name], encoding="utf-8")
+        typer.echo(f"wrote {docs / name}")
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    sys.exit(run(app))
