@@ -1,0 +1,73 @@
+# Everything is done with `make`, from a bare clone, with Python 3.11 (or later) and a JDK 17 (or later).
+# `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo services check test unit integration format lock clean
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock devservices/kafka.lock
+STORE ?= file
+S3 ?= moto
+TESTS ?= tests
+
+# The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
+PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
+	/usr/local/bin/python3.11 /opt/homebrew/bin/python3.11 python3 python3.12 python3.13 python; do \
+	"$$python" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo "$$python" && break; done)
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: $(STAMP) ## the virtual environment and the jars, exactly as locked; nothing when they are there
+
+$(STAMP): $(LOCKS)
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 with venv found: install one, or say make PYTHON=/path/to/python3.11"; exit 2; }
+	@"$(JAVA)" -version >/dev/null 2>&1 || { echo "No Java found: install a JDK 17 or later, or set JAVA_HOME"; exit 2; }
+	@echo "Setting up $(VENV) with $(PYTHON)"
+	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka"
+	@$(BIN)/python -m delta_loader.shell.jars
+	@$(BIN)/python -m devservices.kafka
+	@touch $@
+
+demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=file, moto or versitygw; s3 is moto)
+	@$(BIN)/python -m demo --store $(STORE)
+
+services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw or none)
+	@$(BIN)/python -m devservices up --s3 $(S3)
+
+check: setup ## style, types, import contracts, and that the generated pages are fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m common.reference --check
+
+unit: setup ## the tests that need no server; seconds
+	$(BIN)/pytest tests/unit tests/property tests/architecture
+
+integration: setup ## the tests that need a broker, an S3 server or Spark
+	$(BIN)/pytest tests/contract tests/integration
+
+test: check ## all checks and all tests
+	$(BIN)/pytest $(TESTS)
+
+format: setup ## put the code into shape
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.lock_jars)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
+		--python-version 3.11 --upgrade --quiet --output-file requirements.lock
+
+clean: ## remove what make has made here; the cache in ~/.cache/kafka-delta-express stays
+	rm -rf $(VENV) build dist demo/.run .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
