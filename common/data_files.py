@@ -7,8 +7,9 @@ A data file lies below its table's root, in Hive-style partition folders, and te
 Rules:
 
 1. `DataFileName.path` and `DataFileName.parse` are exact inverses.
-2. Folder names are escaped as Spark's ``ExternalCatalogUtils.escapePathName`` does, so that a folder means the same to
-   every reader; a null and an empty value (one and the same in Delta) are ``__HIVE_DEFAULT_PARTITION__``.
+2. Folder names are escaped as Spark's ``ExternalCatalogUtils.escapePathName`` does (and the character 0, which no file
+   system takes), so that a folder means the same to every reader; a null and an empty value (one and the same in
+   Delta) are ``__HIVE_DEFAULT_PARTITION__``.
 3. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
 """
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
-_FILE = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX))
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
+_FILE = re.compile(
+    r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX), re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

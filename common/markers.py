@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DONE = "done"
 STRAY = "stray"
 VERSION = 1
-_NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done")
+_NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,0 +1,55 @@
+"""Markers for tests: flushes, hand-made ones, and whole chains in a stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.markers import Manifest, Marker, MarkerName, Origin, manifest_to_bytes
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+
+ORDERS = TopicPartition(Topic("orders"), Partition(0))
+
+
+def flush(
+    start: int,
+    end: int,
+    previous: int | None = None,
+    *,
+    source: TopicPartition = ORDERS,
+    origin: Origin = Origin.FLUSH,
+) -> Marker:
+    """A marker with a manifest and without files."""
+    manifest = Manifest(
+        span=Span(Position(start), Position(end)),
+        previous=None if previous is None else Position(previous),
+        app_id="orders",
+        origin=origin,
+        writer="test",
+        created_ms=1_000 + start,
+        records=end - start,
+    )
+    return Marker(MarkerName(source, Position(start)), manifest)
+
+
+def by_hand(start: int, *, source: TopicPartition = ORDERS) -> Marker:
+    """What ``touch`` makes."""
+    return Marker(MarkerName(source, Position(start)), None)
+
+
+def chain_of(*edges: int, source: TopicPartition = ORDERS) -> list[Marker]:
+    """Linked flushes between neighbouring positions."""
+    starts = [None, *edges[:-2]]
+    return [
+        flush(start, end, previous, source=source)
+        for start, end, previous in zip(edges[:-1], edges[1:], starts, strict=True)
+    ]
+
+
+def put(store: ObjectStore, *markers: Marker) -> None:
+    """Put markers into a stage."""
+    for marker in markers:
+        data = b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
+        store.write(marker.name.path, data)

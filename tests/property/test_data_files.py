@@ -1,0 +1,44 @@
+from urllib.parse import unquote
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.data_files import NULL_FOLDER, DataFileName, delta_path
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+
+topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True)
+sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
+uniques = st.uuids().map(str)
+# What Delta cannot tell from null is null here as well; no reader could tell them apart.
+texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(
+    lambda text: text != NULL_FOLDER
+)
+awkward = st.sampled_from(["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"])
+values = st.none() | texts | awkward
+columns = st.text(st.characters(codec="utf-8"), min_size=1)
+names = st.builds(
+    DataFileName,
+    sources,
+    st.integers(0, MAX_POSITION - 1).map(Position),
+    uniques,
+    st.lists(st.tuples(columns, values), max_size=3).map(tuple),
+)
+
+
+@given(names)
+@example(DataFileName(TopicPartition(Topic("a-1"), Partition(2)), Position(3), "0-a", (("p", "x-4/5"),)))
+def test_a_name_is_read_as_it_was_written(name: DataFileName) -> None:
+    assert DataFileName.parse(name.path) == name
+
+
+@given(names)
+def test_each_partition_column_is_one_folder(name: DataFileName) -> None:
+    assert name.path.count("/") == len(name.partition_values)
+
+
+@given(names)
+def test_a_path_in_the_delta_log_is_the_path_when_it_is_decoded(name: DataFileName) -> None:
+    logged = delta_path(name.path)
+    assert unquote(logged) == name.path
+    assert logged.isascii()
+    assert " " not in logged

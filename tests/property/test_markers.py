@@ -1,0 +1,75 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.markers import (
+    Manifest,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    TableKind,
+    manifest_from_bytes,
+    manifest_to_bytes,
+)
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+
+# JSON is UTF-8: a lone surrogate is no character.
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+counts = st.integers(0, 2**62)
+times = st.none() | st.integers(-(2**62), 2**62)
+topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
+sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
+names = st.builds(MarkerName, sources, st.integers(0, MAX_POSITION - 1).map(Position))
+paths = texts.filter(
+    lambda path: path != "" and not path.startswith("/") and ".." not in path.split("/") and "://" not in path
+)
+files = st.builds(StagedFile, paths, st.dictionaries(texts, st.none() | texts, max_size=3), counts, counts, texts)
+tables = st.builds(
+    StagedTable,
+    texts.filter(bool),
+    st.sampled_from(TableKind),
+    texts,
+    st.lists(texts, max_size=3).map(tuple),
+    st.lists(files, max_size=3).map(tuple),
+)
+
+
+@st.composite
+def manifests(draw: st.DrawFn, start: Position) -> Manifest:
+    return Manifest(
+        span=Span(start, Position(draw(st.integers(start + 1, MAX_POSITION)))),
+        previous=draw(st.none() | st.integers(0, MAX_POSITION).map(Position)),
+        app_id=draw(texts),
+        origin=draw(st.sampled_from(Origin)),
+        writer=draw(texts),
+        created_ms=draw(st.integers(-(2**62), 2**62)),
+        records=draw(counts),
+        tombstones=draw(counts),
+        dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
+        lowest_timestamp_ms=draw(times),
+        highest_timestamp_ms=draw(times),
+        tables=tuple(draw(st.lists(tables, max_size=3))),
+    )
+
+
+@given(names)
+def test_a_name_is_read_as_it_was_written(name: MarkerName) -> None:
+    assert MarkerName.parse(name.path) == name
+
+
+@given(names)
+def test_a_name_needs_no_padding(name: MarkerName) -> None:
+    source = name.topic_partition
+    assert MarkerName.parse(f"done/{source.topic}/{source.partition}/{name.start}.done") == name
+
+
+@given(names, names)
+def test_paths_of_one_partition_sort_as_their_positions_do(one: MarkerName, other: MarkerName) -> None:
+    other = MarkerName(one.topic_partition, other.start)
+    assert (one.path < other.path) == (one.start < other.start)
+
+
+@given(st.data(), names)
+def test_a_manifest_is_read_as_it_was_written(data: st.DataObject, name: MarkerName) -> None:
+    manifest = data.draw(manifests(name.start))
+    assert manifest_from_bytes(name, manifest_to_bytes(name.topic_partition, manifest)) == manifest

@@ -1,0 +1,155 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import MarkerError
+from common.markers import (
+    Manifest,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    TableKind,
+    folder_of,
+    manifest_from_bytes,
+    manifest_to_bytes,
+    marker_from_bytes,
+    stray_path,
+)
+from common.spans import MAX_POSITION, Position, Span
+from tests.fakes.markers import ORDERS
+
+NAME = MarkerName(ORDERS, Position(41))
+MANIFEST = Manifest(
+    span=Span(Position(41), Position(44)),
+    previous=Position(7),
+    app_id="orders",
+    origin=Origin.FLUSH,
+    writer="writer-1",
+    created_ms=1_700_000_000_000,
+    records=3,
+    tombstones=1,
+    dead_letters={"json": 1},
+    lowest_timestamp_ms=1,
+    highest_timestamp_ms=2,
+    tables=(
+        StagedTable(
+            "s3://lake/orders",
+            TableKind.ROWS,
+            '{"type":"struct","fields":[]}',
+            ("date",),
+            (StagedFile("date=2026-03-01/a.snappy.parquet", {"date": "2026-03-01"}, 10, 1, '{"numRecords":1}'),),
+        ),
+    ),
+)
+
+
+def stored() -> dict[str, object]:
+    content: dict[str, object] = json.loads(manifest_to_bytes(ORDERS, MANIFEST))
+    return content
+
+
+def read(content: object) -> Manifest | None:
+    return manifest_from_bytes(NAME, json.dumps(content).encode())
+
+
+def test_a_marker_is_named_by_its_start_in_twenty_digits() -> None:
+    assert NAME.path == "done/orders/0/00000000000000000041.done"
+    assert folder_of(ORDERS) == "done/orders/0/"
+    assert stray_path(NAME.path) == "stray/done/orders/0/00000000000000000041.done"
+
+
+def test_a_name_typed_by_hand_needs_no_padding() -> None:
+    assert MarkerName.parse("done/orders/0/41.done") == NAME
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "done/orders/0/41.don",
+        "done/orders/0/.done",
+        "done/orders/0/-1.done",
+        "done/orders/0/4x.done",
+        "done/orders/x/41.done",
+        "done/orders/41.done",
+        "done/or ders/0/41.done",
+        "stray/done/orders/0/41.done",
+        "done/orders/0/41.done.2",
+        "done/orders/0/٤١.done",
+        f"done/orders/0/{MAX_POSITION}.done",
+        "data/orders/0/41.done",
+    ],
+)
+def test_any_other_path_is_no_marker(path: str) -> None:
+    assert MarkerName.parse(path) is None
+
+
+def test_an_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
+    marker = marker_from_bytes(NAME, b"")
+    assert marker.manifest is None
+    assert marker.span == Span(Position(41), Position(42))
+    assert marker.previous is None
+    assert marker.tables == ()
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, MANIFEST)) == MANIFEST
+
+
+def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
+    assert read({**stored(), "colour": "green"}) == MANIFEST
+
+
+def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
+    with pytest.raises(MarkerError, match="format version 2") as caught:
+        read({**stored(), "version": 2, "something": "else"})
+    assert "upgrade" in caught.value.remedy
+    assert NAME.path in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"start": 40}, "speaks of done/orders/0/00000000000000000040.done"),
+        ({"topic": "invoices"}, "speaks of done/invoices/0"),
+        ({"end": 41}, "start < end"),
+        ({"end": None}, "end"),
+        ({"records": -1}, "records"),
+        ({"records": "3"}, "records"),
+        ({"origin": "magic"}, "origin"),
+        ({"version": 0}, "version"),
+        ({"tables": [{}]}, "tables"),
+    ],
+)
+def test_a_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], said: str) -> None:
+    with pytest.raises(MarkerError) as caught:
+        read({**stored(), **change})
+    assert NAME.path in caught.value.problem
+    assert said in caught.value.problem
+
+
+@pytest.mark.parametrize("data", [b"{", b"\xff\xfe", b"[]", b"null", b"{}", b" "])
+def test_what_is_no_manifest_at_all_is_refused(data: bytes) -> None:
+    with pytest.raises(MarkerError, match=NAME.path):
+        manifest_from_bytes(NAME, data)
+
+
+@pytest.mark.parametrize("path", ["../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet"])
+def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
+    content = stored()
+    content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
+    with pytest.raises(MarkerError, match="leaves its table's root"):
+        read(content)
+
+
+def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layout.md").read_text(encoding="utf-8")
+    example = page.split("```json\n")[1].split("```")[0]
+    name = MarkerName.parse("done/orders/0/00000000000000000041.done")
+    assert name is not None
+    manifest = manifest_from_bytes(name, example.encode())
+    assert manifest is not None
+    written = json.loads(manifest_to_bytes(name.topic_partition, manifest))
+    assert written == json.loads(example)
+    assert all(f"`{field}`" in page for field in written)
