@@ -21,7 +21,6 @@ from delta import DeltaTable
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
 
 from common.data_files import delta_path
 from common.delta_log import TableState
@@ -81,11 +80,15 @@ class SparkDeltaTables:
     def create(self, url: str, shape: TableShape) -> None:
         """Make an empty table; nothing happens when there is one. Raises TableError."""
         with _errors("create", url):
-            columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
-            schema = StructType.fromJson(json.loads(columns))
-            builder = DeltaTable.createIfNotExists(self._spark).location(spark_url(url)).addColumns(schema)
+            transaction = self._log(url).startTransaction()
+            if int(transaction.readVersion()) >= 0:
+                return
+            # CREATE TABLE would refuse the folder: it holds staged files already.
+            transaction.updateMetadataForNewTable(self._metadata(shape))
+            operations = self._jvm.org.apache.spark.sql.delta.DeltaOperations
+            operation = operations.CreateTable(transaction.metadata(), False, False, self._none)  # noqa: FBT003
             try:
-                builder.partitionedBy(*shape.partition_by).execute()
+                transaction.commit(self._converters.asScala(self._jvm.java.util.ArrayList()).toList(), operation)
             except (Py4JError, PySparkException):
                 if self.state(url) is None:  # Else another loader was faster.
                     raise
@@ -184,6 +187,18 @@ class SparkDeltaTables:
     def _class(self, name: str) -> Java:
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         return self._jvm.java.lang.Class.forName(name, True, loader)  # noqa: FBT003 - Java knows no keywords
+
+    def _metadata(self, shape: TableShape) -> Java:
+        """Delta's metaData action for a new table, every column nullable."""
+        content = {
+            "id": str(self._jvm.java.util.UUID.randomUUID()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_to_json(nullable_columns(schema_from_json(shape.schema))),
+            "partitionColumns": list(shape.partition_by),
+            "configuration": {},
+            "createdTime": self._clock.wall_ms(),
+        }
+        return self._jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps({"metaData": content}))
 
     def _operation(self, commit: TableCommit, read_version: int) -> Java:
         metadata = self._jvm.scala.Some(commit.metadata.to_json())

@@ -58,7 +58,7 @@ class BrokerEnds:
 
 
 def _silent() -> logging.Logger:
-    """What librdkafka says about a broker that is away say nothing that an empty column would not."""
+    """Swallows what librdkafka says of a broker that is away: an empty column says it as well."""
     logger = logging.getLogger("delta_loader.silent")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False

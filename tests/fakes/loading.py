@@ -1,0 +1,62 @@
+"""A loader over real stores, for tests: everything that `delta_loader.__main__` wires, in one object."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import Settings
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from common.ports import Clock
+    from delta_loader.ports import DeltaTables
+    from tests.fakes.staging import Staging
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def settings_for(staging: Staging, **loader: object) -> Settings:
+    """The settings of a loader for one staged stream."""
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+            "stage": {"url": staging.stage_url, "storage_options": staging.storage_options},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}, **loader},
+            "streams": [
+                {"app_id": "orders", "topics": [staging.topic], "table": staging.table, "columns": "id BIGINT"}
+            ],
+        }
+    )
+
+
+def in_turn(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """A ParallelMap without threads."""
+    return [function(item) for item in items]
+
+
+def loader_for(
+    staging: Staging, tables: DeltaTables, settings: Settings | None = None, clock: Clock | None = None
+) -> LoaderService:
+    """A loader service over real stores."""
+    settings = settings or settings_for(staging)
+    numbers = itertools.count(1)
+    ports = Ports(
+        stage=Stage(staging.store(staging.stage_url), in_turn),
+        tables=tables,
+        open_store=staging.store,
+        parallel=in_turn,
+        clock=clock or SystemClock(),
+        new_id=lambda: f"load-{next(numbers)}",
+        log=structlog.get_logger(),
+        metrics=Metrics(),
+    )
+    return LoaderService(settings.streams, settings.loader, ports)

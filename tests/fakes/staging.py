@@ -1,0 +1,193 @@
+"""Stages real Parquet files and real markers by hand, so that a test of the loader needs no stage writer."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.data_files import DataFileName
+from common.markers import (
+    Manifest,
+    Marker,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    TableKind,
+    manifest_to_bytes,
+)
+from common.schema.arrow import from_arrow_type
+from common.schema.spark_json import schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.store import FsspecStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+Row = dict[str, object]
+
+DEAD_LETTERS = pa.schema(
+    [
+        ("_kafka_topic", pa.string()),
+        ("_kafka_partition", pa.int32()),
+        ("_kafka_offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("error_class", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+ORDERS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("_kafka_topic", pa.string()),
+        ("_kafka_partition", pa.int32()),
+        ("_kafka_offset", pa.int64()),
+    ]
+)
+
+
+@dataclass
+class Staging:
+    """One stream's stage and tables below a folder or URL."""
+
+    root: str
+    topic: str = "orders"
+    columns: pa.Schema = ORDERS
+    partition_by: tuple[str, ...] = ("day",)
+    created_ms: int = 1_767_225_600_000
+    previous: dict[int, Position] = field(default_factory=dict)
+    storage_options: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def below(cls, folder: Path, topic: str = "orders") -> Staging:
+        return cls(str(folder), topic)
+
+    @property
+    def stage_url(self) -> str:
+        return f"{self.root}/stage"
+
+    @property
+    def table(self) -> str:
+        return f"{self.root}/tables/orders"
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.root}/tables/orders_dead_letters"
+
+    def source(self, partition: int) -> TopicPartition:
+        return TopicPartition(Topic(self.topic), Partition(partition))
+
+    def store(self, url: str) -> FsspecStore:
+        return FsspecStore(url, self.storage_options)
+
+    def flush(
+        self,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        days: Sequence[str | None] = ("2026-01-01",),
+        dead: Sequence[int] = (),
+        previous: int | None = None,
+    ) -> Marker:
+        """Stage the offsets ``[start, end)``, a row each but for the dead ones, spread over the days in turn."""
+        source, span = self.source(partition), Span(Position(start), Position(end))
+        by_day: dict[str | None, list[Row]] = {}
+        for offset in range(start, end):
+            if offset not in dead:
+                day = days[offset % len(days)]
+                by_day.setdefault(day, []).append(
+                    {"id": offset * 10, "name": f"n{offset}", **self._origin(source, offset)}
+                )
+        files = [
+            self._write(
+                self.table, self.columns, rows, source, span.start, values={"day": day} if self.partition_by else {}
+            )
+            for day, rows in by_day.items()
+        ]
+        tables = [StagedTable(self.table, TableKind.ROWS, self.schema(), self.partition_by, tuple(files))]
+        if dead:
+            letters: list[Row] = [
+                {"key": None, "value": b"{", "error_class": "not_json", "error": "no", **self._origin(source, offset)}
+                for offset in dead
+            ]
+            file = self._write(self.dead_letters, DEAD_LETTERS, letters, source, span.start, values={})
+            tables.append(StagedTable(self.dead_letters, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (), (file,)))
+        manifest = Manifest(
+            span=span,
+            previous=self.previous.get(partition) if previous is None else Position(previous),
+            app_id="orders",
+            origin=Origin.FLUSH,
+            writer="test",
+            created_ms=self.created_ms + start,
+            records=end - start,
+            dead_letters={"not_json": len(dead)} if dead else {},
+            lowest_timestamp_ms=self.created_ms + start,
+            highest_timestamp_ms=self.created_ms + end - 1,
+            tables=tuple(tables),
+        )
+        name = MarkerName(source, span.start)
+        self.store(self.stage_url).create(name.path, manifest_to_bytes(source, manifest))
+        self.previous[partition] = span.start
+        return Marker(name, manifest)
+
+    def touch(self, partition: int, offset: int) -> None:
+        """What ``touch done/orders/0/41.done`` does."""
+        self.store(self.stage_url).create(f"done/{self.topic}/{partition}/{offset}.done", b"")
+        self.previous[partition] = Position(offset)
+
+    def markers(self) -> list[str]:
+        """The markers' paths that are there."""
+        return sorted(found.path for found in self.store(self.stage_url).list("done/"))
+
+    def schema(self) -> str:
+        """The table's schema JSON."""
+        return _schema(self.columns, self.partition_by)
+
+    def _origin(self, source: TopicPartition, offset: int) -> Row:
+        return {"_kafka_topic": source.topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset}
+
+    def _write(
+        self,
+        url: str,
+        columns: pa.Schema,
+        rows: Sequence[Row],
+        source: TopicPartition,
+        start: Position,
+        *,
+        values: Mapping[str, str | None],
+    ) -> StagedFile:
+        name = DataFileName(source, start, str(uuid.uuid4()), tuple(values.items()))
+        sink = pa.BufferOutputStream()
+        table = pa.Table.from_pylist(list(rows), schema=columns)
+        pq.write_table(table, sink, compression="snappy")
+        data = sink.getvalue().to_pybytes()
+        self.store(url).write(name.path, data)
+        return StagedFile(name.path, dict(values), len(data), len(rows), _statistics(table))
+
+
+def _schema(columns: pa.Schema, partition_by: Sequence[str] = ()) -> str:
+    fields = [Field(column.name, from_arrow_type(column.type)) for column in columns]
+    return schema_to_json(StructType((*fields, *(Field(name, Primitive.STRING) for name in partition_by))))
+
+
+def _statistics(table: pa.Table) -> str:
+    plain = [name for name in table.column_names if not pa.types.is_binary(table.schema.field(name).type)]
+    values = {name: [value for value in table[name].to_pylist() if value is not None] for name in plain}
+    return json.dumps(
+        {
+            "numRecords": table.num_rows,
+            "minValues": {name: min(found) for name, found in values.items() if found},
+            "maxValues": {name: max(found) for name, found in values.items() if found},
+            "nullCount": {name: table[name].null_count for name in table.column_names},
+        }
+    )

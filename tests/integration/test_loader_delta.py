@@ -1,0 +1,404 @@
+"""The loader over a local disk and a real Spark: what is staged is in the table, once, for every reader."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import duckdb
+import pytest
+
+from common.delta_log import read_table_state
+from common.ports import SystemClock
+from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, Committed, Conflicted
+from delta_loader.core.plan import TableShape
+from delta_loader.shell.delta import Java, SparkDeltaTables
+from delta_loader.shell.spark import build_session
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = build_session(settings_for(Staging.below(tmp_path_factory.mktemp("session"))))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def tables(spark: SparkSession) -> SparkDeltaTables:
+    return SparkDeltaTables(spark, SystemClock())
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging.below(tmp_path)
+
+
+def offsets(spark: SparkSession, url: str, partition: int = 0) -> list[int]:
+    frame = spark.read.format("delta").load(url).where(f"_kafka_partition = {partition}")
+    return sorted(row["_kafka_offset"] for row in frame.select("_kafka_offset").collect())
+
+
+def transactions(staging: Staging, url: str | None = None) -> dict[str, int]:
+    state = read_table_state(staging.store(url or staging.table))
+    return {} if state is None else dict(state.transactions)
+
+
+def test_every_reader_sees_the_rows_once(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    staging.flush(0, 0, 10, days=["2026-01-01", "2026-01-02", None, "a/b=c %ü"])
+    staging.flush(0, 10, 15)
+    staging.flush(1, 100, 103)
+
+    reports = loader_for(staging, tables).run_pass()
+
+    assert [(report.commits, report.rows, report.held, report.failure) for report in reports] == [(1, 18, {}, None)]
+    assert offsets(spark, staging.table) == list(range(15))
+    assert offsets(spark, staging.table, 1) == [100, 101, 102]
+    days = spark.read.format("delta").load(staging.table).groupBy("day").count().collect()
+    assert {row["day"]: row["count"] for row in days} == {"2026-01-01": 11, "2026-01-02": 3, None: 2, "a/b=c %ü": 2}
+    arrow = deltalake.DeltaTable(staging.table).to_pyarrow_table()
+    assert sorted(arrow["id"].to_pylist()) == sorted([*range(0, 150, 10), 1000, 1010, 1020])
+    assert sorted(arrow["day"].to_pylist(), key=str).count("a/b=c %ü") == 2
+    # DuckDB's own reader of Delta logs is an extension that it downloads; its reader of Parquet is built in.
+    files = deltalake.DeltaTable(staging.table).file_uris()
+    scan = duckdb.execute(
+        "SELECT count(*), count(DISTINCT id), min(_kafka_offset) FROM read_parquet($files, hive_partitioning = false)",
+        {"files": files},
+    )
+    assert scan.fetchone() == (18, 18, 0)
+
+
+def test_the_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(1, 100, 103)
+    loader_for(staging, tables).run_pass()
+
+    assert transactions(staging) == {"orders-0": 9, "orders-1": 102}
+    row = spark.sql(f"DESCRIBE HISTORY delta.`{staging.table}`").collect()[0]
+    assert row["operation"] == "STREAMING UPDATE"
+    assert row["isBlindAppend"] is True
+    metadata = CommitMetadata.from_json(row["userMetadata"])
+    assert metadata is not None
+    assert {str(source): str(span) for source, span in metadata.spans.items()} == {
+        "orders/0": "[0, 10)",
+        "orders/1": "[100, 103)",
+    }
+    # The lowest over the partitions of the highest record time.
+    assert metadata.valid_through_ms == staging.created_ms + 9
+
+
+def test_a_second_pass_is_idle(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, tables)
+    loader.run_pass()
+    assert [report.commits for report in loader.run_pass()] == [0]
+
+
+def test_spark_skips_files_by_the_statistics(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    for start in range(0, 50, 10):
+        staging.flush(0, start, start + 10)
+    loader_for(staging, tables).run_pass()
+    frame = spark.read.format("delta").load(staging.table)
+    assert len(frame.inputFiles()) == 5
+    scanned = frame.where("_kafka_offset = 33").select("name").distinct()
+    scanned.collect()
+    plan = scanned._jdf.queryExecution().executedPlan().toString()
+    metrics = {
+        str(node.metrics().apply("numFiles").value())
+        for node in _nodes(scanned._jdf)
+        if node.metrics().contains("numFiles")
+    }
+    assert metrics == {"1"}, plan
+
+
+def _nodes(frame: Java) -> Iterator[Java]:
+    pending = [frame.queryExecution().executedPlan()]
+    while pending:
+        node = pending.pop()
+        yield node
+        if "AdaptiveSparkPlanExec" in node.getClass().getName():
+            pending.append(node.executedPlan())
+        elif "QueryStageExec" in node.getClass().getName():
+            pending.append(node.plan())
+        children = node.children().iterator()
+        while children.hasNext():
+            pending.append(children.next())
+
+
+def test_a_marker_made_by_hand_is_where_the_table_begins(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.touch(0, 41)
+    staging.flush(0, 42, 50)
+    loader_for(staging, tables).run_pass()
+    assert offsets(spark, staging.table) == list(range(42, 50))
+    assert transactions(staging) == {"orders-0": 49}
+
+
+def test_a_marker_made_by_hand_moves_the_position_without_rows(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, tables)
+    loader.run_pass()
+    staging.touch(0, 10)
+    loader.run_pass()
+    assert transactions(staging) == {"orders-0": 10}
+
+
+def test_a_gap_holds_its_partition_and_no_other(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(0, 20, 30)
+    staging.flush(1, 0, 5)
+    staging.flush(1, 5, 7)
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert held.reason == "gap"
+    assert "[10, 20)" in held.problem
+    assert "--to 10" in held.remedy
+    assert "--to 20" in held.remedy
+    assert report.failure is None
+    assert offsets(spark, staging.table) == list(range(10))
+    assert offsets(spark, staging.table, 1) == list(range(7))
+
+
+def test_a_missing_file_holds_its_partition_and_no_other(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    gone = staging.flush(0, 10, 20)
+    staging.flush(1, 0, 5)
+    path = gone.tables[0].files[0].path
+    staging.store(staging.table).delete([path])
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert (held.reason, path in held.problem) == ("missing_file", True)
+    assert "bootstrap rewind CONFIG --topic orders --partition 0 --to 10" in held.remedy
+    assert offsets(spark, staging.table) == list(range(10))
+    assert offsets(spark, staging.table, 1) == list(range(5))
+
+
+def test_dead_letters_reach_their_own_table_once(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10, dead=[3, 7])
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    assert offsets(spark, staging.table) == [0, 1, 2, 4, 5, 6, 8, 9, *range(10, 20)]
+    assert offsets(spark, staging.dead_letters) == [3, 7]
+    assert transactions(staging) == {"orders-0": 19}
+    assert transactions(staging, staging.dead_letters) == {"orders-0": 9}
+    loader_for(staging, tables).run_pass()
+    assert offsets(spark, staging.dead_letters) == [3, 7]
+
+
+def test_a_stream_without_dead_letters_has_no_table_for_them(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    assert not Path(staging.dead_letters).exists()
+
+
+class DeathError(Exception):
+    """The process is gone."""
+
+
+class Mortal:
+    """Tables whose loader dies before or after a commit that ``at`` says."""
+
+    def __init__(self, tables: SparkDeltaTables, url: str, *, after: bool) -> None:
+        self._tables, self._url, self._after = tables, url, after
+        self.state, self.create = tables.state, tables.create
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if commit.target.url == self._url and not self._after:
+            raise DeathError
+        outcome = self._tables.commit(commit)
+        if commit.target.url == self._url:
+            raise DeathError
+        return outcome
+
+
+@pytest.mark.parametrize(("table", "after"), [("table", True), ("table", False), ("dead_letters", True)])
+def test_a_loader_that_dies_loads_nothing_twice(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, table: str, *, after: bool
+) -> None:
+    staging.flush(0, 0, 10, dead=[3])
+    staging.flush(0, 10, 20, dead=[12])
+    with pytest.raises(DeathError):
+        loader_for(staging, Mortal(tables, getattr(staging, table), after=after)).run_pass()
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert offsets(spark, staging.table) == [0, 1, 2, *range(4, 12), *range(13, 20)]
+    assert offsets(spark, staging.dead_letters) == [3, 12]
+
+
+class Raced:
+    """Tables into which another loader commits just before this one does, ``times`` times."""
+
+    def __init__(self, tables: SparkDeltaTables, staging: Staging) -> None:
+        self._tables, self._staging = tables, staging
+        self.outcomes: list[CommitOutcome] = []
+        self.state, self.create = tables.state, tables.create
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if not self.outcomes:
+            loader_for(self._staging, self._tables).run_pass()
+        self.outcomes.append(self._tables.commit(commit))
+        return self.outcomes[-1]
+
+
+def test_two_loaders_load_once(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(1, 0, 10)
+    raced = Raced(tables, staging)
+    (report,) = loader_for(staging, raced).run_pass()
+    assert isinstance(raced.outcomes[0], AlreadyLoaded)
+    assert (report.failure, report.commits) == (None, 0)
+    assert offsets(spark, staging.table) == list(range(10))
+    assert offsets(spark, staging.table, 1) == list(range(10))
+
+
+def test_a_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables: SparkDeltaTables) -> None:
+    """The race that only Delta can decide: both transactions are open before either commits."""
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20)
+    kept: list[TableCommit] = []
+
+    class Keeps(Mortal):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            kept.append(commit)
+            raise DeathError
+
+    with pytest.raises(DeathError):
+        loader_for(staging, Keeps(tables, "", after=False)).run_pass()
+    (commit,) = kept
+    slow = tables._log(staging.table).startTransaction()
+    assert tables._changed(slow, commit) is None
+    assert isinstance(tables.commit(commit), Committed)
+    with pytest.raises(Exception, match="ConcurrentTransactionException"):
+        slow.commit(tables._actions(commit), tables._operation(commit, 1))
+    assert isinstance(tables.commit(commit), AlreadyLoaded)
+
+
+def test_a_changed_table_is_a_conflict_and_then_loaded(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20)
+
+    class Altered(Mortal):
+        outcomes: list[CommitOutcome] = []  # noqa: RUF012 - one test's
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if not self.outcomes:
+                spark.sql(f"ALTER TABLE delta.`{staging.table}` ADD COLUMNS (more INT)")
+            self.outcomes.append(tables.commit(commit))
+            return self.outcomes[-1]
+
+    altered = Altered(tables, "", after=False)
+    (report,) = loader_for(staging, altered).run_pass()
+    assert [type(outcome) for outcome in altered.outcomes] == [Conflicted, Committed]
+    assert report.failure is None
+    assert offsets(spark, staging.table) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ("id BIGINT, day STRING", "the column name is not in it"),
+        ("id INT, name STRING, {k}, day STRING", "the column id is INT, staged as BIGINT"),
+        ("id BIGINT, name STRING NOT NULL, {k}, day STRING", "its column name is NOT NULL"),
+        ("id BIGINT, name STRING, {k}, day STRING GENERATED ALWAYS AS (name)", "its column day is generated"),
+        ("id BIGINT, name VARCHAR(5), {k}, day STRING", "its column name is a CHAR or VARCHAR"),
+    ],
+)
+def test_a_table_that_files_may_not_be_added_to_is_refused(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, columns: str, says: str
+) -> None:
+    kafka = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"
+    spark.sql(f"CREATE TABLE delta.`{staging.table}` ({columns.format(k=kafka)}) USING delta PARTITIONED BY (day)")
+    staging.flush(0, 0, 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is not None
+    assert says in str(report.failure)
+    assert transactions(staging) == {}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "'delta.enableDeletionVectors' = 'true'",
+        "'delta.enableChangeDataFeed' = 'true'",
+        "'delta.appendOnly' = 'true'",
+        "'delta.enableInCommitTimestamps' = 'true'",
+        "'delta.checkpointPolicy' = 'v2'",
+        "'delta.enableTypeWidening' = 'true'",
+    ],
+)
+def test_files_are_added_to_tables_with_harmless_features(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, properties: str
+) -> None:
+    kafka = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"
+    spark.sql(
+        f"CREATE TABLE delta.`{staging.table}` (id BIGINT, name STRING, {kafka}, day STRING) USING delta "
+        f"PARTITIONED BY (day) TBLPROPERTIES ({properties})"
+    )
+    staging.flush(0, 0, 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    assert offsets(spark, staging.table) == list(range(10))
+
+
+def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkDeltaTables) -> None:
+    for start in range(0, 30, 10):
+        staging.flush(0, start, start + 10)
+    staging.touch(1, 5)
+    loader_for(staging, tables, settings_for(staging, marker_retention="1h")).run_pass()
+    assert len(staging.markers()) == 4
+    (report,) = loader_for(staging, tables, settings_for(staging, marker_retention=0)).run_pass()
+    assert report.settled == 2
+    assert staging.markers() == ["done/orders/0/00000000000000000020.done", "done/orders/1/5.done"]
+    staging.flush(0, 30, 40)
+    loader_for(staging, tables, settings_for(staging, marker_retention=0)).run_pass()
+    assert transactions(staging) == {"orders-0": 39, "orders-1": 5}
+
+
+def test_a_commit_stays_within_its_limits(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    for start in range(0, 50, 10):
+        staging.flush(0, start, start + 10)
+        staging.flush(1, start, start + 10)
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=4)).run_pass()
+    assert (report.commits, report.files) == (3, 10)
+    assert offsets(spark, staging.table) == list(range(50))
+
+
+def test_a_table_that_was_made_anew_begins_anew(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    shutil.rmtree(f"{staging.table}/_delta_log")
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    assert transactions(staging) == {"orders-0": 19}
+
+
+def test_creating_a_table_that_is_there_changes_nothing(staging: Staging, tables: SparkDeltaTables) -> None:
+    shape = TableShape(staging.schema(), ("day",))
+    tables.create(staging.table, shape)
+    before = tables.state(staging.table)
+    tables.create(staging.table, TableShape(staging.schema(), ()))
+    assert tables.state(staging.table) == before

@@ -1,0 +1,193 @@
+"""The planner's laws, on every chain that Hypothesis can think of."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.markers import Marker
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.commits import CommitMetadata, TxnIds
+from delta_loader.core.plan import Found, Idle, Limits, Load, Run, UnreadableMarker, next_run, plan_load
+from delta_loader.core.settle import settle_candidates, settled
+from tests.unit.test_loader_plan import by_hand, marker, name
+
+POSITIONS = st.integers(0, 60)
+
+
+@st.composite
+def found_markers(draw: st.DrawFn) -> list[Found]:
+    """Anything that a listing may hold: chains, strays, overlaps, hand-made and broken markers."""
+    starts = draw(st.lists(POSITIONS, max_size=12, unique=True))
+    found: list[Found] = []
+    for start in starts:
+        kind = draw(st.sampled_from(["flush", "flush", "flush", "hand", "broken"]))
+        if kind == "hand":
+            found.append(by_hand(start))
+        elif kind == "broken":
+            found.append(UnreadableMarker(name(start), "torn"))
+        else:
+            found.append(marker(start, start + draw(st.integers(1, 15)), draw(st.none() | POSITIONS)))
+    return found
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[Marker]:
+    """A whole chain: from a root, each marker beginning where the one before it ends."""
+    start = draw(POSITIONS)
+    chain = [marker(start, start + draw(st.integers(1, 9)), None)]
+    for _ in range(draw(st.integers(0, 10))):
+        last = chain[-1]
+        chain.append(marker(last.span.end, last.span.end + draw(st.integers(1, 9)), last.span.start))
+    return chain
+
+
+@given(st.none() | POSITIONS, found_markers())
+def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[Found]) -> None:
+    at = None if position is None else Position(position)
+    outcome = next_run(at, found)
+    if isinstance(outcome, Run):
+        assert at is None or outcome.start == at
+        ends = [one.span.end for one in outcome.markers[:-1]]
+        assert ends == [one.span.start for one in outcome.markers[1:]]
+        assert all(one in found for one in outcome.markers)
+
+
+@given(st.none() | POSITIONS, found_markers(), st.data())
+def test_the_listings_order_makes_no_difference(position: int | None, found: list[Found], data: st.DataObject) -> None:
+    at = None if position is None else Position(position)
+    assert next_run(at, data.draw(st.permutations(found))) == next_run(at, found)
+
+
+@given(POSITIONS, found_markers())
+def test_a_run_is_the_longest(position: int, found: list[Found]) -> None:
+    outcome = next_run(Position(position), found)
+    if isinstance(outcome, Run):
+        again = next_run(outcome.end, found)
+        assert not isinstance(again, Run)
+
+
+@given(chains(), st.data())
+def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Marker], data: st.DataObject) -> None:
+    source = chain[0].name.topic_partition
+    limits = Limits(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 60)))
+    position: Position | None = None
+    loaded: list[Marker] = []
+    while isinstance(run := next_run(position, chain), Run):
+        load = plan_load({source: run}, limits)
+        assert load is not None
+        assert load.runs[source].start == run.start
+        loaded += load.markers
+        position = load.runs[source].end
+    assert run == Idle()
+    assert loaded == chain
+
+
+@given(chains(), st.data())
+def test_a_window_of_a_chain_plans_a_prefix_of_its_run(chain: list[Marker], data: st.DataObject) -> None:
+    run = next_run(None, chain)
+    window = next_run(None, chain[: data.draw(st.integers(1, len(chain)))])
+    assert isinstance(run, Run)
+    assert isinstance(window, Run)
+    assert run.markers[: len(window.markers)] == window.markers
+
+
+@st.composite
+def many_runs(draw: st.DrawFn) -> dict[TopicPartition, Run]:
+    runs = {}
+    for partition in draw(st.lists(st.integers(0, 9), unique=True, min_size=1, max_size=4)):
+        markers = [
+            marker(
+                start,
+                start + 1,
+                partition=partition,
+                files=draw(st.integers(0, 4)),
+                schema=draw(st.sampled_from(["old", "old", "new"])),
+                created_ms=draw(st.integers(0, 9)),
+                size_bytes=draw(st.integers(0, 40)),
+            )
+            for start in range(draw(st.integers(1, 8)))
+        ]
+        runs[markers[0].name.topic_partition] = Run(tuple(markers))
+    return runs
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200))
+def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], max_files: int, max_bytes: int) -> None:
+    load = plan_load(runs, Limits(max_files, max_bytes))
+    assert load is not None
+    assert load.markers
+    for source, run in load.runs.items():
+        assert run.markers == runs[source].markers[: len(run.markers)]
+    files = [file for one in load.markers for table in one.tables for file in table.files]
+    with_files = [one for one in load.markers if any(table.files for table in one.tables)]
+    within = len(files) <= max_files and sum(file.size_bytes for file in files) <= max_bytes
+    assert within or len(with_files) == 1
+    assert len({table.schema for one in with_files for table in one.tables}) <= 1
+
+
+@given(many_runs(), st.integers(1, 12))
+def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run], max_files: int) -> None:
+    left = dict(runs)
+    loaded: dict[TopicPartition, list[Marker]] = {source: [] for source in runs}
+    while left:
+        load = plan_load(left, Limits(max_files, 10_000))
+        assert load is not None
+        for source, run in load.runs.items():
+            loaded[source] += run.markers
+            rest = left.pop(source).markers[len(run.markers) :]
+            if rest:
+                left[source] = Run(rest)
+    assert {source: tuple(markers) for source, markers in loaded.items()} == {
+        source: run.markers for source, run in runs.items()
+    }
+
+
+@given(many_runs(), st.integers(0, 7))
+def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int) -> None:
+    load = Load(runs).until(lambda one: one.span.start == stop)
+    for source, run in runs.items():
+        kept = () if load is None or source not in load.runs else load.runs[source].markers
+        assert kept == run.markers[: min(stop, len(run.markers))]
+
+
+@given(found_markers(), POSITIONS, st.integers(0, 60))
+def test_settling_never_takes_what_is_needed(found: list[Found], position: int, keep_after_ms: int) -> None:
+    written_ms = {one.name: int(one.name.start) for one in found}
+    candidates = set(settle_candidates(written_ms, Position(position), keep_after_ms))
+    gone = set(settled([one for one in found if one.name in candidates], Position(position)))
+    kept = [one for one in found if one.name not in gone]
+    if found:
+        assert max(one.name for one in found) not in gone
+    assert all(one.span.end <= position for one in found if one.name in gone and isinstance(one, Marker))
+    # What could be loaded before can be loaded after.
+    before, after = next_run(Position(position), found), next_run(Position(position), kept)
+    assert before == after
+
+
+@given(
+    st.dictionaries(
+        st.builds(
+            TopicPartition, st.text("ab.-_", min_size=1, max_size=4).map(Topic), st.integers(0, 99).map(Partition)
+        ),
+        st.tuples(st.integers(0, 2**40), st.integers(1, 99)).map(
+            lambda pair: Span(Position(pair[0]), Position(pair[0] + pair[1]))
+        ),
+        max_size=4,
+    ),
+    st.none() | st.integers(0, 2**43),
+    st.text(max_size=8),
+)
+def test_commit_metadata_goes_round(
+    spans: dict[TopicPartition, Span], valid_through_ms: int | None, app_id: str
+) -> None:
+    metadata = CommitMetadata("c-1", app_id, spans, valid_through_ms)
+    assert CommitMetadata.from_json(metadata.to_json()) == metadata
+
+
+@given(st.text("ab-", min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 2**62), st.booleans())
+def test_a_txn_actions_version_goes_round(app_id: str, partition: int, end: int, several_topics: bool) -> None:  # noqa: FBT001
+    ids = TxnIds(app_id, several_topics)
+    source = TopicPartition(Topic("t"), Partition(partition))
+    last = int(Span(Position(0), Position(end)).last_offset)
+    assert ids.position({ids.of(source): last}, source) == end
