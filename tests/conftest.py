@@ -1,0 +1,142 @@
+"""The real parts that tests run on. Each is started by the first test that asks for it, and lives as long as the run."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from devservices.s3 import S3Server
+
+# Servers and Spark are imported by who starts them: a unit test pays for none of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A place for stages and tables that no other test knows."""
+
+    kind: str
+    """``file``, ``moto`` or ``versitygw``."""
+    url: str
+    storage_options: Mapping[str, object]
+    server: S3Server | None = None
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name, where there is one."""
+        return self.url.removeprefix("s3://").partition("/")[0]
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One real broker."""
+    from devservices.kafka import KafkaOptions, running_kafka
+
+    with running_kafka(KafkaOptions(partitions=4)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def new_topic(kafka: KafkaCluster) -> Iterator[Callable[..., str]]:
+    """Make topics that no other test knows: ``new_topic(partitions=4)`` is a name."""
+    made: list[str] = []
+
+    def new_topic(partitions: int = 1, config: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
+        made.append(kafka.create_topic(f"{prefix}-{uuid.uuid4().hex[:12]}", partitions, config))
+        return made[-1]
+
+    yield new_topic
+    for topic in made:
+        kafka.delete_topic(topic)
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """The S3 server that is always there, with the bucket ``moto``."""
+    from devservices.s3 import running_s3
+
+    with running_s3("moto") as server:
+        server.create_bucket("moto")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[S3Server]:
+    """The S3 server that keeps what it is given and checks who asks, with the bucket ``versitygw``."""
+    from devservices.processes import ServiceError
+    from devservices.s3 import ensure_versitygw, running_s3, why_not
+
+    if reason := why_not("versitygw"):
+        pytest.skip(reason)
+    try:
+        ensure_versitygw()
+    except ServiceError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    with running_s3("versitygw") as server:
+        server.create_bucket("versitygw")
+        yield server
+
+
+@pytest.fixture(params=["file", pytest.param("moto", marks=pytest.mark.s3), pytest.param("versitygw", marks=pytest.mark.s3)])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    """The same test over a local disk and over each S3 server."""
+    if request.param == "file":
+        return Lake("file", tmp_path.as_uri(), {})
+    server: S3Server = request.getfixturevalue(request.param)
+    return Lake(server.kind, f"s3://{server.kind}/{uuid.uuid4().hex[:12]}", server.storage_options, server)
+
+
+@pytest.fixture
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """The loader's own Spark session, one for the whole run; it reaches the test's `lake`, where it has one."""
+    from common.settings.model import Settings
+    from delta_loader.shell.spark import build_session
+
+    folder = tmp_path_factory.getbasetemp() / "spark"
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:9"},
+            # An S3 URL, so that the session has S3's jars whichever test comes first.
+            "stage": {"url": "s3://nowhere/stage"},
+            "loader": {
+                "spark": {
+                    "spark.master": "local[2]",
+                    "spark.driver.memory": "1g",
+                    "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+                }
+            },
+            "streams": [{"app_id": "tests", "topics": ["none"], "table": "s3://nowhere/table", "columns": "id INT"}],
+        }
+    )
+    session = build_session(settings)
+    if "lake" in request.fixturenames:
+        found: Lake = request.getfixturevalue("lake")
+        if found.server is not None:
+            _tell_s3a(session, found.bucket, found.server)
+    return session
+
+
+def _tell_s3a(session: SparkSession, bucket: str, server: S3Server) -> None:
+    """Give a running session the way to one more server, which S3A keeps by bucket."""
+    configuration = session.sparkContext._jsc.hadoopConfiguration()
+    for key, value in {
+        "endpoint": server.endpoint_url,
+        "endpoint.region": server.region,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "access.key": server.access_key,
+        "secret.key": server.secret_key,
+    }.items():
+        configuration.set(f"fs.s3a.bucket.{bucket}.{key}", value)

@@ -1,0 +1,66 @@
+"""The three programs as a user runs them: processes of their own, told by a YAML file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from devservices import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_RUN_TIMEOUT_S = 300
+
+
+@dataclass(slots=True)
+class Programs:
+    """Starts the programs, and ends in the end what still runs."""
+
+    folder: Path
+    started: list[processes.Child] = field(default_factory=list)
+
+    def config(self, settings: Mapping[str, object], name: str = "config.yaml") -> Path:
+        """Write settings as a user would, and return the file's path."""
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), "utf-8")
+        return path
+
+    def start(self, program: str, *arguments: str | Path) -> processes.Child:
+        """Start ``stage-writer``, ``delta-loader`` or ``bootstrap`` and let it run."""
+        log = self.folder / f"{program}-{len(self.started) + 1}.log"
+        self.started.append(processes.start(_command(program, arguments), log))
+        return self.started[-1]
+
+    def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end; its exit code and what it printed are the caller's to judge."""
+        return subprocess.run(
+            _command(program, arguments), check=False, capture_output=True, text=True, timeout=_RUN_TIMEOUT_S
+        )
+
+    def succeed(self, program: str, *arguments: str | Path) -> str:
+        """Run a program that must exit with 0; what it printed on standard output."""
+        done = self.run(program, *arguments)
+        assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+def _command(program: str, arguments: tuple[str | Path, ...]) -> list[str]:
+    return [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """The programs, with a folder of their own for configs and logs."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    running = Programs(folder)
+    yield running
+    for child in running.started:
+        child.kill()
