@@ -1,0 +1,201 @@
+"""From what `pyarrow.json` reads without loss to the columns' types, whole arrays at a time.
+
+Rules:
+
+1. `reading_type` is the Arrow type under which no value of a Delta type can be changed in silence: integers as 64 bits,
+   FLOAT as a double, DECIMAL with all of its 38 digits, dates, times and binary as their text.
+2. `convert` never raises for a value. It gives the column in its type, and which entries are *suspect*: those are read
+   again by the strict decoder, so suspecting too much costs time, and suspecting too little would be a bug.
+3. A suspect entry's value is unspecified; whoever converts drops it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.schema import (
+    INTEGER_BITS,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    Primitive,
+    StructType,
+    to_arrow_field,
+    to_arrow_type,
+)
+from stage_writer.core.text_binary import from_base64
+from stage_writer.core.text_times import dates, timestamps
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+
+_TEXTS = (Primitive.BINARY, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
+_DECIMAL_DIGITS = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A column in its type, and the mask of its suspect entries; None when there are none."""
+
+    array: pa.Array
+    suspects: Mask | None
+
+
+def holds_map(data_type: DataType) -> bool:
+    """Whether a map is in the type, at any depth: `pyarrow.json` cannot read such a column."""
+    match data_type:
+        case MapType():
+            return True
+        case ArrayType(element):
+            return holds_map(element)
+        case StructType(fields):
+            return any(holds_map(field.type) for field in fields)
+        case _:
+            return False
+
+
+def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for each kind of type
+    """The Arrow type to read a Delta type's JSON as. Raises TypeError for a type that holds a map."""
+    match data_type:
+        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
+            return pa.int64()
+        case Primitive.FLOAT:
+            return pa.float64()
+        case Primitive() if data_type in _TEXTS:
+            return pa.string()
+        case Primitive():
+            return to_arrow_type(data_type)
+        case DecimalType(_, scale):
+            return pa.decimal128(_DECIMAL_DIGITS, scale)
+        case ArrayType(element):
+            return pa.list_(reading_type(element))
+        case StructType(fields):
+            return pa.struct([(field.name, reading_type(field.type)) for field in fields])
+        case MapType():
+            msg = "`pyarrow.json` does not read an object as a map"
+            raise TypeError(msg)
+        case _:
+            assert_never(data_type)
+
+
+def convert(array: pa.Array, data_type: DataType) -> Converted:
+    """The array as a column of ``data_type``."""
+    match data_type:
+        case Primitive():
+            return _convert_primitive(array, data_type)
+        case DecimalType():
+            return _convert_decimal(array, data_type)
+        case ArrayType():
+            return _convert_list(array, data_type)
+        case StructType():
+            return convert_struct(array, data_type)
+        case MapType():
+            msg = "maps are not read as arrays"
+            raise TypeError(msg)
+        case _:
+            assert_never(data_type)
+
+
+def _convert_primitive(array: pa.Array, data_type: Primitive) -> Converted:
+    match data_type:
+        case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
+            return _narrow(array, data_type)
+        case Primitive.FLOAT | Primitive.DOUBLE:
+            values = pc.cast(array, to_arrow_type(data_type), safe=False)
+            return Converted(values, _mask(pc.invert(pc.is_finite(values))))
+        case Primitive.BINARY:
+            values, suspects = from_base64(array)
+            return Converted(values, _some(suspects))
+        case Primitive.DATE:
+            values, suspects = dates(array)
+            return Converted(values, _some(suspects))
+        case Primitive.TIMESTAMP | Primitive.TIMESTAMP_NTZ:
+            values, suspects = timestamps(array, with_zone=data_type is Primitive.TIMESTAMP)
+            return Converted(values, _some(suspects))
+        case _:
+            return Converted(array, None)
+
+
+def _some(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
+
+
+def _mask(condition: pa.BooleanArray) -> Mask | None:
+    """A condition as a mask: null means no."""
+    if not pc.any(condition).as_py():
+        return None
+    mask: Mask = pc.fill_null(condition, fill_value=False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _or(left: Mask | None, right: Mask | None) -> Mask | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left | right
+
+
+def _narrow(array: pa.Int64Array, data_type: Primitive) -> Converted:
+    bounds = pc.min_max(array).as_py()
+    limit = 1 << (INTEGER_BITS[data_type] - 1)
+    narrow = pc.cast(array, to_arrow_type(data_type), safe=False)
+    if bounds["min"] is None or (bounds["min"] >= -limit and bounds["max"] < limit):
+        return Converted(narrow, None)
+    return Converted(narrow, _mask(pc.or_(pc.less(array, -limit), pc.greater_equal(array, limit))))
+
+
+def _convert_decimal(array: pa.Decimal128Array, data_type: DecimalType) -> Converted:
+    # Arrow reads up to 38 digits, and does not look whether they are more than the type's precision allows.
+    nines = "9" * data_type.precision
+    split = data_type.precision - data_type.scale
+    limit = pa.scalar(f"{nines[:split]}.{nines[split:]}").cast(array.type)
+    least = pa.scalar(f"-{nines[:split]}.{nines[split:]}").cast(array.type)
+    suspects = _mask(pc.or_(pc.less(array, least), pc.greater(array, limit)))
+    if suspects is not None:
+        array = pc.if_else(pa.array(~suspects), array, pa.scalar(None, array.type))
+    return Converted(pc.cast(array, to_arrow_type(data_type)), suspects)
+
+
+def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int32]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets.astype(np.int32)
+
+
+def _convert_list(array: pa.ListArray, data_type: ArrayType) -> Converted:
+    values = array.flatten()
+    element = convert(values, data_type.element)
+    inner = element.suspects
+    if not data_type.contains_null and values.null_count:
+        inner = _or(inner, _mask(values.is_null()))
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    suspects = None
+    if inner is not None:
+        parents = pc.list_parent_indices(array).to_numpy()
+        suspects = np.zeros(len(array), np.bool_)
+        suspects[parents[inner]] = True
+    rebuilt = pa.ListArray.from_arrays(
+        pa.array(_offsets(lengths)), element.array, type=to_arrow_type(data_type), mask=array.is_null()
+    )
+    return Converted(rebuilt, suspects)
+
+
+def convert_struct(array: pa.StructArray, data_type: StructType) -> Converted:
+    """The same for structs; where the parent is null, so are its parts, and none is missed."""
+    parts: list[pa.Array] = []
+    suspects: Mask | None = None
+    for field, part in zip(data_type, array.flatten(), strict=True):
+        converted = convert(part, field.type)
+        suspects = _or(suspects, converted.suspects)
+        if not field.nullable and part.null_count:
+            suspects = _or(suspects, _mask(pc.and_(part.is_null(), array.is_valid())))
+        parts.append(converted.array)
+    fields = [to_arrow_field(field) for field in data_type]
+    return Converted(pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null()), suspects)

@@ -1,0 +1,261 @@
+"""Messages into rows, in bulk: every message ends as a row, a reject or a tombstone.
+
+    bytes ─► UTF-8? ─► one JSON object? ─► read together ─► in range, well formed? ─► rows
+                └────────────┴──────────────────┴──────────────────┴─► the strict decoder ─► rows and rejects
+
+Rules:
+
+1. Good messages cost no Python object each. Whatever the bulk path cannot prove good is *suspect*, and goes to the
+   strict decoder, one message at a time, which alone refuses. So a fault of the bulk path can cost time, but no record,
+   as long as it takes nothing that the strict decoder would refuse or read otherwise; property tests hold it to that.
+2. Rows stay in the order of their messages, and `Decoded.row_index` says which message each row is from.
+3. A message that cannot be read together with its neighbours is searched by the parser's own report or by halving, down
+   to groups of 32: a bad message costs its own handling, not its batch's.
+4. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
+
+`stage_writer.core.documents` says how the reading is proved to be aligned, and what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.schema import StructType, to_arrow_field, to_arrow_schema
+from stage_writer.core.conversions import Converted, holds_map
+from stage_writer.core.documents import DocumentReader, Unreadable, proved_documents
+from stage_writer.core.duck import connect
+from stage_writer.core.rejects import ErrorClass, Refusal, Reject
+from stage_writer.core.strict import Row, StrictDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+__all__ = ["Decoded", "Decoder", "ErrorClass", "Reject"]
+
+_BLOCK_BYTES = 16 << 20
+_BLOCK_MESSAGES = 65_536
+_SMALL_GROUP = 32
+_SEARCH_GROUP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What became of a batch's messages: each one's index is with the rows, the rejects or the tombstones, once."""
+
+    rows: pa.Table
+    """The declared columns, with the Arrow types of `common.schema.to_arrow_schema`."""
+    row_index: NDArray[np.int64]
+    """For each row, the index of its message in the batch. Strictly rising."""
+    rejects: tuple[Reject, ...]
+    """By rising index."""
+    tombstones: NDArray[np.int64]
+    """The indices of messages whose value is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows, as one struct array, and the places of their messages in the block."""
+
+    rows: pa.StructArray
+    places: Index
+
+
+class Decoder:
+    """Decodes batches into the declared columns. Not for two threads at a time.
+
+    Raises SchemaError for columns that no JSON value can be decoded into (VARIANT, MAP with other keys than STRING…).
+    """
+
+    def __init__(self, columns: StructType, *, block_bytes: int = _BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._strict = StrictDecoder(columns)
+        self._schema = to_arrow_schema(columns)
+        self._row_type = pa.struct(list(self._schema))
+        self._connection = connect()
+        self._bulk = _BulkReader(columns, self._connection)
+
+    def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
+        """What becomes of the messages that have these values; None is a tombstone."""
+        array = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
+        nulls = array.is_null().to_numpy(zero_copy_only=False)
+        present = np.flatnonzero(~nulls)
+        batches: list[pa.RecordBatch] = []
+        indices: list[Index] = [np.zeros(0, np.int64)]
+        rejects: list[Reject] = []
+        for start, block in _blocks(array.drop_null() if len(present) < len(array) else array, self._block_bytes):
+            index = present[start : start + len(block)]
+            rows, refused = self._decode_block(block)
+            batches.append(pa.RecordBatch.from_struct_array(rows.rows))
+            indices.append(index[rows.places])
+            rejects += (Reject(int(index[place]), why.error_class, why.error) for place, why in refused)
+        table = pa.Table.from_batches(batches, self._schema)
+        return Decoded(table, np.concatenate(indices), tuple(rejects), np.flatnonzero(nulls))
+
+    def _decode_block(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+        texts = _texts(block)
+        proved = self._prove(texts)
+        places = np.flatnonzero(proved)
+        pieces = self._read_in_bulk(texts if len(places) == len(texts) else texts.filter(pa.array(proved)), places)
+        left = np.ones(len(block), np.bool_)
+        for piece in pieces:
+            left[piece.places] = False
+        strict_rows, refused = self._read_strictly(block, np.flatnonzero(left))
+        return self._merged([*pieces, strict_rows]), refused
+
+    def _prove(self, texts: pa.StringArray) -> Mask:
+        """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
+        return proved_documents(texts, self._connection) & _begin_as_objects(texts)
+
+    def _read_in_bulk(self, texts: pa.StringArray, places: Index) -> list[_Piece]:
+        """The rows of all messages that can be read in bulk; the others are left."""
+        rows = self._bulk.read(texts)
+        if not isinstance(rows, Unreadable):
+            return [_good(rows, places)]
+        expected = ~self._bulk.unexpected(texts)
+        texts, places = texts.filter(pa.array(expected)), places[expected]
+        pieces: list[_Piece] = []
+        groups = [(0, len(texts))]
+        while groups:
+            start, end = groups.pop()
+            if start == end:
+                continue
+            rows = self._bulk.read(texts.slice(start, end - start))
+            if isinstance(rows, Unreadable):
+                groups += _narrowed(start, end, rows.row)
+            else:
+                pieces.append(_good(rows, places[start:end]))
+        return pieces
+
+    def _read_strictly(self, block: pa.BinaryArray, places: Index) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+        rows: list[Row] = []
+        good: list[int] = []
+        refused: list[tuple[int, Refusal]] = []
+        for place in places.tolist():
+            outcome = self._strict.decode(block[place].as_py())
+            if isinstance(outcome, Refusal):
+                refused.append((place, outcome))
+            else:
+                rows.append(outcome)
+                good.append(place)
+        return _Piece(pa.array(rows, self._row_type), np.array(good, np.int64)), refused
+
+    def _merged(self, pieces: Sequence[_Piece]) -> _Piece:
+        """The pieces as one, in the order of the messages."""
+        filled = [piece for piece in pieces if len(piece.places)]
+        if len(filled) == 1:
+            return filled[0]
+        if not filled:
+            return _Piece(pa.array([], self._row_type), np.zeros(0, np.int64))
+        places = np.concatenate([piece.places for piece in filled])
+        order = np.argsort(places)
+        rows = pa.concat_arrays([piece.rows for piece in filled])
+        return _Piece(rows.take(pa.array(order)), places[order])
+
+
+class _BulkReader:
+    """The columns without maps by `DocumentReader`; those with maps, which Arrow cannot read, one message at a time."""
+
+    def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
+        self._fields = [to_arrow_field(field) for field in columns]
+        self._maps = StructType(tuple(field for field in columns if holds_map(field.type)))
+        plain = StructType(tuple(field for field in columns if not holds_map(field.type)))
+        self._reader = DocumentReader(plain, connection) if plain.fields else None
+        self._strict_maps = StrictDecoder(self._maps)
+        self._map_type = pa.struct([to_arrow_field(field) for field in self._maps])
+
+    def read(self, texts: pa.StringArray) -> Converted | Unreadable:
+        """The rows of messages that are one object each, with the suspects among them."""
+        plain = None if self._reader is None else self._reader.read(texts)
+        if isinstance(plain, Unreadable) or (plain is not None and not self._maps.fields):
+            return plain
+        outcomes = [self._strict_maps.decode(text.encode()) for text in texts.to_pylist()]
+        refused = np.fromiter((isinstance(outcome, Refusal) for outcome in outcomes), np.bool_, len(outcomes))
+        maps = pa.array([None if isinstance(one, Refusal) else one for one in outcomes], self._map_type)
+        arrays = dict(zip(self._maps.names, maps.flatten(), strict=True))
+        if plain is not None:
+            arrays |= {part.name: plain.array.field(part.name) for part in plain.array.type}
+            refused = refused if plain.suspects is None else refused | plain.suspects
+        columns = [arrays[field.name] for field in self._fields]
+        return Converted(pa.StructArray.from_arrays(columns, fields=self._fields), refused)
+
+    def unexpected(self, texts: pa.StringArray) -> Mask:
+        """Which messages have surely made a reading fail; see `DocumentReader.unexpected`."""
+        return np.zeros(len(texts), np.bool_) if self._reader is None else self._reader.unexpected(texts)
+
+
+def _good(converted: Converted, places: Index) -> _Piece:
+    if converted.suspects is None:
+        return _Piece(converted.array, places)
+    good = ~converted.suspects
+    return _Piece(converted.array.filter(pa.array(good)), places[good])
+
+
+def _narrowed(start: int, end: int, row: int | None) -> list[tuple[int, int]]:
+    """The groups to try after ``[start, end)`` failed, at ``row`` of it if that is known; small ones are given up."""
+    if end - start <= _SMALL_GROUP:
+        return []
+    if end - start > _SEARCH_GROUP:
+        return [(first, min(first + _SEARCH_GROUP, end)) for first in range(start, end, _SEARCH_GROUP)]
+    if row is None:
+        middle = (start + end) // 2
+        return [(start, middle), (middle, end)]
+    given_up = 1 if row >= _SMALL_GROUP else _SMALL_GROUP - row
+    return [(start, start + row), (start + row + given_up, end)]
+
+
+def _blocks(array: pa.BinaryArray | pa.LargeBinaryArray, block_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+    """The array's messages in blocks of bounded size, without copying: the first one's index, and the block."""
+    width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    start = 0
+    while start < len(array):
+        fitting = int(np.searchsorted(offsets, offsets[start] + block_bytes, side="right")) - 1
+        end = min(max(fitting, start + 1), start + _BLOCK_MESSAGES, len(array))
+        relative = (offsets[start : end + 1] - offsets[start]).astype(np.int32)
+        piece = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
+        yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), piece])
+        start = end
+
+
+def _texts(block: pa.BinaryArray) -> pa.StringArray:
+    """The messages as strings; those that are not UTF-8 as empty ones."""
+    try:
+        return block.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text_or_nothing(message) for message in block.to_pylist()], pa.string())
+
+
+def _text_or_nothing(message: bytes) -> bytes:
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return b""
+    return message
+
+
+def _begin_as_objects(texts: pa.StringArray) -> Mask:
+    """Which messages begin with ``{``, after white space or at once."""
+    _, offsets_buffer, data = texts.buffers()
+    if data is None or data.size == 0:
+        return np.zeros(len(texts), np.bool_)
+    signs = np.frombuffer(data, np.uint8)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    first = signs[np.minimum(offsets[:-1], len(signs) - 1)]
+    begins: Mask = (first == ord("{")) & (offsets[1:] > offsets[:-1])
+    spaced = np.flatnonzero(np.isin(first, (0x20, 0x09, 0x0A, 0x0D)))
+    if len(spaced):
+        objects = pc.match_substring_regex(texts.take(pa.array(spaced)), r"^[ \t\r\n]+\{")
+        begins[spaced] = objects.to_numpy(zero_copy_only=False)
+    return begins

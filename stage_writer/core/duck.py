@@ -1,0 +1,31 @@
+"""DuckDB as a library of vectorised functions: in memory, one thread, and shut off from everything outside.
+
+Rules:
+
+1. No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
+   configuration, but still are text that somebody wrote.
+2. Times are in UTC, whatever the machine's zone.
+3. A connection belongs to one decoder or deriver, and with it to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "preserve_insertion_order": "true",
+}
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A connection as the rules above say."""
+    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
