@@ -13,7 +13,9 @@ uniques = st.uuids().map(str)
 texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(
     lambda text: text != NULL_FOLDER
 )
-awkward = st.sampled_from(["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"])
+awkward = st.sampled_from(
+    ["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"]
+)
 values = st.none() | texts | awkward
 columns = st.text(st.characters(codec="utf-8"), min_size=1)
 names = st.builds(

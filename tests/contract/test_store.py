@@ -1,0 +1,247 @@
+"""What every object store must do for the chain: one suite, over memory, a local disk, and real S3 servers."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
+from common.store import FsspecStore, normalised, prove_exclusive_create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.ports import ObjectStore
+    from devservices.s3 import S3Server
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "file",
+        pytest.param("moto", marks=pytest.mark.s3),
+        pytest.param("versitygw", marks=pytest.mark.s3),
+    ]
+)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    unique = uuid.uuid4().hex
+    if request.param == "memory":
+        return FsspecStore(f"memory://{unique}")
+    if request.param == "file":
+        return FsspecStore(tmp_path.as_uri())
+    server: S3Server = request.getfixturevalue(request.param)
+    return FsspecStore(f"s3://{server.kind}/{unique}", server.storage_options)
+
+
+def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
+    assert list(store.list("done/")) == []
+    assert list(store.list("")) == []
+    assert store.read("done/a") is None
+    assert store.stat("done/a") is None
+    store.delete(["done/a"])
+
+
+def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None:
+    store.write("done/a/1.done", b"one")
+    store.write("done/a/deeper/2.done", b"")
+    store.write("other/3", b"three")
+    assert store.read("done/a/1.done") == b"one"
+    assert store.read("done/a/deeper/2.done") == b""
+    assert {found.path: found.size_bytes for found in store.list("done/")} == {
+        "done/a/1.done": 3,
+        "done/a/deeper/2.done": 0,
+    }
+    store.delete(["done/a/1.done", "done/a/none"])
+    assert [found.path for found in store.list("done")] == ["done/a/deeper/2.done"]
+    assert sorted(found.path for found in store.list("")) == ["done/a/deeper/2.done", "other/3"]
+
+
+def test_a_folder_is_not_the_one_whose_name_it_begins(store: ObjectStore) -> None:
+    store.write("done/orders/0/1.done", b"")
+    store.write("done/orders-eu/0/1.done", b"")
+    store.write("done/orders/01/1.done", b"")
+    assert [found.path for found in store.list("done/orders/0/")] == ["done/orders/0/1.done"]
+
+
+def test_a_folder_is_no_object(store: ObjectStore) -> None:
+    store.write("done/a/1.done", b"one")
+    assert store.stat("done/a") is None
+
+
+def test_size_and_age_are_told(store: ObjectStore) -> None:
+    before_ms = SystemClock().wall_ms()
+    store.write("a", b"12345")
+    found = store.stat("a")
+    assert found is not None
+    assert (found.path, found.size_bytes) == ("a", 5)
+    # S3 tells whole seconds.
+    assert before_ms - 1_500 <= found.modified_ms <= SystemClock().wall_ms() + 1_500
+    assert next(iter(store.list(""))).modified_ms == found.modified_ms
+
+
+def test_a_write_replaces_what_was_there(store: ObjectStore) -> None:
+    store.write("a", b"first")
+    store.write("a", b"second")
+    assert store.read("a") == b"second"
+
+
+def test_a_second_create_is_refused_and_changes_nothing(store: ObjectStore) -> None:
+    assert store.create("done/t/0/1.done", b"first") == Created()
+    assert store.create("done/t/0/1.done", b"second") == AlreadyExists()
+    assert store.read("done/t/0/1.done") == b"first"
+
+
+def test_a_create_that_is_repeated_with_the_same_bytes_is_our_own(store: ObjectStore) -> None:
+    assert store.create("done/t/0/1.done", b"same") == Created()
+    assert store.create("done/t/0/1.done", b"same") == Created()
+
+
+def test_a_name_is_free_again_after_a_delete(store: ObjectStore) -> None:
+    store.create("a", b"first")
+    store.delete(["a"])
+    assert store.create("a", b"second") == Created()
+
+
+def test_an_empty_object_can_be_created_and_is_in_the_way(store: ObjectStore) -> None:
+    assert store.create("done/t/0/1.done", b"") == Created()
+    assert store.create("done/t/0/1.done", b"x") == AlreadyExists()
+    assert store.read("done/t/0/1.done") == b""
+
+
+def test_of_many_creates_at_once_one_wins_and_the_object_is_its(store: ObjectStore) -> None:
+    for attempt in range(5):
+        path = f"done/t/0/{attempt}.done"
+
+        def claim(number: int, path: str = path) -> CreateOutcome:
+            return store.create(path, b"writer %d" % number * 100)
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = list(pool.map(claim, range(8)))
+        winners = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Created)]
+        assert len(winners) == 1
+        assert store.read(path) == b"writer %d" % winners[0] * 100
+
+
+def test_the_store_proves_fit_and_keeps_nothing_of_the_proof(store: ObjectStore) -> None:
+    prove_exclusive_create(store)
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a b", "a=b", "100%", "%2F", "東京", "Ελλάδα", "a+b", "a&b", "a;b", "a,b", "(a)", "~a", "@", "$", "!", ".a", "a~"],
+)
+def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStore, name: str) -> None:
+    path = f"city={name}/file.parquet"
+    store.write(path, b"bytes")
+    assert store.read(path) == b"bytes"
+    found = store.stat(path)
+    assert found is not None
+    assert found.size_bytes == 5
+    assert [listed.path for listed in store.list("")] == [path]
+    assert [listed.path for listed in store.list(f"city={name}")] == [path]
+    with store.open(path) as file:
+        assert file.read() == b"bytes"
+    store.delete([path])
+    assert store.read(path) is None
+
+
+def test_a_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:
+    store.write("big", bytes(range(256)) * 1000)
+    with store.open("big") as file:
+        file.seek(-256, 2)
+        assert file.read(4) == b"\0\1\2\3"
+        file.seek(1)
+        assert file.read(2) == b"\1\2"
+
+
+def test_bytes_of_a_data_file_s_size_go_round(store: ObjectStore) -> None:
+    data = uuid.uuid4().bytes * 500_000  # 8 MB, above what S3 clients send in one part by default
+    store.write("data.parquet", data)
+    assert store.read("data.parquet") == data
+
+
+# What is particular to one of them.
+
+
+def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> None:
+    store = FsspecStore(str(tmp_path))
+    store.create("done/t/0/1.done", b"one")
+    store.create("done/t/0/1.done", b"two")
+    store.write("a", b"one")
+    (tmp_path / "done" / "t" / "0" / ".0123.kde-tmp").write_bytes(b"torn by a crash")
+    assert sorted(found.path for found in store.list("")) == ["a", "done/t/0/1.done"]
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(left) == [".0123.kde-tmp", "1.done", "a"]
+
+
+def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:
+    (tmp_path / "done" / "orders" / "0").mkdir(parents=True)
+    (tmp_path / "done" / "orders" / "0" / "41.done").touch()
+    store = FsspecStore(tmp_path.as_uri())
+    assert [found.path for found in store.list("done/")] == ["done/orders/0/41.done"]
+    assert store.read("done/orders/0/41.done") == b""
+
+
+def test_a_store_that_lets_two_creates_win_is_found_unfit(tmp_path: Path) -> None:
+    class Careless(FsspecStore):
+        def create(self, path: str, data: bytes) -> CreateOutcome:
+            self.write(path, data)
+            return Created()
+
+    with pytest.raises(StoreUnfitError, match="ignores conditional writes") as caught:
+        prove_exclusive_create(Careless(tmp_path.as_uri()))
+    assert caught.value.exit_code == 2
+    assert "If-None-Match" in caught.value.remedy
+
+
+def test_a_store_that_only_fails_in_a_race_is_found_unfit(tmp_path: Path) -> None:
+    class Racy(FsspecStore):
+        def create(self, path: str, data: bytes) -> CreateOutcome:
+            if path.endswith("-race"):
+                self.write(path, data)
+                return Created()
+            return super().create(path, data)
+
+    with pytest.raises(StoreUnfitError):
+        prove_exclusive_create(Racy(tmp_path.as_uri()))
+
+
+@pytest.mark.parametrize("url", ["nothing://a/b", "s3x://bucket"])
+def test_a_url_that_fsspec_does_not_know_is_a_wrong_config(url: str) -> None:
+    with pytest.raises(ConfigError, match=url):
+        FsspecStore(url)
+
+
+def test_an_option_that_the_store_does_not_take_is_named() -> None:
+    store = FsspecStore("s3://bucket/stage", {"no_such_option": 1, "key": "a", "secret": "b"})
+    with pytest.raises(StoreError, match="no_such_option") as caught:
+        store.read("a")
+    assert "storage_options" in caught.value.remedy
+
+
+def test_a_store_that_is_not_there_is_an_error_with_a_remedy() -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b", "client_kwargs": {"region_name": "x"}}
+    store = FsspecStore("s3://bucket/stage", {**options, "config_kwargs": {"retries": {"max_attempts": 1}}})
+    with pytest.raises(StoreError, match="s3://bucket/stage/a") as caught:
+        store.read("a")
+    assert "storage_options" in caught.value.remedy
+
+
+@pytest.mark.s3
+def test_a_wrong_key_is_an_error_that_names_the_credentials(versitygw: S3Server) -> None:
+    options = {**versitygw.storage_options, "secret": "wrong"}
+    store = FsspecStore(f"s3://{versitygw.kind}/stage", options)
+    with pytest.raises(StoreError) as caught:
+        store.write("a", b"")
+    assert "credentials" in caught.value.remedy
+    assert "wrong" not in str(caught.value)
+
+
+def test_sparks_name_for_s3_is_fsspecs() -> None:
+    assert normalised("s3a://bucket/a") == normalised("s3n://bucket/a") == "s3://bucket/a"
+    assert normalised("file:///a") == "file:///a"
