@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import signal
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, cast, get_args
 
 import typer
@@ -17,7 +17,7 @@ from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.s3 import S3Kind, running_s3, why_not
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="Real parts for development.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -27,6 +27,7 @@ def devservices() -> None:
 
 @app.command()
 def up(
+    *,
     s3: Annotated[str, typer.Option(help="moto, versitygw, or none.")] = "moto",
     brokers: Annotated[int, typer.Option(min=1, help="How many Kafka brokers.")] = 1,
     kafka_port: Annotated[int, typer.Option(help="Port of the first broker; 0 for a free one.")] = 9092,

@@ -51,7 +51,11 @@ KAFKA = Group(
     "kafka",
     ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.kafka:kafka-tools:4.3.1", "org.slf4j:slf4j-simple:1.7.36"),
     # A broker needs no Connect worker, and with it go Jetty and Jersey.
-    without=("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-transforms", "com.fasterxml.jackson.jakarta.rs:*"),
+    without=(
+        "org.apache.kafka:connect-runtime",
+        "org.apache.kafka:connect-transforms",
+        "com.fasterxml.jackson.jakarta.rs:*",
+    ),
     beside_pyspark=False,
 )
 

@@ -1,4 +1,4 @@
-"""The real parts that tests run on. Each is started by the first test that asks for it, and lives as long as the run."""
+"""The real parts that tests run on. The first test that asks for one starts it, and it lives as long as the run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ def versitygw() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["file", pytest.param("moto", marks=pytest.mark.s3), pytest.param("versitygw", marks=pytest.mark.s3)])
+_LAKES = ["file", *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("moto", "versitygw"))]
+
+
+@pytest.fixture(params=_LAKES)
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     """The same test over a local disk and over each S3 server."""
     if request.param == "file":

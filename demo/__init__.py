@@ -1,0 +1,1 @@
+"""The demo: real flights, a real broker, the real programs."""

@@ -1,0 +1,43 @@
+"""How far the pipeline is, from the two truths alone: the chains of done markers, and the table's txn actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.chain import by_partition, read_chain
+from common.delta_log import read_table_state
+from common.markers import MarkerName, marker_from_bytes
+from common.store import FsspecStore
+from common.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from common.spans import TopicPartition
+
+
+class Watch:
+    """Reads how many records of the demo's one stream are staged and loaded; its partitions begin at offset 0."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Opens the stage and the table as the services do."""
+        [self._stream] = settings.streams
+        self._stage = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        self._table = FsspecStore(self._stream.table, settings.stage.storage_options)
+
+    def staged(self) -> dict[TopicPartition, int]:
+        """Records that the chain of each Kafka partition covers."""
+        names = [MarkerName.parse(found.path) for found in self._stage.list("done")]
+        found: dict[TopicPartition, int] = {}
+        for source, markers in by_partition(name for name in names if name is not None).items():
+            chain = read_chain(marker_from_bytes(name, self._stage.read(name.path) or b"") for name in markers[-1:])
+            found[source] = chain.end or 0
+        return found
+
+    def loaded(self) -> dict[str, int]:
+        """Records that each txn action of the table says are in it, by the action's app id."""
+        state = read_table_state(self._table)
+        return {} if state is None else {app_id: last + 1 for app_id, last in state.transactions.items()}
+
+    def app_id(self, source: TopicPartition) -> str:
+        """The txn action's app id of a Kafka partition."""
+        return TxnIds(self._stream.app_id, self._stream.several_topics).of(source)

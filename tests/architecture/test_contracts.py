@@ -1,0 +1,72 @@
+"""Who may know whom, and what is generated or locked is fresh."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from common.downloads import read_lock
+from delta_loader.shell.jars import LOCK
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _run(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_import_contracts_hold() -> None:
+    _run("-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
+
+
+def test_the_generated_pages_are_fresh() -> None:
+    _run("-m", "common.reference", "--check")
+
+
+@pytest.mark.parametrize("module", ["common.store", "stage_writer.__main__", "bootstrap.__main__"])
+def test_no_java_library_is_loaded_outside_of_the_loader(module: str) -> None:
+    java = "sorted({'pyspark', 'py4j', 'delta'} & set(sys.modules))"
+    _run("-c", f"import sys, {module}; found = {java}; sys.exit(f'{{found}} loaded' if found else 0)")
+
+
+@pytest.mark.parametrize("module", ["stage_writer.core", "delta_loader.core"])
+def test_the_core_does_not_ask_what_time_it_is_or_open_files(module: str) -> None:
+    # The import contract keeps clocks, chance and I/O libraries out; these come with types and builtins.
+    forbidden = re.compile(
+        r"\b(?:now|utcnow|today|getpid)\(|(?<![.\w])(?:open|print|input)\(|\.(?:read|write)_(?:text|bytes)\("
+    )
+    for path in sorted((ROOT / module.replace(".", "/")).rglob("*.py")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+            code = line.partition("#")[0]
+            assert not forbidden.search(re.sub(r"\"[^\"]*\"", '""', code)), f"{path}:{number}: {line.strip()}"
+
+
+def test_the_jars_belong_to_the_locked_pyspark_and_delta() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][
+        "delta-loader"
+    ]
+    assert f"pyspark=={version('pyspark')}" in extra
+    assert f"delta-spark=={version('delta-spark')}" in extra
+    spark = ".".join(version("pyspark").split(".")[:2])
+    jars = {(jar.artifact, jar.version) for group in read_lock(LOCK).values() for jar in group}
+    assert (f"delta-spark_{spark}_2.13", version("delta-spark")) in jars
+    import pyspark
+
+    [hadoop] = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    assert ("hadoop-aws", hadoop.stem.removeprefix("hadoop-client-api-")) in jars
+
+
+def test_the_lock_pins_everything_by_hash_and_names_no_index() -> None:
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    assert "://" not in lock
+    for requirement in re.split(r"\n(?=\S)", lock.replace("\\\n", "")):
+        if not requirement.startswith("#"):
+            assert re.match(r"[a-z0-9._-]+==\S+", requirement), requirement
+            assert "--hash=sha256:" in requirement, requirement

@@ -1,0 +1,56 @@
+"""The parts of the style that a machine can see and ruff does not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices", "demo")
+LONGEST_FUNCTION = 70
+LONGEST_MODULE = 600
+_TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}
+_OURS = (*PACKAGES, "tests", "docs", ".ci")
+# The folders of somebody's machine: a path below one of them works nowhere else.
+_A_WORKPLACE = re.compile(r"(?<![\w./~*}])/(?:home/\w+|Users/\w+|root|work|tmp/w)/")
+
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_module_says_what_it_is_and_ends_in_time(path: Path) -> None:
+    assert ast.get_docstring(parsed(path)), f"{name(path)} has no docstring"
+    lines = len(path.read_text("utf-8").splitlines())
+    assert lines <= LONGEST_MODULE, f"{name(path)} has {lines} lines: it has more than one subject"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_function_fits_on_a_screen(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= LONGEST_FUNCTION, f"{name(path)}:{node.lineno}: {node.name} has {lines} lines"
+
+
+def test_nothing_names_a_folder_of_somebodys_machine() -> None:
+    tops = [path for path in ROOT.iterdir() if path.is_file()]
+    files = [*tops, *(path for folder in _OURS for path in (ROOT / folder).rglob("*") if path.is_file())]
+    for path in files:
+        hidden = any(part in {"__pycache__", ".run"} for part in path.parts)
+        if hidden or path.suffix not in _TEXT:
+            continue
+        found = _A_WORKPLACE.search(path.read_text("utf-8"))
+        assert found is None, f"{name(path)} names {found[0] if found else ''}"
