@@ -1,0 +1,107 @@
+"""Downloads against a real HTTP server: what passes is tried again, what does not is said, nothing half is left."""
+
+from __future__ import annotations
+
+import hashlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common import downloads
+from common.downloads import Jar, ensure_jars, read_lock
+from common.errors import DownloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CONTENT = b"a jar" * 1000
+JAR = Jar("org.example", "thing_2.13", "1.2.3", hashlib.sha256(CONTENT).hexdigest())
+
+
+class Repository:
+    """A Maven repository that answers as it is told, and counts."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes]] = []
+        self.asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(handler) -> None:  # noqa: N805
+                self.asked.append(handler.path)
+                status, body = self.answers.pop(0) if self.answers else (200, CONTENT)
+                handler.send_response(status)
+                handler.send_header("Content-Length", str(len(CONTENT)))
+                handler.end_headers()
+                handler.wfile.write(body)
+
+            def log_message(handler, *_: object) -> None:  # noqa: N805
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/maven2/"
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    monkeypatch.setattr(downloads, "_FIRST_WAIT_S", 0.01)
+    found = Repository()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.fixture
+def environ(repository: Repository, tmp_path: Path) -> dict[str, str]:
+    return {"KDE_MAVEN_URL": repository.url, "XDG_CACHE_HOME": str(tmp_path)}
+
+
+def files(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_jar_is_fetched_once(repository: Repository, environ: dict[str, str]) -> None:
+    [first] = ensure_jars([JAR], environ)
+    assert first.read_bytes() == CONTENT
+    assert first.name == "thing_2.13-1.2.3.jar"
+    assert ensure_jars([JAR], environ) == (first,)
+    assert repository.asked == ["/maven2/org/example/thing_2.13/1.2.3/thing_2.13-1.2.3.jar"]
+
+
+@pytest.mark.parametrize("answer", [(503, CONTENT), (429, CONTENT), (200, CONTENT[:100])])
+def test_what_passes_is_tried_again(
+    repository: Repository, environ: dict[str, str], answer: tuple[int, bytes], tmp_path: Path
+) -> None:
+    repository.answers = [answer, answer]
+    [found] = ensure_jars([JAR], environ)
+    assert found.read_bytes() == CONTENT
+    assert files(tmp_path) == [JAR.name]
+
+
+def test_other_bytes_are_refused_and_not_kept(repository: Repository, environ: dict[str, str], tmp_path: Path) -> None:
+    repository.answers = [(200, CONTENT[::-1])]
+    with pytest.raises(DownloadError, match="SHA-256"):
+        ensure_jars([JAR], environ)
+    assert files(tmp_path) == []
+
+
+def test_a_missing_jar_is_named_at_once(repository: Repository, environ: dict[str, str]) -> None:
+    repository.answers = [(404, CONTENT)]
+    with pytest.raises(DownloadError, match=r"thing_2\.13-1\.2\.3\.jar .*404"):
+        ensure_jars([JAR], environ)
+    assert len(repository.asked) == 1
+
+
+def test_a_lock_file_is_read_as_it_is_written(tmp_path: Path) -> None:
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f"# a comment\n\n[one]\n{JAR.line}\n[two]\n", "utf-8")
+    assert read_lock(lock) == {"one": (JAR,), "two": ()}
+    lock.write_text("[one]\nnonsense\n", "utf-8")
+    with pytest.raises(DownloadError, match="line 2"):
+        read_lock(lock)
