@@ -23,6 +23,7 @@ from common.settings import Settings
 from common.settings.values import (
     StartAt,
     bytes_text,
+    check_address,
     check_schedule,
     duration_text,
     parse_bytes,
@@ -89,7 +90,13 @@ _METRICS_INTRODUCTION = """\
 Each service serves these at `/metrics` of its `http` address, in Prometheus' text format. Times are in seconds, sizes
 in bytes; a counter's name ends in `_total`.
 """
-_READERS = {parse_duration_s: "duration", parse_bytes: "size", check_schedule: "schedule", parse_start: "start"}
+_READERS = {
+    parse_duration_s: "duration",
+    parse_bytes: "size",
+    check_schedule: "schedule",
+    check_address: "host:port or null",
+    parse_start: "start",
+}
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}
 _SERVICES = {"stage_writer": "Stage writer", "delta_loader": "Delta loader"}
 

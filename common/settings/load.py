@@ -26,33 +26,44 @@ from common.errors import ConfigError
 from common.settings.model import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pydantic_core import ErrorDetails
 
 MASK = "********"
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 _SECRET_KEY = re.compile(
-    r"passw|passphrase|secret|token|credential|private|jaas|account[._]?key|access[._]?key|api[._]?key|key[._]pem|^key$",
+    r"passw|passphrase|secret|token|credential|private|jaas|account[._]?key|connection[._]?string|"
+    r"oauthbearer[._]config|access[._]?key|api[._]?key|key[._]pem|^key$",
     re.IGNORECASE,
 )
+_QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
+_WHOLE = "is not a whole number; write digits only, for example 1000"
+_EITHER = "is neither true nor false; write one of them"
+_TEXT = "is not text; put it in quotes"
+_MAP = "is not a map; write {{key: value}}, or one `key: value` on each line"
+_LIST = "is not a list; write [one, two]"
+_EMPTY = "is empty; it needs a value"
 _EXPECTED = {
-    "int_parsing": "is not a whole number",
-    "int_type": "is not a whole number",
-    "bool_parsing": "is neither true nor false",
-    "bool_type": "is neither true nor false",
-    "string_type": "is not text",
-    "dict_type": "is not a map of keys and values",
-    "model_type": "is not a map of keys and values",
-    "tuple_type": "is not a list",
-    "list_type": "is not a list",
-    "greater_than": "is too small",
-    "greater_than_equal": "is too small",
-    "less_than_equal": "is too large",
-    "too_short": "is empty",
-    "string_too_short": "is empty",
+    "int_parsing": _WHOLE,
+    "int_type": _WHOLE,
+    "int_from_float": _WHOLE,
+    "bool_parsing": _EITHER,
+    "bool_type": _EITHER,
+    "string_type": _TEXT,
+    "dict_type": _MAP,
+    "model_type": _MAP,
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "greater_than": "is too small; it has to be more than {gt}",
+    "greater_than_equal": "is too small; the least is {ge}",
+    "less_than_equal": "is too large; the most is {le}",
+    "too_short": _EMPTY,
+    "string_too_short": _EMPTY,
 }
+_ALTERNATIVES = "is no single value; write text, a number, true or false"
+_SHOWN_CHARACTERS = 80
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str]) -> Settings:
@@ -74,23 +85,25 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     try:
         raw = yaml.load(text, _StrictLoader)  # noqa: S506 - a subclass of SafeLoader
     except yaml.YAMLError as error:
-        msg = f"{source} is not YAML: {' '.join(str(error).split())}"
-        raise ConfigError(msg, "mend the line that it names") from None
+        msg = f"{source} is not YAML: {_yaml_problem(error)}"
+        raise ConfigError(msg, "mend that line; a value with special characters needs quotes") from None
     if not isinstance(raw, dict):
         msg = f"{source} holds no settings"
         raise ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")
     secrets: set[str] = set()
     filled = _substitute(raw, (), environ, source, secrets)
     try:
-        return Settings.model_validate(filled)
+        settings = Settings.model_validate(filled, by_alias=True, by_name=False)
     except ValidationError as error:
         raise _readable(error, source, secrets) from None
+    settings.hide(secrets)
+    return settings
 
 
 def print_settings(settings: Settings) -> str:
     """The settings in force, defaults included, as YAML with secrets masked."""
     values = settings.model_dump(mode="json", by_alias=True)
-    return yaml.safe_dump(_masked(values, ()), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(_masked(values, (), settings.hidden), sort_keys=False, allow_unicode=True, width=120)
 
 
 def mask(key: str, value: object) -> object:
@@ -102,6 +115,21 @@ def mask(key: str, value: object) -> object:
     return value
 
 
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the line itself and what YAML quotes of it: it may hold a password."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return "it holds a character that YAML does not allow"
+    mark = error.problem_mark
+    problem = error.problem or "it cannot be read"
+    if not isinstance(error, _RepeatedKeyError) and _QUOTES_A_VALUE.search(problem):
+        problem = problem.partition("'")[0].rstrip()
+    return f"{problem} at line {mark.line + 1}, column {mark.column + 1}"
+
+
+class _RepeatedKeyError(yaml.constructor.ConstructorError):
+    """A key stands twice in one map."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key given twice."""
 
@@ -110,8 +138,7 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, typing.Hashable) and key in seen:
-                context = f"the key {key!r} is given twice"
-                raise yaml.constructor.ConstructorError(context, key_node.start_mark)
+                raise _RepeatedKeyError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
             if isinstance(key, typing.Hashable):
                 seen.add(key)
         mapping: dict[object, object] = super().construct_mapping(node, deep)
@@ -152,30 +179,47 @@ def _substitute(
 
 
 def _readable(error: ValidationError, source: str, secrets: set[str]) -> ConfigError:
-    details = error.errors(include_url=False)
+    by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        by_place.setdefault(_place(detail), []).append(detail)
     # A list whose items were refused is also reported as too short, which nobody needs to hear.
-    inner = [detail["loc"] for detail in details if detail["type"] != "too_short"]
     echoes = [
-        d for d in details if d["type"] == "too_short" and any(place[: len(d["loc"])] == d["loc"] for place in inner)
+        place
+        for place, details in by_place.items()
+        if details[0]["type"] == "too_short" and any(len(p) > len(place) and p[: len(place)] == place for p in by_place)
     ]
-    problems = [_sentence(detail, secrets) for detail in details if detail not in echoes]
+    problems = [
+        # Several complaints about one value come from the types that it may have.
+        _sentence(place, details[0], secrets) if len(details) == 1 else f"{_dotted(place)}: the value {_ALTERNATIVES}"
+        for place, details in by_place.items()
+        if place not in echoes
+    ]
     head = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are wrong:", *problems])
     return ConfigError(f"{source}: {head}", "every key is described in docs/configuration.md")
 
 
-def _sentence(detail: ErrorDetails, secrets: set[str]) -> str:
+def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
     # Pydantic puts the names of union members and "[key]" into places; a user knows only keys and list indexes.
-    place = tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
+    return tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
+
+
+def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, secrets: set[str]) -> str:
     kind = detail["type"]
+    context = detail.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(place)
     if kind == "missing":
         return f"{_dotted(place)} is missing; it has no default"
     shown = _shown(place, detail["input"], secrets)
     if kind == "value_error":
-        reason = str(detail["ctx"]["error"]) if "ctx" in detail else detail["msg"]
+        reason = str(context.get("error", detail["msg"]))
+        if isinstance(detail["input"], (dict, list)) and not reason.startswith("is "):
+            shown = ""  # the sentence names the part that matters
         return f"{_dotted(place)}: {shown} {reason}" if place and shown else f"{_dotted(place)} {reason}".strip()
-    reason = _EXPECTED.get(kind) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+    if kind == "string_pattern_mismatch":
+        choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
+        return f"{_dotted(place)}: {shown} is none of {choices}"
+    reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(place)}: {shown or 'the value'} {reason}"
 
 
@@ -184,11 +228,18 @@ def _is_type_name(part: str) -> bool:
 
 
 def _shown(place: tuple[int | str, ...], value: object, secrets: set[str]) -> str:
-    if isinstance(value, (dict, list, tuple, BaseModel)):
-        return ""
-    if any(_SECRET_KEY.search(str(part)) for part in place) or str(value) in secrets:
+    """A value as an error may quote it; empty for one that is too long, or a whole section."""
+    if any(_SECRET_KEY.search(str(part)) for part in place):
         return MASK
-    return repr(mask("", value))
+    if value is None:
+        return "null"
+    if isinstance(value, BaseModel):
+        return ""
+    masked = _masked(value, tuple(map(str, place)), secrets)
+    if isinstance(value, (dict, list)):
+        plain = yaml.safe_dump(masked, default_flow_style=True, width=10_000).strip()
+        return plain if len(plain) <= _SHOWN_CHARACTERS else ""
+    return MASK if masked == MASK else repr(masked)
 
 
 def _unknown_key(place: tuple[int | str, ...]) -> str:
@@ -227,9 +278,12 @@ def _dotted(place: tuple[object, ...]) -> str:
     return text
 
 
-def _masked(value: object, place: tuple[str, ...]) -> object:
+def _masked(value: object, place: tuple[str, ...], secrets: Collection[str] = ()) -> object:
     if isinstance(value, dict):
-        return {key: _masked(found, (*place, str(key))) for key, found in value.items()}
+        return {key: _masked(found, (*place, str(key)), secrets) for key, found in value.items()}
     if isinstance(value, list):
-        return [_masked(found, place) for found in value]
+        return [_masked(found, place, secrets) for found in value]
+    # A file's text may have been put into a longer value.
+    if isinstance(value, str) and any(secret in value for secret in secrets if secret):
+        return MASK
     return mask(place[-1] if place else "", value)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
-from common.settings.values import DurationS, Schedule, SizeBytes, StartAt, StartValue
+from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Option = str | int | float | bool | None
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
@@ -93,7 +96,7 @@ class WriterSettings(_Section):
         default=False,
         description="Also commit staged positions to the consumer group, for people's lag tools. Nothing reads them.",
     )
-    http: str | None = Field(
+    http: Address = Field(
         default="127.0.0.1:8080",
         description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
         "any free port.",
@@ -115,7 +118,7 @@ class LoaderSettings(_Section):
     max_bytes: SizeBytes = Field(
         default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
     )
-    http: str | None = Field(
+    http: Address = Field(
         default="127.0.0.1:8081",
         description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
         "any free port.",
@@ -295,6 +298,18 @@ class Settings(_Section):
         if stream.app_id == other.app_id:
             msg = f"two streams have the app_id {stream.app_id!r}; give each its own"
             raise ValueError(msg)
+        for one, two in ((stream, other), (other, stream)):
+            if one.table.rstrip("/") == two.dead_letters.rstrip("/"):
+                msg = (
+                    f"the table of stream {one.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
+                )
+                raise ValueError(msg)
+            if one.app_id.startswith(f"{two.app_id}-") and one.table.rstrip("/") == two.table.rstrip("/"):
+                msg = (
+                    f"the app_ids {two.app_id!r} and {one.app_id!r} share a table, where the txn actions of the one "
+                    "may be taken for the other's; choose one that does not begin with the other"
+                )
+                raise ValueError(msg)
         shared = [topic for topic in stream.topics if other.takes(topic)]
         shared += [topic for topic in other.topics if stream.takes(topic)]
         if shared:
@@ -303,6 +318,17 @@ class Settings(_Section):
                 "has one chain for a topic; put one of them into a config with a stage.url and group_id of its own"
             )
             raise ValueError(msg)
+
+    _hidden: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Texts that came from files, and are never shown."""
+        return self._hidden
+
+    def hide(self, texts: Iterable[str]) -> None:
+        """Remember texts that are never to be shown."""
+        self._hidden = frozenset(texts)
 
     def stream_of(self, topic: str) -> Stream | None:
         """The stream that a topic belongs to: the first that takes it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic resolves it at run time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -34,6 +34,7 @@ _BYTES = {
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
 _CRON_FIELDS = 5
+_LAST_PORT = 65535
 
 
 def parse_duration_s(value: object) -> float:
@@ -91,9 +92,19 @@ def check_schedule(value: object) -> str:
     return value
 
 
+def check_address(value: object) -> str | None:
+    """``host:port`` to listen at, or None."""
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if value is not None and not (host and port.isdecimal() and int(port) <= _LAST_PORT):
+        msg = "is not an address; write host:port such as 127.0.0.1:8080, or null for none"
+        raise ValueError(msg)
+    return value if isinstance(value, str) else None
+
+
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text)]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text)]
 Schedule = Annotated[str, BeforeValidator(check_schedule)]
+Address = Annotated[str | None, BeforeValidator(check_address)]
 
 
 class StartAt(StrEnum):
@@ -138,10 +149,10 @@ def parse_timestamp_ms(text: str) -> int:
 
 
 def parse_start(value: object) -> Start:
-    """A start from what YAML gave: a word, a moment (PyYAML may have made a datetime of it), or a map."""
+    """A start from what YAML gave: a word, a moment (PyYAML may have made a date of it), or a map."""
     if isinstance(value, (StartAt, FromTimestamp, FromOffsets)):
         return value
-    if isinstance(value, datetime):
+    if isinstance(value, date):  # a datetime is one, too
         return FromTimestamp(parse_timestamp_ms(value.isoformat()))
     if isinstance(value, str):
         if value in set(StartAt):
