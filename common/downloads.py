@@ -123,7 +123,7 @@ def fetch(url: str, target: Path, sha256: str) -> None:
     attempts = Retrying(
         retry=retry_if_exception_type(_PassingError),
         stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential_jitter(initial=_FIRST_WAIT_S, max=10),
+        wait=wait_exponential_jitter(multiplier=_FIRST_WAIT_S, max=10),
         reraise=True,
     )
     try:
