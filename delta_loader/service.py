@@ -135,19 +135,27 @@ class LoaderService:
         try:
             StreamLoad(stream, self._settings, self._ports, report).run(stop)
         except KafkaDeltaExpressError as error:
-            report.failure = error
-            self._failures[stream.app_id] += 1
-            self._problems[stream.app_id] = error.problem
-            self._ports.log.error(
-                "stream failed",
-                app_id=stream.app_id,
-                problem=error.problem,
-                remedy=error.remedy,
-                failures_in_a_row=self._failures[stream.app_id],
-            )
+            self._failed(report, error)
+        except Exception as error:
+            # A bug, or a dependency that raises what it should not: it may cost this stream's turn and no other's.
+            self._ports.log.exception("unexpected exception", app_id=stream.app_id)
+            problem = f"unexpected {type(error).__name__}: {error}"
+            self._failed(report, KafkaDeltaExpressError(problem, "report it with the log; the next run tries again"))
         else:
             self._failures[stream.app_id] = 0
         return report
+
+    def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
+        report.failure = error
+        self._failures[report.app_id] += 1
+        self._problems[report.app_id] = error.problem
+        self._ports.log.error(
+            "stream failed",
+            app_id=report.app_id,
+            problem=error.problem,
+            remedy=error.remedy,
+            failures_in_a_row=self._failures[report.app_id],
+        )
 
     def _tell_pass(self, reports: Sequence[StreamReport], duration_s: float) -> None:
         metrics, failed = self._ports.metrics, any(report.failure for report in reports)
@@ -236,7 +244,7 @@ class StreamLoad:
         }
 
     def _found(self, source: TopicPartition) -> list[Found]:
-        return [marker for markers in self._known[source].values() for marker in markers]
+        return [marker for markers in self._known.get(source, {}).values() for marker in markers]
 
     def _hold(self, source: TopicPartition, reason: Held) -> None:
         self._report.held[source] = reason

@@ -15,7 +15,7 @@ from common.ports import SystemClock
 from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, Committed, Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import Java, SparkDeltaTables
-from delta_loader.shell.spark import build_session
+from delta_loader.shell.spark import spark_url
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -25,15 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = build_session(settings_for(Staging.below(tmp_path_factory.mktemp("session"))))
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -97,6 +91,28 @@ def test_the_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables
     }
     # The lowest over the partitions of the highest record time.
     assert metadata.valid_through_ms == staging.created_ms + 9
+
+
+@pytest.mark.parametrize("lake", ["moto", "versitygw"], indirect=True)
+@pytest.mark.s3
+def test_the_same_over_s3(lake: Lake, tables: SparkDeltaTables, spark: SparkSession) -> None:
+    staging = Staging(lake.url, storage_options=dict(lake.storage_options))
+    days = ["2026-01-01", None, "a/b=c %ü"]
+    staging.flush(0, 0, 9, days=days, dead=[4])
+    staging.flush(1, 5, 9)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.failure, report.held, report.rows) == (None, {}, 13)
+    table, dead_letters = spark_url(staging.table), spark_url(staging.dead_letters)
+    assert offsets(spark, table) == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert offsets(spark, dead_letters) == [4]
+    assert transactions(staging) == {"orders-0": 8, "orders-1": 8}
+    frame = spark.read.format("delta").load(table)
+    assert {row["day"] for row in frame.select("day").collect()} == set(days)
+    staging.flush(0, 9, 12)
+    loader = loader_for(staging, tables, settings_for(staging, marker_retention=0))
+    (report,) = loader.run_pass()
+    assert (report.commits, report.settled) == (1, 1)
+    assert offsets(spark, table) == [0, 1, 2, 3, *range(5, 12)]
 
 
 def test_a_second_pass_is_idle(staging: Staging, tables: SparkDeltaTables) -> None:
@@ -210,7 +226,7 @@ def test_a_stream_without_dead_letters_has_no_table_for_them(staging: Staging, t
     assert not Path(staging.dead_letters).exists()
 
 
-class DeathError(Exception):
+class Death(BaseException):
     """The process is gone."""
 
 
@@ -223,10 +239,10 @@ class Mortal:
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.target.url == self._url and not self._after:
-            raise DeathError
+            raise Death
         outcome = self._tables.commit(commit)
         if commit.target.url == self._url:
-            raise DeathError
+            raise Death
         return outcome
 
 
@@ -236,7 +252,7 @@ def test_a_loader_that_dies_loads_nothing_twice(
 ) -> None:
     staging.flush(0, 0, 10, dead=[3])
     staging.flush(0, 10, 20, dead=[12])
-    with pytest.raises(DeathError):
+    with pytest.raises(Death):
         loader_for(staging, Mortal(tables, getattr(staging, table), after=after)).run_pass()
     (report,) = loader_for(staging, tables).run_pass()
     assert (report.failure, report.held) == (None, {})
@@ -280,9 +296,9 @@ def test_a_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables
     class Keeps(Mortal):
         def commit(self, commit: TableCommit) -> CommitOutcome:
             kept.append(commit)
-            raise DeathError
+            raise Death
 
-    with pytest.raises(DeathError):
+    with pytest.raises(Death):
         loader_for(staging, Keeps(tables, "", after=False)).run_pass()
     (commit,) = kept
     slow = tables._log(staging.table).startTransaction()
@@ -361,6 +377,20 @@ def test_files_are_added_to_tables_with_harmless_features(
     (report,) = loader_for(staging, tables).run_pass()
     assert report.failure is None
     assert offsets(spark, staging.table) == list(range(10))
+
+
+def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Staging, tables: SparkDeltaTables) -> None:
+    class Broken(Mortal):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            raise KeyError(commit.app_id)
+
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, Broken(tables, "", after=False))
+    for _ in range(3):
+        assert loader.problems == ()
+        (report,) = loader.run_pass()
+        assert "KeyError" in str(report.failure)
+    assert "orders failed 3 times in a row" in loader.problems[0]
 
 
 def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkDeltaTables) -> None:

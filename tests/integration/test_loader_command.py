@@ -1,0 +1,175 @@
+"""``delta-loader`` as a person or an orchestrator calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from common.delta_log import read_table_state
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120
+
+
+def config_of(staging: Staging, folder: Path, **loader: object) -> Path:
+    stream = settings_for(staging).streams[0]
+    path = folder / "config.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+                "stage": {"url": staging.stage_url},
+                "loader": {"http": "127.0.0.1:0", "spark": {"spark.master": "local[2]"}, **loader},
+                "logs": {"format": "json"},
+                "streams": [
+                    {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, "columns": "id INT"}
+                ],
+            }
+        )
+    )
+    return path
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "delta_loader", *map(str, arguments)]
+
+
+def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 30)
+    staging.flush(1, 5, 8)
+    staging.flush(1, 20, 22)
+    config = config_of(staging, tmp_path)
+
+    before = json.loads(call("status", config, "--json").stdout)["streams"][0]
+    assert (before["version"], before["way"]) == (None, None)
+    assert [(one["staged_to"], one["loaded_to"], one["waiting_markers"]) for one in before["partitions"]] == [
+        (30, None, 2),
+        (22, None, 2),
+    ]
+
+    done = call("run", config, "--once")
+    assert done.returncode == 0, done.stderr
+    assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
+    assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
+    assert [line for line in done.stderr.splitlines() if " WARN " in line or "Exception" in line] == []
+
+    after = json.loads(call("status", config, "--json").stdout)["streams"][0]
+    assert after["way"]["kind"] == "add"
+    first, second = after["partitions"]
+    assert (first["staged_to"], first["loaded_to"], first["lag"], first["held"]) == (30, 30, 0, None)
+    assert (second["staged_to"], second["loaded_to"], second["lag"]) == (22, 8, 14)
+    assert second["held"]["reason"] == "gap"
+    assert first["kafka_end"] is None
+    text = call("status", config).stdout
+    assert "held (gap)" in text
+    assert "bootstrap rewind CONFIG --topic orders --partition 1 --to 8" in text
+
+
+def test_status_is_quick_and_needs_no_spark(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    started_s = time.monotonic()
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from delta_loader.__main__ import app; from common.cli import run\n"
+        f"sys.exit(run(app, ['status', {str(config_of(staging, tmp_path))!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "orders/0" in done.stdout
+    # An unreachable broker may take its five seconds, and no more.
+    assert time.monotonic() - started_s < 30
+
+
+def test_a_stream_that_fails_ends_in_1_and_says_why(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    broken = Path(staging.table) / "_delta_log"
+    broken.mkdir(parents=True)
+    (broken / "00000000000000000000.json").write_text('{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n')
+    done = call("run", config_of(staging, tmp_path), "--once")
+    assert done.returncode == 1
+    assert "orders: failed" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_schedule_ends_in_2(tmp_path: Path) -> None:
+    config = config_of(Staging.below(tmp_path), tmp_path, schedule="99 * * * *")
+    done = call("run", config)
+    assert done.returncode == 2
+    assert "loader.schedule" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    config = config_of(staging, tmp_path, schedule="1s")
+    log = tmp_path / "log"
+    with log.open("w") as sink:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        service = subprocess.Popen(command("run", config), cwd=ROOT, stderr=sink, env=environment)
+        try:
+            _wait(lambda: _loaded(staging) == 9)
+            staging.flush(0, 10, 20)
+            _wait(lambda: _loaded(staging) == 19)
+            port = next(
+                json.loads(line)["port"] for line in log.read_text().splitlines() if '"event": "serving"' in line
+            )
+            position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
+            _wait(lambda: position in _page(port, "/metrics"))
+            for page, expected in (
+                ("/", "delta-loader"),
+                ("/healthcheck", "ok"),
+                ("/ready", "ok"),
+                ("/version", "delta-loader"),
+            ):
+                assert expected in _page(port, page), page
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(60) == 0
+        finally:
+            service.kill()
+            service.wait()
+    assert "Traceback" not in log.read_text()
+
+
+def _page(port: int, page: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}") as answer:
+        return str(answer.read().decode())
+
+
+def _loaded(staging: Staging) -> int | None:
+    state = read_table_state(staging.store(staging.table))
+    return None if state is None else state.transactions.get("orders-0")
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            pytest.fail("waited in vain")
+        time.sleep(0.2)
