@@ -3,7 +3,8 @@
 Rules:
 
 1. `reading_type` is the Arrow type under which no value of a Delta type can be changed in silence: integers as 64 bits,
-   FLOAT as a double, DECIMAL with all of its 38 digits, dates, times and binary as their text.
+   FLOAT as a double, DECIMAL in 256 bits (Arrow scales one of 128 bits without looking for an overflow), dates, times
+   and binary as their text.
 2. `convert` never raises for a value. It gives the column in its type, and which entries are *suspect*: those are read
    again by the strict decoder, so suspecting too much costs time, and suspecting too little would be a bug.
 3. A suspect entry's value is unspecified; whoever converts drops it.
@@ -62,6 +63,21 @@ def holds_map(data_type: DataType) -> bool:
             return False
 
 
+def holds_decimal(data_type: DataType) -> bool:
+    """Whether a decimal is in the type, at any depth."""
+    match data_type:
+        case DecimalType():
+            return True
+        case ArrayType(element):
+            return holds_decimal(element)
+        case MapType(_, value):
+            return holds_decimal(value)
+        case StructType(fields):
+            return any(holds_decimal(field.type) for field in fields)
+        case _:
+            return False
+
+
 def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for each kind of type
     """The Arrow type to read a Delta type's JSON as. Raises TypeError for a type that holds a map."""
     match data_type:
@@ -74,7 +90,7 @@ def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for
         case Primitive():
             return to_arrow_type(data_type)
         case DecimalType(_, scale):
-            return pa.decimal128(_DECIMAL_DIGITS, scale)
+            return pa.decimal256(_DECIMAL_DIGITS, scale)
         case ArrayType(element):
             return pa.list_(reading_type(element))
         case StructType(fields):
@@ -151,8 +167,8 @@ def _narrow(array: pa.Int64Array, data_type: Primitive) -> Converted:
     return Converted(narrow, _mask(pc.or_(pc.less(array, -limit), pc.greater_equal(array, limit))))
 
 
-def _convert_decimal(array: pa.Decimal128Array, data_type: DecimalType) -> Converted:
-    # Arrow reads up to 38 digits, and does not look whether they are more than the type's precision allows.
+def _convert_decimal(array: pa.Decimal256Array, data_type: DecimalType) -> Converted:
+    # Arrow reads up to 38 digits, at any scale, and does not look whether the type's precision allows them.
     nines = "9" * data_type.precision
     split = data_type.precision - data_type.scale
     limit = pa.scalar(f"{nines[:split]}.{nines[split:]}").cast(array.type)

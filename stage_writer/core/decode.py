@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from common.schema import StructType, to_arrow_field, to_arrow_schema
 from stage_writer.core.conversions import Converted, holds_map
-from stage_writer.core.documents import DocumentReader, Unreadable, proved_documents
+from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
 from stage_writer.core.rejects import ErrorClass, Refusal, Reject
 from stage_writer.core.strict import Row, StrictDecoder
@@ -83,6 +83,7 @@ class Decoder:
         self._schema = to_arrow_schema(columns)
         self._row_type = pa.struct(list(self._schema))
         self._connection = connect()
+        self._doubts = doubts_about(columns)
         self._bulk = _BulkReader(columns, self._connection)
 
     def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
@@ -115,7 +116,7 @@ class Decoder:
 
     def _prove(self, texts: pa.StringArray) -> Mask:
         """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
-        return proved_documents(texts, self._connection) & _begin_as_objects(texts)
+        return proved_documents(texts, self._connection, self._doubts) & _begin_as_objects(texts)
 
     def _read_in_bulk(self, texts: pa.StringArray, places: Index) -> list[_Piece]:
         """The rows of all messages that can be read in bulk; the others are left."""

@@ -32,9 +32,9 @@ def schemas(*, in_ddl: bool) -> st.SearchStrategy[StructType]:
     def field(
         name: str,
         inner: DataType,
-        nullable: bool,
+        nullable: bool,  # noqa: FBT001 - Hypothesis gives arguments by place
         comment: str | None,
-        extra: dict[str, object] | None,  # noqa: FBT001
+        extra: dict[str, object] | None,
     ) -> Field:
         metadata = {**(extra or {}), **({} if comment is None else {"comment": comment})}
         return Field(name, inner, nullable, json.dumps(metadata, separators=(",", ":"), ensure_ascii=False))

@@ -1,0 +1,156 @@
+"""What a `derive` expression may be: one SQL expression that gives one value for each record, and always the same one.
+
+Rules:
+
+1. The text is parsed by DuckDB, and its tree is checked node by node against what is allowed; what is not known is
+   refused. So there are no subqueries, windows, aggregates, stars, parameters, and no second expression or clause.
+2. No function whose value changes from call to call (`random`, `now`, `uuid`…): a record that is read twice, after a
+   crash, must give the same row. ``error`` is the exception: it is how an expression refuses a record.
+3. Every name is a declared field, ``kafka``, or a lambda's own. (``current_date`` looks like a name; refused here.)
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import ExpressionError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import duckdb
+
+    from common.schema.spark_json import Json
+
+KAFKA = "kafka"
+_ALLOWED = frozenset(
+    {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "LAMBDA",
+     "OPERATOR", "TYPE"}
+)  # fmt: skip
+_CALLED = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "a star",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column by its number",
+}
+_ROWS = frozenset({"unnest", "unlist", "generate_series", "range_table", "grouping", "grouping_id"})
+_ONE_VALUE = "write one expression over the record's fields and kafka.*, as in: substr(meta.time, 1, 10)"
+_SYNTAX = f'{_ONE_VALUE}; put a field whose name is a word of SQL, or no plain word, in "double quotes"'
+_STABLE = "use what does not change when a record is read again, for instance kafka.timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedExpression:
+    """An expression that may be evaluated, and which parts of ``kafka`` it asks for."""
+
+    name: str
+    text: str
+    kafka_parts: frozenset[str]
+    """`*` is among them when it takes ``kafka`` as a whole."""
+
+
+class ExpressionChecker:
+    """Checks expressions over these fields."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, fields: Collection[str]) -> None:
+        self._connection = connection
+        self._names = {name.casefold(): name for name in (*fields, KAFKA)}
+        rows = connection.execute(
+            "SELECT lower(function_name), function_type, stability, macro_definition FROM duckdb_functions()"
+        ).fetchall()
+        self._aggregates = {name for name, kind, _, _ in rows if kind in ("aggregate", "window")}
+        self._aggregates -= {name for name, kind, _, _ in rows if kind in ("scalar", "macro")}
+        self._unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")} - {"error"}
+        self._macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
+
+    def check(self, name: str, text: str) -> CheckedExpression:
+        """The expression of the column ``name``. Raises ExpressionError for what it may not be."""
+        tree = self._parsed(name, text)
+        lambdas = set(_lambda_names(tree))
+        parts: set[str] = set()
+        for node in _nodes(tree):
+            self._check_node(node, name, text)
+            if node["class"] == "COLUMN_REF":
+                path = [str(part).casefold() for part in _list(node["column_names"])]
+                if path[0] not in lambdas:
+                    self._check_name(path[0], name, text)
+                if path[0] == KAFKA:
+                    parts.add(path[1] if len(path) > 1 else "*")
+        return CheckedExpression(name, text, frozenset(parts))
+
+    def _parsed(self, name: str, text: str) -> Json:
+        ((answer,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()
+        parsed = json.loads(answer)
+        if parsed["error"]:
+            raise refused(name, text, str(parsed.get("error_message", "it cannot be parsed")), _SYNTAX)
+        statements = parsed["statements"]
+        query = statements[0]["node"]
+        clauses = ("modifiers", "where_clause", "group_expressions", "having", "qualify", "sample")
+        plain = len(statements) == 1 and query["type"] == "SELECT_NODE" and query["from_table"]["type"] == "EMPTY"
+        if not plain or any(query[clause] for clause in clauses) or len(query["select_list"]) != 1:
+            raise refused(name, text, "it is more than one expression", _ONE_VALUE)
+        tree: Json = query["select_list"][0]
+        if query["select_list"][0]["alias"]:
+            raise refused(name, text, "it gives itself a name", "leave AS … out: the column's name is the setting's")
+        return tree
+
+    def _check_node(self, node: dict[str, Json], name: str, text: str) -> None:
+        kind = str(node["class"])
+        if kind not in _ALLOWED:
+            raise refused(name, text, f"{_CALLED.get(kind, kind)} is not allowed", _ONE_VALUE)
+        if node.get("type") == "GROUPING_FUNCTION":
+            raise refused(name, text, "GROUPING is not allowed", _ONE_VALUE)
+        if kind == "FUNCTION":
+            self._check_function(str(node["function_name"]).casefold(), name, text)
+
+    def _check_function(self, function: str, name: str, text: str) -> None:
+        if function in self._aggregates or function in _ROWS:
+            problem = f"{function} does not give one value for each record"
+            raise refused(name, text, problem, _ONE_VALUE)
+        if function in self._unstable:
+            raise refused(name, text, f"{function} gives another value each time", _STABLE)
+        definition = self._macros.get(function)
+        if definition is not None:
+            for node in _nodes(self._parsed(name, definition)):
+                self._check_node(node, name, text)
+                if node["class"] == "COLUMN_REF" and str(_list(node["column_names"])[0]).startswith("current_"):
+                    raise refused(name, text, f"{function} gives another value each time", _STABLE)
+
+    def _check_name(self, first: str, name: str, text: str) -> None:
+        if first not in self._names:
+            near = difflib.get_close_matches(first, list(self._names), 1)
+            known = f"did you mean {self._names[near[0]]}?" if near else f"known are: {', '.join(self._names.values())}"
+            raise refused(name, text, f"there is no field `{first}`", known)
+
+
+def refused(name: str, text: str, problem: str, remedy: str) -> ExpressionError:
+    """The error that names the setting, the expression, and what is wrong with it."""
+    return ExpressionError(f"derive.{name}: {text.strip()}: {problem}", remedy)
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _nodes(tree: Json) -> Iterator[dict[str, Json]]:
+    """Every node of a tree that has a class, from the outside in."""
+    if isinstance(tree, dict):
+        if "class" in tree:
+            yield tree
+        for child in tree.values():
+            yield from _nodes(child)
+    elif isinstance(tree, list):
+        for child in tree:
+            yield from _nodes(child)
+
+
+def _lambda_names(tree: Json) -> Iterator[str]:
+    for node in _nodes(tree):
+        if node["class"] == "LAMBDA":
+            for parameter in _nodes(node["lhs"]):
+                if parameter["class"] == "COLUMN_REF":
+                    yield str(_list(parameter["column_names"])[0]).casefold()

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.errors import ExpressionError, SchemaError
+from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.core.decode import Decoder
+from stage_writer.core.derive import Derived, Deriver
+from stage_writer.core.rejects import ErrorClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stage_writer.core.batch import Headers
+
+COLUMNS = parse_ddl(
+    "meta STRUCT<producer: STRUCT<timestamp: STRING>>, id BIGINT, tags ARRAY<STRING>, text STRING, moment TIMESTAMP, "
+    'price DECIMAL(10,2), props MAP<STRING, INT>, data BINARY, `a "b` STRING'
+)
+
+
+def batch_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    headers: tuple[Headers | None, ...] | None = None,
+) -> MessageBatch:
+    count = len(values)
+    return MessageBatch(
+        TopicPartition(Topic("orders"), Partition(3)),
+        np.arange(100, 100 + count),
+        np.array([1_600_000_000_123 if place % 2 == 0 else -1 for place in range(count)]),
+        pa.array(values, pa.binary()),
+        pa.array(keys or [None] * count, pa.binary()),
+        headers,
+    )
+
+
+def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Derived:
+    decoded = Decoder(COLUMNS).decode(batch.values)
+    return Deriver(COLUMNS, expressions).derive(decoded.rows, decoded.row_index, batch)
+
+
+def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:
+    batch = batch_of([b'{"meta":{"producer":{"timestamp":"2021-03-24T15:06:17.321710+00:00"}}}', b"{}"])
+    derived = derive({"date": "substr(meta.producer.timestamp, 1, 10)"}, batch)
+    assert derived.rows.column_names[-1] == "date"
+    assert derived.rows["date"].to_pylist() == ["2021-03-24", None]
+    assert derived.rows.schema.field("date").type == pa.string()
+    assert derived.row_index.tolist() == [0, 1]
+
+
+def test_kafka_gives_what_it_knows_of_the_record() -> None:
+    batch = batch_of(
+        [b"{}", b"nonsense", b"{}"],
+        keys=[b"k", None, b"\xff"],
+        headers=((("a", b"1"), ("a", b"2")), None, None),  # type: ignore[arg-type]
+    )
+    derived = derive(
+        {
+            "place": "kafka.topic || '/' || kafka.partition || '/' || kafka.offset",
+            "moment": "kafka.timestamp",
+            "day": "CAST(kafka.timestamp AS DATE)",
+            "key": "kafka.key",
+            "key_text": "kafka.key_text",
+            "header": "decode(kafka.headers['a'])",
+        },
+        batch,
+    )
+    assert derived.row_index.tolist() == [0, 2]
+    rows = derived.rows.select(["place", "moment", "day", "key", "key_text", "header"]).to_pylist()
+    moment = dt.datetime(2020, 9, 13, 12, 26, 40, 123_000, dt.UTC)
+    assert rows == [
+        {"place": "orders/3/100", "moment": moment, "day": moment.date(), "key": b"k", "key_text": "k", "header": "2"},
+        {
+            "place": "orders/3/102",
+            "moment": moment,
+            "day": moment.date(),
+            "key": b"\xff",
+            "key_text": None,
+            "header": None,
+        },
+    ]
+    assert derived.rows.schema.field("moment").type == pa.timestamp("us", tz="UTC")
+
+
+def test_a_record_without_a_time_has_none() -> None:
+    assert derive({"t": "kafka.timestamp"}, batch_of([b"{}", b"{}"])).rows["t"].to_pylist()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "meant"),
+    [
+        ("id + 1", Primitive.LONG),
+        ("id::INT", Primitive.INTEGER),
+        ("price", DecimalType(10, 2)),
+        ("price::DOUBLE", Primitive.DOUBLE),
+        ("moment::DATE", Primitive.DATE),
+        ("moment", Primitive.TIMESTAMP),
+        ("moment AT TIME ZONE 'UTC'", Primitive.TIMESTAMP_NTZ),
+        ("text = 'x'", Primitive.BOOLEAN),
+        ("id::UTINYINT", Primitive.SHORT),
+        ("data", Primitive.BINARY),
+        ("'constant'", Primitive.STRING),
+    ],
+)
+def test_the_type_is_the_expression_s(expression: str, meant: object) -> None:
+    deriver = Deriver(COLUMNS, {"x": expression})
+    assert [(field.name, field.type) for field in deriver.fields] == [("x", meant)]
+    message = b'{"id":1,"price":1.50,"moment":"2020-01-01T00:00:00Z","text":"x","data":""}'
+    derived = derive({"x": expression}, batch_of([message]))
+    assert derived.rows.schema.field("x").type == to_arrow_schema(COLUMNS.with_fields(deriver.fields)).field("x").type
+    assert derived.rows["x"].null_count == 0
+
+
+def test_nested_results_have_the_table_s_types() -> None:
+    derived = derive(
+        {
+            "s": "{'a': id, 'l': tags}",
+            "l": "[upper(tag) for tag in tags]",
+            "m": "props",
+            "n": "list_transform(tags, lambda t: len(t))",
+        },
+        batch_of([b'{"id":1,"tags":["x","yz"],"props":{"p":1}}']),
+    )
+    (row,) = derived.rows.select(["s", "l", "m", "n"]).to_pylist()
+    assert row == {"s": {"a": 1, "l": ["x", "yz"]}, "l": ["X", "YZ"], "m": [("p", 1)], "n": [1, 2]}
+
+
+def test_a_record_whose_expression_fails_costs_no_other() -> None:
+    values = [b'{"text":"%d"}' % place if place % 3 else b'{"text":"no number","id":1}' for place in range(100)]
+    derived = derive({"n": "text::INT", "p": "id"}, batch_of(values))
+    bad = [place for place in range(100) if place % 3 == 0]
+    assert [reject.index for reject in derived.rejects] == bad
+    assert {reject.error_class for reject in derived.rejects} == {ErrorClass.EXPRESSION_FAILED}
+    assert "derive.n" in derived.rejects[0].error
+    assert "no number" in derived.rejects[0].error
+    assert derived.row_index.tolist() == [place for place in range(100) if place % 3]
+    assert derived.rows["n"].to_pylist() == derived.row_index.tolist()
+
+
+def test_an_expression_can_refuse_a_record() -> None:
+    expression = "CASE WHEN id > 5 THEN error('too many') ELSE id END"
+    derived = derive({"x": expression}, batch_of([b'{"id":%d}' % place for place in range(8)]))
+    assert derived.rows["x"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert [reject.index for reject in derived.rejects] == [6, 7]
+    assert "too many" in derived.rejects[0].error
+
+
+def test_a_moment_beyond_the_calendar_is_refused() -> None:
+    derived = derive({"x": "CAST(text AS TIMESTAMP)"}, batch_of([b'{"text":"infinity"}', b'{"text":"2020-01-01"}']))
+    assert [reject.index for reject in derived.rejects] == [0]
+    assert derived.rows["x"].to_pylist() == [dt.datetime(2020, 1, 1)]  # noqa: DTZ001 - it has no zone
+
+
+def test_an_empty_batch_stays_one() -> None:
+    derived = derive({"x": "id + 1", "k": "kafka.offset"}, batch_of([]))
+    assert derived.rows.num_rows == 0
+    assert derived.rows.column_names[-2:] == ["x", "k"]
+
+
+def test_only_the_headers_that_are_asked_for_are_wanted() -> None:
+    assert Deriver(COLUMNS, {"x": "kafka.headers['a']"}).needs_headers
+    assert Deriver(COLUMNS, {"x": "kafka"}).needs_headers
+    assert not Deriver(COLUMNS, {"x": "kafka.offset"}).needs_headers
+
+
+def test_a_quoted_name_is_found() -> None:
+    assert derive({"x y": '"a ""b"'}, batch_of([b'{"a \\"b":"z"}'])).rows["x y"].to_pylist() == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("substr(metta.x, 1, 2)", ["no field `metta`", "did you mean meta?"]),
+        ("meta.producer.time", ["time"]),
+        ("kafka.key_txt", ["key_txt"]),
+        ("id +", ["derive.x", "id +"]),
+        ("sum(id)", ["sum", "one value for each record"]),
+        ("count(*)", ["count"]),
+        ("row_number() OVER ()", ["a window function"]),
+        ("(SELECT 1)", ["a subquery"]),
+        ("id IN (SELECT 1)", ["a subquery"]),
+        ("(SELECT content FROM read_text('/etc/passwd'))", ["a subquery"]),
+        ("unnest(tags)", ["unnest", "one value for each record"]),
+        ("*", ["a star"]),
+        ("id, id", ["more than one expression"]),
+        ("id AS y", ["leave AS … out"]),
+        ("id) FROM range(3) --", ["more than one expression|syntax|Parser|comment"]),
+        ("id), (id", ["syntax", "double quotes"]),
+        ("id; DROP TABLE x", ["syntax"]),
+        ("random()", ["random", "read again"]),
+        ("now()", ["now", "kafka.timestamp"]),
+        ("uuid()", ["uuid"]),
+        ("current_date", ["no field `current_date`"]),
+        ("current_setting('TimeZone')", ["current_setting"]),
+        ("ago(INTERVAL 1 DAY)", ["another value each time"]),
+        ("user()", ["another value each time"]),
+        ("?", ["a parameter"]),
+        ("#1", ["a column by its number"]),
+        ("INTERVAL 1 DAY", ["INTERVAL", "cast it"]),
+        ("1::HUGEINT", ["HUGEINT", "DECIMAL(38,0)"]),
+        ("NULL", ["cast it"]),
+        ("no_such_function(id)", ["no_such_function"]),
+        ("upper(id, 3)", ["upper"]),
+    ],
+)
+def test_what_is_no_expression_over_the_record_is_told_at_the_start(expression: str, told: list[str]) -> None:
+    with pytest.raises(ExpressionError) as raised:
+        Deriver(COLUMNS, {"x": expression})
+    error = str(raised.value)
+    assert "derive.x" in error
+    assert raised.value.remedy
+    for part in told:
+        assert any(choice in error for choice in part.split("|")), error
+
+
+def test_a_derived_column_takes_no_declared_name() -> None:
+    with pytest.raises(ExpressionError, match="declared in `columns`"):
+        Deriver(COLUMNS, {"ID": "id"})
+
+
+def test_two_derived_columns_have_two_names() -> None:
+    with pytest.raises(SchemaError, match="declared twice"):
+        Deriver(COLUMNS, {"x": "id", "X": "id"})
+
+
+def test_a_field_called_kafka_is_ambiguous_only_when_asked_for() -> None:
+    columns = parse_ddl("kafka STRUCT<offset: INT>, id INT")
+    assert Deriver(columns, {"x": "id"}).fields[0].type is Primitive.INTEGER
+    with pytest.raises(ExpressionError, match="ambiguous"):
+        Deriver(columns, {"x": "kafka.offset"})
+
+
+def test_decimals_stay_exact() -> None:
+    derived = derive({"x": "price * 2"}, batch_of([b'{"price":12345678.91}']))
+    assert derived.rows["x"].to_pylist() == [Decimal("24691357.82")]
