@@ -37,8 +37,8 @@ $(STAMP): $(LOCKS)
 	@$(BIN)/python -m devservices.kafka
 	@touch $@
 
-demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=file, moto or versitygw; s3 is moto)
-	@$(BIN)/python -m demo --store $(STORE)
+demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=s3, moto or versitygw; KEEP=1)
+	@$(BIN)/python -m demo --store $(STORE) $(if $(KEEP),--keep)
 
 services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw or none)
 	@$(BIN)/python -m devservices up --s3 $(S3)

@@ -45,8 +45,11 @@ PARTITIONS = 4
 WRITERS = 2
 TIMEOUT_S = 600
 LOOK_EVERY_S = 0.5
+# As a busy topic would bring them, and not all at once: so there is something to watch, and more than one commit.
+RECORDS_PER_S = 15_000
 
-console = Console()
+_terminal = Console()
+console = _terminal if _terminal.is_terminal else Console(width=120)
 
 
 def main(
@@ -120,10 +123,13 @@ def _run(servers: str, watch: Watch, programs: list[processes.Child]) -> Produce
     with _bars() as progress:
         bars = {name: progress.add_task(name, total=total) for name in ("produced", "staged", "loaded")}
         begin = looked = time.monotonic()
+        sent = 0
         for chunk in messages(flights):
             for key, value in chunk:
                 producer.produce(TOPIC, value, key, on_delivery=delivered)
-            producer.poll(0.02)
+            sent += len(chunk)
+            while (ahead_s := sent / RECORDS_PER_S - (time.monotonic() - begin)) > 0:
+                producer.poll(ahead_s)
             progress.update(bars["produced"], completed=sum(counts.values()))
             if time.monotonic() - looked > LOOK_EVERY_S:
                 _look(watch, progress, bars)
@@ -179,7 +185,7 @@ def _where_to_look(lake: str, config: Path, environ: Mapping[str, str], *, is_lo
     console.print("  what is promised   docs/guarantees.md")
     console.print("  every setting      docs/configuration.md")
     exports = " ".join(f"{name}={value}" for name, value in environ.items())
-    console.print("  with everything left running (.venv/bin/python -m demo --keep), in another terminal:")
+    console.print("  with everything left running (make demo KEEP=1), in another terminal:")
     console.print(f"    env {exports} .venv/bin/delta-loader status {_short(config)}", soft_wrap=True)
 
 
@@ -188,8 +194,10 @@ def _short(path: Path) -> str:
 
 
 if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
     try:
-        typer.run(main)
+        app()
     except KeyboardInterrupt:
         sys.exit(130)
     except (processes.ServiceError, KafkaDeltaExpressError) as error:

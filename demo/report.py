@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import deltalake
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.table import Table
 
 from delta_loader.core.commits import CommitMetadata
@@ -14,15 +16,14 @@ from delta_loader.core.commits import CommitMetadata
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import pyarrow as pa
     from rich.console import Console
 
     from common.settings import Settings
 
 COMMITS_SHOWN = 8
 _SAMPLE = """
-    SELECT departure_date, time_hour, carrier, flight, origin, dest, dep_delay, _kafka_partition, _kafka_offset
-    FROM flights USING SAMPLE reservoir(6 ROWS) REPEATABLE (7) ORDER BY time_hour
+    SELECT departure_date, carrier, flight, origin, dest, dep_time, dep_delay, _kafka_partition, _kafka_offset
+    FROM flights WHERE hash(tailnum, time_hour, flight) % 50000 = 0 ORDER BY time_hour LIMIT 7
 """
 _BY_PARTITION = """
     SELECT _kafka_partition, count(*), count(DISTINCT _kafka_offset), min(_kafka_offset), max(_kafka_offset)
@@ -45,7 +46,7 @@ def report(console: Console, settings: Settings, produced: Produced) -> bool:
     """Print the table and the comparison; True when the table holds exactly what was produced."""
     [stream] = settings.streams
     table = deltalake.DeltaTable(stream.table, storage_options=_delta_rs_options(settings.stage.storage_options))
-    flights = table.to_pyarrow_table()  # DuckDB finds it by this name
+    flights = _times_as_sent(table.to_pyarrow_table())
     total = produced.flights.num_rows
     console.print(f"\n[bold]{total:,} flights[/] from Kafka to Delta in {produced.seconds:.0f} s, start-up included\n")
     with duckdb.connect() as connection:
@@ -67,18 +68,22 @@ def report(console: Console, settings: Settings, produced: Produced) -> bool:
 
 
 def _same_rows(sent: pa.Table, found: pa.Table) -> bool:
-    """Whether both hold the same flights, however often each: every column, as text."""
-    columns = ", ".join(f"CAST({name} AS VARCHAR) AS {name}" for name in sent.column_names if name != "time_hour")
-    query = "SELECT {columns}, {time} AS time_hour FROM {table}"
-    sent_rows = query.format(columns=columns, time="time_hour", table="sent")
-    spelled = "strftime(time_hour AT TIME ZONE 'UTC', '%Y-%m-%dT%H:%M:%SZ')"
-    found_rows = query.format(columns=columns, time=spelled, table="found")
+    """Whether both hold the same flights, each as often, in every column that was sent."""
+    columns = ", ".join(sent.column_names)
+    both = ("sent", "found"), ("found", "sent")
+    query = "((SELECT {columns} FROM {one}) EXCEPT ALL (SELECT {columns} FROM {other}))"
+    different = " UNION ALL ".join(query.format(columns=columns, one=one, other=other) for one, other in both)
     with duckdb.connect() as connection:
         connection.register("sent", sent)
         connection.register("found", found)
-        both_ways = f"(({sent_rows}) EXCEPT ALL ({found_rows})) UNION ALL (({found_rows}) EXCEPT ALL ({sent_rows}))"
-        [(different,)] = connection.execute(f"SELECT count(*) FROM ({both_ways})").fetchall()  # noqa: S608
-    return bool(different == 0)
+        return connection.execute(f"SELECT count(*) FROM ({different})").fetchall() == [(0,)]  # noqa: S608
+
+
+def _times_as_sent(flights: pa.Table) -> pa.Table:
+    """The table with its times spelled as in the JSON."""
+    seconds = pc.cast(flights["time_hour"], pa.timestamp("s", "UTC"))
+    index = flights.schema.get_field_index("time_hour")
+    return flights.set_column(index, "time_hour", pc.strftime(seconds, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _print_partitions(console: Console, partitions: Iterable[tuple[int, ...]], produced: Produced) -> None:
@@ -89,23 +94,21 @@ def _print_partitions(console: Console, partitions: Iterable[tuple[int, ...]], p
 
 def _print_history(console: Console, table: deltalake.DeltaTable, app_id: str) -> None:
     history = table.history()
-    rows = []
-    for entry in history[:COMMITS_SHOWN]:
-        metrics = entry.get("operationMetrics") or {}
-        rows.append(
-            (entry["version"], entry["operation"], metrics.get("numOutputRows", ""), _spans(entry.get("userMetadata")))
-        )
+    rows = [_commit(entry) for entry in history[:COMMITS_SHOWN]]
     shown = f"The newest {len(rows)} of {len(history)} commits" if len(history) > len(rows) else "The history"
-    _print(console, shown, ["version", "operation", "rows", "spans: partition start-end"], rows)
+    _print(console, shown, ["version", "operation", "records", "spans: partition start-end"], rows)
     offsets = [(f"{app_id}-{number}", table.transaction_version(f"{app_id}-{number}")) for number in range(4)]
     _print(console, "The log's txn actions", ["app id", "version (the last offset loaded)"], offsets)
 
 
-def _spans(metadata: str | None) -> str:
-    """The commit's spans, as the loader wrote them into its user metadata."""
-    found = CommitMetadata.from_json(metadata) if metadata else None
-    spans = sorted(found.spans.items()) if found else ()
-    return ", ".join(f"{source.partition}: {span.start}-{span.end}" for source, span in spans)
+def _commit(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A line of the history, with the spans that the loader wrote into the commit's user metadata."""
+    metadata = CommitMetadata.from_json(entry.get("userMetadata") or "")
+    if metadata is None:
+        return entry["version"], entry["operation"], "", ""
+    spans = sorted(metadata.spans.items())
+    shown = ", ".join(f"{source.partition}: {span.start}-{span.end}" for source, span in spans)
+    return entry["version"], entry["operation"], sum(span.end - span.start for _, span in spans), shown
 
 
 def _print(console: Console, title: str, names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> None:
