@@ -86,7 +86,9 @@ class ExpressionChecker:
         ((answer,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()
         parsed = json.loads(answer)
         if parsed["error"]:
-            raise refused(name, text, str(parsed.get("error_message", "it cannot be parsed")), _SYNTAX)
+            problem = str(parsed.get("error_message", "it cannot be parsed"))
+            several = "Only SELECT" in problem  # a second statement, of another kind
+            raise refused(name, text, "it is more than one expression" if several else problem, _SYNTAX)
         statements = parsed["statements"]
         query = statements[0]["node"]
         clauses = ("modifiers", "where_clause", "group_expressions", "having", "qualify", "sample")

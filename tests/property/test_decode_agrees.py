@@ -1,0 +1,353 @@
+"""The bulk decoder ends every message as the strict decoder does: the same row, or the same refusal."""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.schema import ArrayType, DataType, DecimalType, MapType, Primitive, StructType, parse_ddl, to_arrow_schema
+from stage_writer.core.decode import Decoder, Reject
+from stage_writer.core.rejects import Refusal
+from stage_writer.core.strict import StrictDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLAIN = parse_ddl(
+    "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), w DECIMAL(38,10), x DECIMAL(38,0), t STRING, "
+    "y BINARY, o BOOLEAN, a DATE, z TIMESTAMP, n TIMESTAMP_NTZ, `odd \"'/~name` INT"
+)
+NESTED = parse_ddl(
+    "p STRUCT<q: STRUCT<i: INT, t: STRING NOT NULL>, y: BINARY>, v ARRAY<INT>, vv ARRAY<ARRAY<TIMESTAMP>>, "
+    "vs ARRAY<STRUCT<m: DECIMAL(5,2), d: DATE NOT NULL>>, r STRING NOT NULL"
+)
+MAPS = parse_ddl(
+    "g MAP<STRING, INT>, i INT, h STRUCT<k: MAP<STRING, ARRAY<STRUCT<d: DATE>>>>, vm ARRAY<MAP<STRING, DECIMAL(5,2)>>"
+)
+EXACT = Context(prec=40)
+SCHEMAS = (PLAIN, NESTED, MAPS)
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.integers(-300, 300).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.sampled_from(
+        [
+            "1.0",
+            "1e2",
+            "-0",
+            "-0.0",
+            "0e999999999999",
+            "1E400",
+            "-1e400",
+            "1e-400",
+            "1e99999999999999999999",
+            "1e-99999999999999999999",
+            "3.4028235e38",
+            "3.4028235677973366e38",
+            "3.4028236e38",
+            "1.7976931348623157e308",
+            "1.7976931348623159e308",
+            "127",
+            "128",
+            "-128",
+            "-129",
+            "32768",
+            "2147483648",
+            "-2147483649",
+            "9223372036854775807",
+            "9223372036854775808",
+            "-9223372036854775808",
+            "-9223372036854775809",
+            "999.99",
+            "1000",
+            "-999.99",
+            "-1000",
+            "1.500",
+            "1.005",
+            "1e-2",
+            "1e-3",
+            "123456789012345678901234567890",
+            "0.00000000000000000000000000000",
+            "99999999999999999999999999999999999999",
+            "100000000000000000000000000000000000000",
+            "1e37",
+            "1e38",
+            "0.1e1",
+            "170141183460469231731687303715884105727",
+            "340282366920938463463374607431768211456",
+            "9999999999999999999999999999e10",
+        ]
+    ),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,45})(\.[0-9]{1,45})?([eE][+-]?[0-9]{1,4})?", fullmatch=True),
+)
+NOT_JSON = st.sampled_from(
+    ["NaN", "-NaN", "nan", "Infinity", "-Infinity", "Inf", "-Inf", "01", "+1", ".5", "1.", "'x'", "", "tru", "0x1"]
+)
+TIMES = st.one_of(
+    st.datetimes().map(str),
+    st.datetimes(timezones=st.timezones()).map(lambda moment: moment.isoformat()),
+    st.dates().map(str),
+    st.from_regex(
+        r"[0-9]{4}-(0[0-9]|1[0-3])-([0-2][0-9]|3[0-2])([Tt ]([01][0-9]|2[0-4]):[0-6][0-9]:[0-6][0-9]"
+        r"(\.[0-9]{0,7}0{0,3})?([Zz]|[+-]([01][0-9]|2[0-4]):?[0-6][0-9])?)?",
+        fullmatch=True,
+    ),
+    st.sampled_from(
+        [
+            "2020-02-29",
+            "2021-02-29",
+            "1900-02-29",
+            "2000-02-29",
+            "0000-01-01",
+            "0001-01-01",
+            "9999-12-31",
+            "2021-00-10",
+            "0001-01-01T00:00:00+00:01",
+            "9999-12-31T23:59:59-00:01",
+            "2021-01-01T24:00:00Z",
+            "2021-01-01T00:00:60Z",
+            "2021-01-01T00:00:00.1234567Z",
+            "2021-01-01T00:00:00.123456000Z",
+            "2021-01-01T00:00:00.0000000000Z",
+            "2021-01-01T00:00:00.Z",
+            "2021-01-01T00:00Z",
+            "2021-01-01 00:00:00 UTC",
+            "٢٠٢١-01-01",
+            "2021-01-01\n",
+            "2021-01-01T00:00:00+0530",
+            "2021-01-01T00:00:00+05:30 ",
+            "2021-01-01T00:00:00+05",
+            "2021-01-01T00:00:00z",
+        ]
+    ),
+)
+TEXTS = st.one_of(
+    st.text(max_size=6),
+    TIMES,
+    st.binary(max_size=8).map(lambda data: base64.b64encode(data).decode()),
+    st.sampled_from(
+        [
+            "aGk=",
+            "aGk",
+            "aGl=",
+            "aG==",
+            "aH==",
+            "a===",
+            "====",
+            "aG=k",
+            "aGk=aGk=",
+            "aG-_",
+            "aGkh\n",
+            "NaN",
+            ": NaN,",
+            "[Infinity]",
+        ]
+    ),
+    NUMBERS,
+    st.from_regex(r"[ +-]?[0-9]{0,4}\.?[0-9]{0,4}([eE][+-]?[0-9]{0,3})? ?", fullmatch=True),
+).map(json.dumps)
+ESCAPES = st.sampled_from(
+    [
+        r'"\ud800"',
+        r'"\udc00"',
+        r'"\ud83d\ude00"',
+        r'"\u0000"',
+        r'"\ud800\ud800"',
+        r'"\\ud800"',
+        '"\t"',
+        '"\x00"',
+        r'"\x"',
+        '"é\u2028"',
+    ]
+)
+SPACES = st.sampled_from(["", "", "", " ", "\n", "\r\n", "\t", "\n\n  "])
+OTHERS = st.one_of(
+    st.sampled_from(
+        [
+            "null",
+            "true",
+            "false",
+            "[]",
+            "{}",
+            "[null]",
+            '{"": null}',
+            "[1]",
+            '{"a":1,"a":2}',
+            "[" * 40 + "]" * 40,
+            "[1,]",
+            '{"a":1,}',
+        ]
+    ),
+    NUMBERS,
+    TEXTS,
+    ESCAPES,
+    NOT_JSON,
+)
+
+
+RIGHT: dict[Primitive, st.SearchStrategy[str]] = {
+    Primitive.BYTE: st.integers(-128, 127).map(str),
+    Primitive.SHORT: st.integers(-(2**15), 2**15 - 1).map(str),
+    Primitive.INTEGER: st.integers(-(2**31), 2**31 - 1).map(str),
+    Primitive.LONG: st.integers(-(2**63), 2**63 - 1).map(str),
+    Primitive.FLOAT: st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+    Primitive.DOUBLE: st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    Primitive.STRING: st.text(max_size=6).map(json.dumps)
+    | st.text(max_size=6).map(lambda t: json.dumps(t, ensure_ascii=False)),
+    Primitive.BINARY: st.binary(max_size=9).map(lambda data: json.dumps(base64.b64encode(data).decode())),
+    Primitive.BOOLEAN: st.sampled_from(["true", "false"]),
+    Primitive.DATE: st.dates().map(lambda day: f'"{day}"'),
+    Primitive.TIMESTAMP: st.datetimes(timezones=st.timezones()).map(lambda moment: f'"{moment.isoformat()[:32]}"'),
+    Primitive.TIMESTAMP_NTZ: st.datetimes().map(lambda moment: f'"{moment}"'),
+}
+WRONG: dict[Primitive, st.SearchStrategy[str]] = {
+    Primitive.STRING: ESCAPES,
+    Primitive.DATE: TIMES.map(json.dumps),
+    Primitive.TIMESTAMP: TIMES.map(json.dumps),
+    Primitive.TIMESTAMP_NTZ: TIMES.map(json.dumps),
+    Primitive.BINARY: TEXTS,
+}
+
+
+@st.composite
+def written(draw: st.DrawFn, data_type: DataType) -> str:  # noqa: PLR0911 - one for each kind of type
+    """A text for a value of the type: mostly right, sometimes null, on the edge, or of any other kind."""
+    whim = draw(st.integers(0, 49))
+    if whim == 0:
+        return draw(OTHERS)
+    if whim <= 3:
+        return "null"
+    match data_type:
+        case StructType():
+            return draw(objects(data_type))
+        case ArrayType(element):
+            return f"[{','.join(draw(st.lists(written(element), max_size=3)))}]"
+        case MapType(_, value):
+            names = st.sampled_from(["", "a", "b", "a\x00", "é"])
+            pairs = list(draw(st.dictionaries(names, written(value), max_size=3)).items())
+            pairs += [("a", "null")] if whim == 4 else []
+            return f"{{{','.join(f'{json.dumps(name)}:{item}' for name, item in pairs)}}}"
+        case DecimalType(precision, scale):
+            least = -(10**precision) + 1
+            exact = st.integers(least, -least).map(lambda digits: f"{Decimal(digits).scaleb(-scale, EXACT):f}")
+            return draw(NUMBERS | NUMBERS.map(json.dumps) if whim == 5 else exact | exact.map(json.dumps))
+        case Primitive():
+            return draw(WRONG.get(data_type, NUMBERS) if whim == 5 else RIGHT[data_type])
+
+
+@st.composite
+def objects(draw: st.DrawFn, columns: StructType) -> str:
+    """A JSON object near the schema: any of its fields, at times twice, beside fields of no meaning."""
+    chosen = st.lists(st.sampled_from(columns.fields), max_size=8, unique_by=lambda field: field.name)
+    fields = [field for field in columns if not field.nullable and draw(st.integers(0, 29))]
+    fields += [field for field in draw(chosen) if field not in fields]
+    if fields and draw(st.integers(0, 39)) == 0:
+        fields.append(draw(st.sampled_from(columns.fields)))
+    parts = [f"{draw(SPACES)}{_name(draw, field.name)}{draw(SPACES)}:{draw(written(field.type))}" for field in fields]
+    if draw(st.integers(0, 9)) == 0:
+        parts.append(f"{json.dumps(draw(st.text(max_size=3)))}:{draw(OTHERS)}")
+    return f"{{{','.join(parts)}{draw(SPACES)}}}"
+
+
+def _name(draw: st.DrawFn, name: str) -> str:
+    if draw(st.integers(0, 9)) == 0:
+        return '"' + "".join(f"\\u{ord(sign):04x}" for sign in name) + '"'
+    return json.dumps(name)
+
+
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            '{"i":1',
+            ',"t":"x"}',
+            '{"i":1},"z":2',
+            "{",
+            "}",
+            "{}",
+            "\n",
+            '{"i":1}',
+            '{"i":2}\n{"i":3}',
+            '"',
+            "\\",
+            ",",
+            "[",
+            "]",
+            "\ufeff",
+            "\x00",
+            "null",
+            "1",
+        ]
+    ),
+    max_size=4,
+).map("".join)
+
+
+def messages(columns: StructType) -> st.SearchStrategy[bytes | None]:
+    near = st.tuples(SPACES, objects(columns), SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
+    far = st.one_of(FRAGMENTS.map(str.encode), st.binary(max_size=12), st.none())
+    return st.integers(0, 19).flatmap(lambda whim: near if whim else far)
+
+
+def batches(columns: StructType) -> st.SearchStrategy[list[bytes | None]]:
+    return st.lists(messages(columns), max_size=12)
+
+
+DECODERS = {id(columns): (Decoder(columns, block_bytes=400), StrictDecoder(columns)) for columns in SCHEMAS}
+
+
+def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
+    bulk, strict = DECODERS[id(columns)]
+    rows, index, rejects = [], [], []
+    for place, message in enumerate(batch):
+        if message is None:
+            continue
+        outcome = strict.decode(message)
+        if isinstance(outcome, Refusal):
+            rejects.append(Reject(place, outcome.error_class, outcome.error))
+        else:
+            rows.append(outcome)
+            index.append(place)
+    decoded = bulk.decode(batch)
+    assert decoded.row_index.tolist() == index
+    assert decoded.rejects == tuple(rejects)
+    assert decoded.tombstones.tolist() == [place for place, message in enumerate(batch) if message is None]
+    schema = to_arrow_schema(columns)
+    wanted = pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))])
+    decoded.rows.validate(full=True)
+    assert decoded.rows.schema.equals(schema)
+    assert repr(decoded.rows.to_pylist()) == repr(wanted.to_pylist())  # unlike equality, tells -0.0 from 0.0
+
+
+@given(batches(PLAIN))
+@example([b'{"i":1', b',"t":"x"}'])
+@example([b'{"i":1},"z":2', b'{"i":3}'])
+@example([b'{"i":1}{"i":2}', b"", b'{"i":3}'])
+@example([b'{\n"i":1\r\n}', b'{"i":3}'])
+@example([b'{"u":NaN}', b'{"u":[Infinity]}', b'{"u":-Inf }', b'{"u":"NaN","t":": NaN,"}'])
+@example([b'{"u":"\\ud800"}', b'{"\\ud800":1}'])
+def test_plain_columns(batch: list[bytes | None]) -> None:
+    check(PLAIN, batch)
+
+
+@given(batches(NESTED))
+@example([b'{"r":"","p":null}', b'{"r":"","p":{}}', b'{"r":"","p":{"q":null}}', b'{"r":"","p":{"q":{}}}', b"{}"])
+@example([b'{"r":"","v":null}', b'{"r":"","v":[null,1]}', b'{"r":"","v":[]}', b'{"r":"","vv":[null,[null],[]]}'])
+def test_nested_columns(batch: list[bytes | None]) -> None:
+    check(NESTED, batch)
+
+
+@given(batches(MAPS))
+def test_columns_with_maps(batch: list[bytes | None]) -> None:
+    check(MAPS, batch)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=5))
+def test_any_bytes(batch: list[bytes]) -> None:
+    check(PLAIN, batch)

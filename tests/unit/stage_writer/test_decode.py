@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from common.errors import SchemaError
+from common.schema import CHAR_VARCHAR_KEY, Field, Primitive, StructType, parse_ddl, to_arrow_schema
+from stage_writer.core.decode import Decoder
+from stage_writer.core.rejects import ErrorClass, Refusal
+from stage_writer.core.strict import StrictDecoder
+
+EVERYTHING = parse_ddl(
+    "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), t STRING, y BINARY, o BOOLEAN, a DATE, "
+    "z TIMESTAMP, n TIMESTAMP_NTZ, v ARRAY<STRUCT<q: INT NOT NULL>>, g MAP<STRING, INT>, p STRUCT<q: STRING>"
+)
+REQUIRED = parse_ddl("i INT NOT NULL, p STRUCT<q: INT NOT NULL>")
+
+
+def test_every_type_is_read_exactly() -> None:
+    message = rb"""{
+        "b": -128, "s": 32767, "i": -2147483648, "l": 9223372036854775807, "f": 0.1, "d": -1e-7, "m": "-1.50",
+        "t": "\u0000\ud83d\ude00", "y": "/+8=", "o": true, "a": "2024-02-29",
+        "z": "2020-01-01T05:30:00.123456000+05:30", "n": "2020-01-01 00:00:00.5",
+        "v": [{"q": 1, "more": {}}, null], "g": {"": 1, "x": null}, "p": {"r": 1}, "unknown": [{"a": null}]}"""
+    decoded = Decoder(EVERYTHING).decode([message])
+    assert decoded.rejects == ()
+    assert decoded.rows.schema.equals(to_arrow_schema(EVERYTHING))
+    assert decoded.rows.to_pylist() == [
+        {
+            "b": -128,
+            "s": 32767,
+            "i": -(2**31),
+            "l": 2**63 - 1,
+            "f": 0.10000000149011612,
+            "d": -1e-7,
+            "m": Decimal("-1.50"),
+            "t": "\x00😀",
+            "y": b"\xff\xef",
+            "o": True,
+            "a": dt.date(2024, 2, 29),
+            "z": dt.datetime(2020, 1, 1, 0, 0, 0, 123456, dt.UTC),
+            "n": dt.datetime(2020, 1, 1, 0, 0, 0, 500000),  # noqa: DTZ001 - it has no zone
+            "v": [{"q": 1}, None],
+            "g": [("", 1), ("x", None)],
+            "p": {"q": None},
+        }
+    ]
+
+
+REFUSED: list[tuple[bytes, ErrorClass, str]] = [
+    (b"", ErrorClass.EMPTY, "empty"),
+    (b" \n", ErrorClass.EMPTY, "empty"),
+    (b'{"t":"\xff"}', ErrorClass.INVALID_UTF8, "byte 6"),
+    (b'{"t":"\xed\xa0\x80"}', ErrorClass.INVALID_UTF8, "byte 6"),
+    (b'{"i":1', ErrorClass.INVALID_JSON, "character"),
+    (b'{"i":1,}', ErrorClass.INVALID_JSON, "character"),
+    (b'{"i":1}{"i":2}', ErrorClass.INVALID_JSON, "second document"),
+    (b'{"i":1}\n{"i":2}', ErrorClass.INVALID_JSON, "second document"),
+    (b'{"i":1},"z":2', ErrorClass.INVALID_JSON, "second document"),
+    (b'{"u":NaN}', ErrorClass.INVALID_JSON, "NaN"),
+    (b'{"u":-Infinity}', ErrorClass.INVALID_JSON, "Infinity"),
+    (b'{"u":"\\ud800"}', ErrorClass.INVALID_JSON, "surrogate"),
+    (b'{"t":"a\tb"}', ErrorClass.INVALID_JSON, "control character"),
+    (b"\xef\xbb\xbf{}", ErrorClass.INVALID_JSON, "character 0"),
+    (b"{}\x00", ErrorClass.INVALID_JSON, "second document"),
+    (b"1", ErrorClass.NOT_AN_OBJECT, "the number 1"),
+    (b"[{}]", ErrorClass.NOT_AN_OBJECT, "an array"),
+    (b"null", ErrorClass.NOT_AN_OBJECT, "null"),
+    (b'{"i":1,"i":1}', ErrorClass.DUPLICATE_FIELD, "i: "),
+    (b'{"i":1,"\\u0069":null}', ErrorClass.DUPLICATE_FIELD, "i: "),
+    (b'{"v":[{"q":1,"q":1}]}', ErrorClass.DUPLICATE_FIELD, "v[0].q"),
+    (b'{"g":{"x":1,"x":1}}', ErrorClass.DUPLICATE_FIELD, 'g["x"]'),
+    (b'{"v":[{}]}', ErrorClass.MISSING_FIELD, "v[0].q"),
+    (b'{"i":"7"}', ErrorClass.WRONG_TYPE, 'the string "7" where INT is declared'),
+    (b'{"t":7}', ErrorClass.WRONG_TYPE, "the number 7 where STRING is declared"),
+    (b'{"o":1}', ErrorClass.WRONG_TYPE, "BOOLEAN"),
+    (b'{"v":{}}', ErrorClass.WRONG_TYPE, "an object where ARRAY"),
+    (b'{"p":[]}', ErrorClass.WRONG_TYPE, "an array where STRUCT"),
+    (b'{"i":true}', ErrorClass.WRONG_TYPE, "true"),
+    (b'{"z":1600000000}', ErrorClass.WRONG_TYPE, "TIMESTAMP"),
+    (b'{"i":1.5}', ErrorClass.NOT_EXACT, "1.5"),
+    (b'{"i":1.0}', ErrorClass.NOT_EXACT, "1.0"),
+    (b'{"l":1e2}', ErrorClass.NOT_EXACT, "1e2"),
+    (b'{"m":1.555}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
+    (b'{"m":1e-87}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
+    (b'{"m":"\\u0031e-87"}', ErrorClass.NOT_EXACT, "DECIMAL(5,2)"),
+    (b'{"z":"2020-01-01T00:00:00.1234567Z"}', ErrorClass.NOT_EXACT, "microseconds"),
+    (b'{"b":128}', ErrorClass.OUT_OF_RANGE, "TINYINT"),
+    (b'{"l":9223372036854775808}', ErrorClass.OUT_OF_RANGE, "BIGINT"),
+    (b'{"d":1e400}', ErrorClass.OUT_OF_RANGE, "DOUBLE"),
+    (b'{"f":3.5e38}', ErrorClass.OUT_OF_RANGE, "FLOAT"),
+    (b'{"m":1000}', ErrorClass.OUT_OF_RANGE, "DECIMAL(5,2)"),
+    (b'{"z":"0001-01-01T00:00:00+01:00"}', ErrorClass.OUT_OF_RANGE, "0001 to 9999"),
+    (b'{"a":"2021-02-29"}', ErrorClass.MALFORMED, "2021-02-29"),
+    (b'{"a":"2021-2-9"}', ErrorClass.MALFORMED, "YYYY-MM-DD"),
+    (b'{"z":"2021-01-01"}', ErrorClass.MALFORMED, "TIMESTAMP"),
+    (b'{"n":"2021-01-01T00:00:00Z"}', ErrorClass.MALFORMED, "zone"),
+    (b'{"y":"/+8"}', ErrorClass.MALFORMED, "base64"),
+    (b'{"m":"NaN"}', ErrorClass.MALFORMED, "plain number"),
+]
+
+
+@pytest.mark.parametrize(("message", "error_class", "told"), REFUSED)
+def test_what_would_not_be_exact_is_refused_with_its_reason(message: bytes, error_class: ErrorClass, told: str) -> None:
+    outcome = StrictDecoder(EVERYTHING).decode(message)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error_class is error_class
+    assert told in outcome.error
+
+
+def test_every_class_of_a_message_s_own_is_seen_above() -> None:
+    assert {error_class for _, error_class, _ in REFUSED} == set(ErrorClass) - {ErrorClass.EXPRESSION_FAILED}
+
+
+def test_bad_messages_cost_no_neighbour() -> None:
+    batch: list[bytes | None] = []
+    for message, _, _ in REFUSED:
+        batch += [b'{"i":1,"m":1.5}', message, None]
+    decoded = Decoder(EVERYTHING).decode(batch)
+    assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [
+        (place * 3 + 1, error_class) for place, (_, error_class, _) in enumerate(REFUSED)
+    ]
+    assert decoded.row_index.tolist() == list(range(0, len(batch), 3))
+    assert decoded.rows["i"].to_pylist() == [1] * len(REFUSED)
+    assert decoded.tombstones.tolist() == list(range(2, len(batch), 3))
+
+
+def test_a_required_field_is_missed_only_where_its_parent_is() -> None:
+    decoded = Decoder(REQUIRED).decode(
+        [b'{"i":1}', b'{"i":1,"p":null}', b'{"i":1,"p":{}}', b'{"p":{"q":1}}', b'{"i":1,"p":{"q":2}}']
+    )
+    assert decoded.row_index.tolist() == [0, 1, 4]
+    assert [(reject.index, reject.error_class, reject.error.split(":")[0]) for reject in decoded.rejects] == [
+        (2, ErrorClass.MISSING_FIELD, "p.q"),
+        (3, ErrorClass.MISSING_FIELD, "i"),
+    ]
+    decoded.rows.validate(full=True)
+
+
+def test_a_pretty_printed_message_is_as_good_as_any() -> None:
+    document = {"i": 1, "v": [{"q": 2}], "t": "a\nb"}
+    batch = [json.dumps(document, indent=4).replace("\n", end).encode() for end in ("\n", "\r\n", "\r")]
+    batch.append(b"\n\t " + batch[0] + b"\n")
+    decoded = Decoder(EVERYTHING).decode(batch)
+    assert decoded.row_index.tolist() == [0, 1, 2, 3]
+    assert decoded.rows.select(["i", "v", "t"]).to_pylist() == [document] * 4
+
+
+def test_messages_larger_than_a_block_and_many_blocks() -> None:
+    texts = ["x" * (10**size) for size in (0, 6, 2, 7, 1)]
+    decoded = Decoder(EVERYTHING, block_bytes=1 << 16).decode([json.dumps({"t": text}).encode() for text in texts])
+    assert decoded.rows["t"].to_pylist() == texts
+
+
+def test_depth_is_no_limit() -> None:
+    deep = b'{"i":1,"u":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    broken = b'{"i":1,"u":' + b"[" * 100_000 + b"}"
+    decoded = Decoder(EVERYTHING).decode([deep, broken, deep.replace(b"1", b'"x"')])
+    assert decoded.row_index.tolist() == [0]
+    assert [reject.error_class for reject in decoded.rejects] == [ErrorClass.INVALID_JSON, ErrorClass.WRONG_TYPE]
+
+
+def test_slices_and_large_binaries_are_read() -> None:
+    values = [b'{"i":0}', b'{"i":1}', None, b'{"i":3}', b"bad", b'{"i":5}']
+    for array in (pa.array(values, pa.binary()), pa.array(values, pa.large_binary())):
+        decoded = Decoder(REQUIRED).decode(array.slice(1, 4))
+        assert decoded.rows["i"].to_pylist() == [1, 3]
+        assert decoded.row_index.tolist() == [0, 2]
+        assert decoded.tombstones.tolist() == [1]
+        assert [reject.index for reject in decoded.rejects] == [3]
+
+
+def test_nothing_comes_of_nothing() -> None:
+    decoded = Decoder(EVERYTHING).decode([])
+    assert decoded.rows.num_rows == 0
+    assert decoded.rows.schema.equals(to_arrow_schema(EVERYTHING))
+    assert Decoder(EVERYTHING).decode([None]).tombstones.tolist() == [0]
+
+
+def test_a_long_value_is_shortened_in_its_error() -> None:
+    (reject,) = Decoder(EVERYTHING).decode([b'{"i":"' + b"x" * 100_000 + b'"}']).rejects
+    assert len(reject.error) < 300
+    assert "(100000 characters)" in reject.error
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (parse_ddl("v VARIANT"), "`v`"),
+        (parse_ddl("a ARRAY<MAP<INT, STRING>>"), "`a[]`"),
+        (parse_ddl("a STRUCT<b: STRUCT<>>"), "STRUCT without fields"),
+        (
+            StructType((Field("c", Primitive.STRING, metadata_json=f'{{"{CHAR_VARCHAR_KEY}":"varchar(5)"}}'),)),
+            "VARCHAR",
+        ),
+    ],
+)
+def test_columns_that_no_json_can_fill_are_refused(columns: StructType, told: str) -> None:
+    with pytest.raises(SchemaError) as raised:
+        Decoder(columns)
+    assert told in raised.value.problem
+    assert raised.value.remedy
