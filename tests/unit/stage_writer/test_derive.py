@@ -81,7 +81,7 @@ def test_kafka_gives_what_it_knows_of_the_record() -> None:
         {"place": "orders/3/100", "stamp": moment, "day": moment.date(), "key": b"k", "key_text": "k", "header": "2"},
         {
             "place": "orders/3/102",
-            "moment": moment,
+            "stamp": moment,
             "day": moment.date(),
             "key": b"\xff",
             "key_text": None,
