@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import deltalake
 import duckdb
 import pytest
+from py4j.protocol import Py4JError
 
 from common.delta_log import read_table_state
 from common.ports import SystemClock
@@ -307,6 +308,41 @@ def test_a_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables
     with pytest.raises(Exception, match="ConcurrentTransactionException"):
         slow.commit(tables._actions(commit), tables._operation(commit, 1))
     assert isinstance(tables.commit(commit), AlreadyLoaded)
+
+
+class Forgetful:
+    """A transaction, or the log that starts it, whose commit is written and then seems to fail."""
+
+    def __init__(self, real: Java, *, writes: bool) -> None:
+        self._real, self._writes = real, writes
+
+    def __getattr__(self, name: str) -> Java:
+        return getattr(self._real, name)
+
+    def startTransaction(self) -> Forgetful:  # noqa: N802 - Java's name
+        return Forgetful(self._real.startTransaction(), writes=self._writes)
+
+    def commit(self, actions: Java, operation: Java) -> int:
+        if self._writes:
+            self._real.commit(actions, operation)
+        msg = "connection reset by peer"
+        raise Py4JError(msg)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up(
+    staging: Staging, spark: SparkSession, tables: SparkDeltaTables, *, writes: bool
+) -> None:
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20)
+    forgetful = SparkDeltaTables(spark, SystemClock())
+    forgetful._log = lambda url: Forgetful(tables._log(url), writes=writes)  # type: ignore[method-assign]
+    (report,) = loader_for(staging, forgetful).run_pass()
+    assert (report.commits, report.failure is None) == ((1, True) if writes else (0, False))
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.commits == (0 if writes else 1)
+    assert offsets(spark, staging.table) == list(range(20))
 
 
 def test_a_changed_table_is_a_conflict_and_then_loaded(

@@ -1,0 +1,113 @@
+"""What the loader relies on in a Delta table, over the fake and over Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.markers import StagedFile
+from common.ports import SystemClock
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, Committed, Conflicted, TableCommit, Target
+from delta_loader.core.plan import TableShape
+from tests.fakes.delta_tables import MemoryDeltaTables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from delta_loader.ports import DeltaTables
+
+SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+SHAPE = TableShape(SCHEMA, ())
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+
+
+@pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.spark)])
+def tables(request: pytest.FixtureRequest) -> DeltaTables:
+    if request.param == "memory":
+        return MemoryDeltaTables()
+    from delta_loader.shell.delta import SparkDeltaTables
+
+    return SparkDeltaTables(request.getfixturevalue("spark"), SystemClock())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def target(tables: DeltaTables, url: str) -> Target:
+    state = tables.state(url)
+    assert state is not None
+    return Target(url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions)
+
+
+def commit_to(to: Target, *, app_id: str = "a-0", last: int = 9, files: int = 1) -> TableCommit:
+    staged = tuple(StagedFile(f"f{last}-{index}.parquet", {}, 10, 1, '{"numRecords":1}') for index in range(files))
+    return TableCommit(
+        target=to,
+        app_id="a",
+        files=staged,
+        expected={app_id: to.transactions.get(app_id)},
+        advances={app_id: last},
+        metadata=CommitMetadata(f"c{last}", "a", {SOURCE: Span(Position(0), Position(last + 1))}, None),
+    )
+
+
+def test_a_table_that_is_not_there_has_no_state(tables: DeltaTables, url: str) -> None:
+    assert tables.state(url) is None
+
+
+def test_a_table_is_made_once_and_with_nullable_columns(tables: DeltaTables, url: str) -> None:
+    tables.create(url, TableShape(SCHEMA.replace("true", "false"), ()))
+    first = tables.state(url)
+    assert first is not None
+    assert (first.schema, first.partition_by, first.transactions) == (SCHEMA, (), {})
+    tables.create(url, TableShape(SCHEMA.replace("id", "other"), ()))
+    assert tables.state(url) == first
+
+
+def test_a_commit_moves_its_txn_actions_and_no_others(tables: DeltaTables, url: str) -> None:
+    tables.create(url, SHAPE)
+    assert isinstance(tables.commit(commit_to(target(tables, url))), Committed)
+    assert isinstance(tables.commit(commit_to(target(tables, url), app_id="a-1", last=4)), Committed)
+    state = tables.state(url)
+    assert state is not None
+    assert state.transactions == {"a-0": 9, "a-1": 4}
+
+
+def test_a_commit_without_files_moves_its_txn_action(tables: DeltaTables, url: str) -> None:
+    tables.create(url, SHAPE)
+    assert isinstance(tables.commit(commit_to(target(tables, url), files=0)), Committed)
+    assert target(tables, url).transactions == {"a-0": 9}
+
+
+def test_the_same_commit_twice_is_loaded_once(tables: DeltaTables, url: str) -> None:
+    tables.create(url, SHAPE)
+    commit = commit_to(target(tables, url))
+    first = tables.commit(commit)
+    assert isinstance(first, Committed)
+    again = tables.commit(commit)
+    assert isinstance(again, AlreadyLoaded)
+    state = tables.state(url)
+    assert state is not None
+    assert state.version == again.version == first.version
+
+
+def test_a_commit_from_a_stale_plan_is_a_conflict(tables: DeltaTables, url: str) -> None:
+    tables.create(url, SHAPE)
+    stale = target(tables, url)
+    tables.commit(commit_to(stale, last=4))
+    assert isinstance(tables.commit(commit_to(stale, last=9)), Conflicted)
+    assert target(tables, url).transactions == {"a-0": 4}
+
+
+def test_a_commit_to_another_table_under_the_same_url_is_a_conflict(tables: DeltaTables, url: str) -> None:
+    tables.create(url, SHAPE)
+    now = target(tables, url)
+    assert isinstance(tables.commit(commit_to(replace(now, table_id="another"))), Conflicted)
+    other = TableShape(SCHEMA.replace("id", "other"), ())
+    assert isinstance(tables.commit(commit_to(replace(now, shape=other))), Conflicted)
+    assert target(tables, url).transactions == {}

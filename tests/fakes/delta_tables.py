@@ -1,0 +1,76 @@
+"""Delta tables in memory: the port's contract without a JVM. The contract suite runs over this and over Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.delta_log import TableState
+from common.schema.spark_json import schema_from_json, schema_to_json
+from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
+from delta_loader.core.fit import nullable_columns
+
+if TYPE_CHECKING:
+    from delta_loader.core.plan import TableShape
+
+
+@dataclass
+class MemoryTable:
+    """One table: its shape, and what was committed to it."""
+
+    table_id: str
+    schema: str
+    partition_by: tuple[str, ...]
+    commits: list[TableCommit] = field(default_factory=list)
+    transactions: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """Every file that was added, as often as it was added."""
+        return [file.path for commit in self.commits for file in commit.files]
+
+
+class MemoryDeltaTables:
+    """`delta_loader.ports.DeltaTables` in a dictionary."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, MemoryTable] = {}
+        self._made = 0
+
+    def state(self, url: str) -> TableState | None:
+        table = self.tables.get(url)
+        if table is None:
+            return None
+        return TableState(
+            version=len(table.commits),
+            table_id=table.table_id,
+            schema=table.schema,
+            partition_by=table.partition_by,
+            properties={},
+            reader_version=1,
+            writer_version=2,
+            features=frozenset(),
+            transactions=dict(table.transactions),
+        )
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if url not in self.tables:
+            self._made += 1
+            schema = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
+            self.tables[url] = MemoryTable(f"table-{self._made}", schema, shape.partition_by)
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        table, target = self.tables[commit.target.url], commit.target
+        if (table.table_id, table.schema, table.partition_by) != (
+            target.table_id,
+            target.shape.schema,
+            target.shape.partition_by,
+        ):
+            return Conflicted("the table is another one")
+        if all(table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()):
+            return AlreadyLoaded(len(table.commits))
+        if any(table.transactions.get(app_id) != last for app_id, last in commit.expected.items()):
+            return Conflicted("another loader moved a position")
+        table.commits.append(commit)
+        table.transactions |= commit.advances
+        return Committed(len(table.commits))
