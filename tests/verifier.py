@@ -1,0 +1,224 @@
+"""An independent verifier: re-reads Kafka with a consumer of its own and compares it with the tables, row by row.
+
+It shares no code with the services: records are parsed by the standard library, tables are read by Spark, by delta-rs
+and by DuckDB. What a record should have become is told by its key (`GOOD`, or ``bad:<error class>``), which whoever
+produced it wrote there, and by its value being null.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Protocol
+
+import duckdb
+import fsspec
+from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from devservices.s3 import S3Server
+
+GOOD = b"good"
+BAD = b"bad:"
+Row = dict[str, object]
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A record as Kafka has it."""
+
+    place: Place
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is wrong; all empty when every record is where it should be, once."""
+
+    missing: tuple[Place, ...]
+    twice: tuple[Place, ...]
+    unknown: tuple[Place, ...]
+    different: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.missing or self.twice or self.unknown or self.different)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.missing)} missing {self.missing[:5]}, {len(self.twice)} twice {self.twice[:5]}, "
+            f"{len(self.unknown)} unknown {self.unknown[:5]}, {len(self.different)} different {self.different[:5]}"
+        )
+
+
+def read_kafka(bootstrap_servers: str, topic: str) -> list[Sent]:
+    """Everything that a topic has, committed transactions only."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "verifier",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    sent: list[Sent] = []
+    open_partitions = set(partitions)
+    while open_partitions:
+        message = consumer.poll(30)
+        assert message is not None, "Kafka does not answer"
+        if message.error() is not None:
+            open_partitions.discard(message.partition())
+            continue
+        place = (topic, message.partition(), message.offset())
+        sent.append(Sent(place, message.timestamp()[1], message.key(), message.value()))
+    consumer.close()
+    return sent
+
+
+class Reader(Protocol):
+    """Reads a whole table as rows."""
+
+    def __call__(self, url: str) -> list[Row]:
+        """All rows of the Delta table at ``url``; an empty list when there is no table."""
+
+
+def spark_reader(spark: SparkSession) -> Reader:
+    """Apache Spark with delta-spark."""
+
+    def read(url: str) -> list[Row]:
+        place = url.replace("s3://", "s3a://")
+        frame = spark.read.format("delta").load(place)
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+    return read
+
+
+def delta_rs_reader(server: S3Server | None) -> Reader:
+    """delta-rs, with its own readers of log and Parquet."""
+
+    def read(url: str) -> list[Row]:
+        return list(_delta_rs(url, server).to_pyarrow_table().to_pylist(maps_as_pydicts="strict"))
+
+    return read
+
+
+def duckdb_reader(server: S3Server | None, storage_options: Mapping[str, object]) -> Reader:
+    """DuckDB over the files that the log names; its Delta extension would have to be downloaded."""
+
+    def read(url: str) -> list[Row]:
+        files = _delta_rs(url, server).file_uris()
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        if server is not None:
+            connection.register_filesystem(fsspec.filesystem("s3", **storage_options))
+        options = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true"
+        # The options are a constant of this function.
+        relation = connection.sql(f"SELECT * FROM read_parquet($files, {options})", params={"files": files})  # noqa: S608
+        return list(relation.to_arrow_table().to_pylist(maps_as_pydicts="strict"))
+
+    return read
+
+
+def _delta_rs(url: str, server: S3Server | None) -> DeltaTable:
+    options = {} if server is None else server.environ | {"AWS_ALLOW_HTTP": "true", "AWS_REGION": server.region}
+    return DeltaTable(url, storage_options=options)
+
+
+def verify(
+    sent: Iterable[Sent], rows: Iterable[Row], dead_letters: Iterable[Row], expected: Callable[[Sent], Row]
+) -> Findings:
+    """Compare: each good record a row with the values that ``expected`` says, each bad one a dead letter."""
+    by_place = {record.place: record for record in sent}
+    found: Counter[Place] = Counter()
+    unknown: list[Place] = []
+    different: list[str] = []
+    for row, is_dead in [*((row, False) for row in rows), *((row, True) for row in dead_letters)]:
+        place = _place(row)
+        found[place] += 1
+        record = by_place.get(place)
+        if record is None or record.value is None:
+            unknown.append(place)
+            continue
+        wanted = dead_letter(record) if is_dead else {**expected(record), **kafka_columns(record)}
+        is_bad = record.key is not None and record.key.startswith(BAD)
+        if is_bad is not is_dead:
+            different.append(f"{place}: {record.key!r} is in the wrong table")
+        different += [
+            f"{place}.{name}: {canonical(row.get(name))!r} instead of {value!r}"
+            for name, value in wanted.items()
+            if canonical(row.get(name)) != canonical(value)
+        ]
+    missing = tuple(place for place, record in by_place.items() if record.value is not None and not found[place])
+    twice = tuple(place for place, count in found.items() if count > 1)
+    return Findings(missing, twice, tuple(unknown), tuple(different))
+
+
+def kafka_columns(record: Sent) -> Row:
+    """What every row tells of where it came from."""
+    topic, partition, offset = record.place
+    return {
+        "_kafka_topic": topic,
+        "_kafka_partition": partition,
+        "_kafka_offset": offset,
+        "_kafka_timestamp": datetime.fromtimestamp(record.timestamp_ms / 1000, UTC),
+    }
+
+
+def dead_letter(record: Sent) -> Row:
+    """What a dead letter has, but for the words of its error."""
+    assert record.key is not None
+    return {
+        **kafka_columns(record),
+        "key": record.key,
+        "value": record.value,
+        "error_class": record.key.removeprefix(BAD).decode(),
+    }
+
+
+def canonical(value: object) -> object:
+    """Values as three readers and a producer agree on them: microseconds UTC, plain containers."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).replace(tzinfo=None).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dict):
+        return {str(key): canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [canonical(inner) for inner in value]
+    return value
+
+
+def parse(record: Sent) -> Row:
+    """The record by the standard library, numbers with a fraction as Decimal."""
+    assert record.value is not None
+    row: Row = json.loads(record.value, parse_float=Decimal)
+    return row
+
+
+def decode_base64(value: object) -> bytes | None:
+    """A binary field."""
+    return None if value is None else base64.b64decode(str(value))
+
+
+def _place(row: Row) -> Place:
+    return str(row["_kafka_topic"]), int(str(row["_kafka_partition"])), int(str(row["_kafka_offset"]))
