@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from typing import TYPE_CHECKING, cast
 
@@ -27,13 +28,20 @@ if TYPE_CHECKING:
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 _S3A = "spark.hadoop.fs.s3a."
 _CREDENTIALS = "org.apache.hadoop.fs.s3a."
+_DEFAULT_CHAIN = ",".join(
+    (
+        f"{_CREDENTIALS}TemporaryAWSCredentialsProvider",
+        f"{_CREDENTIALS}SimpleAWSCredentialsProvider",
+        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    )
+)
 # Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine.
 _LOCAL_STATE_PARTITIONS = "4"
 
 
 def build_session(settings: Settings) -> SparkSession:
     """Start Spark. Raises DownloadError or TableError."""
-    options = session_options(settings, ensure_jars(jar_groups(settings)))
+    options = session_options(settings, ensure_jars(jar_groups(settings)), os.environ)
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
@@ -52,8 +60,8 @@ def jar_groups(settings: Settings) -> list[JarGroup]:
     return ["delta", "s3"] if any(url.startswith(_S3_SCHEMES) for url in urls) else ["delta"]
 
 
-def session_options(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
-    """Everything that Spark is told at its start."""
+def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
+    """Everything that Spark is told at its start; ``environ`` is read where fsspec's S3 client reads it."""
     given = {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
     master = given.get("spark.master", "local[*]")
     options = {
@@ -65,7 +73,7 @@ def session_options(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
-        **s3_options(settings.stage.storage_options),
+        **s3_options(settings.stage.storage_options, environ),
     }
     if master.startswith("local"):
         options |= {
@@ -78,12 +86,15 @@ def session_options(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
     return {**options, **given, "spark.jars": ",".join(all_jars)}
 
 
-def s3_options(storage_options: Mapping[str, object]) -> dict[str, str]:
-    """S3A's settings for fsspec's (s3fs) storage options."""
+def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
+    """S3A's settings for fsspec's (s3fs) storage options, and for what its client takes from the environment."""
     client = _mapping(storage_options.get("client_kwargs"))
     config = _mapping(storage_options.get("config_kwargs"))
     endpoint = storage_options.get("endpoint_url") or client.get("endpoint_url")
-    region = client.get("region_name") or config.get("region_name") or ("us-east-1" if endpoint else None)
+    endpoint = endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    region = client.get("region_name") or config.get("region_name")
+    region = region or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    region = region or ("us-east-1" if endpoint else None)
     found = {
         "access.key": storage_options.get("key") or storage_options.get("username"),
         "secret.key": storage_options.get("secret") or storage_options.get("password"),
@@ -101,6 +112,9 @@ def s3_options(storage_options: Mapping[str, object]) -> dict[str, str]:
     elif storage_options.get("profile"):
         options[f"{_S3A}aws.credentials.provider"] = f"{_CREDENTIALS}auth.ProfileAWSCredentialsProvider"
         options[f"{_S3A}auth.profile.name"] = _text(storage_options["profile"])
+    else:
+        # S3A's own chain ends without profiles and web identities, which fsspec's client knows.
+        options[f"{_S3A}aws.credentials.provider"] = _DEFAULT_CHAIN
     # Tables are opened as s3a:// here; this is for what a user's own SQL or a catalog may name.
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
