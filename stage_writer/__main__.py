@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +23,7 @@ from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource
 from stage_writer.shell.staging import ObjectStage, table_opener
+from stage_writer.shell.workers import ThreadWorkers
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -57,7 +57,7 @@ def run(
         writer_id,
     )
     with_headers = any(converter.needs_headers for converter in converters)
-    executor = ThreadPoolExecutor(settings.writer.upload_threads, thread_name_prefix="flush")
+    workers = ThreadWorkers(settings.writer.upload_threads)
     service = StageWriter(
         converters=converters,
         limits=limits_of(settings),
@@ -65,7 +65,7 @@ def run(
         report_positions=settings.writer.report_positions,
         source=KafkaSource(settings, clock, log, with_headers=with_headers),
         stage=stage,
-        executor=executor,
+        workers=workers,
         clock=clock,
         log=log,
         metrics=metrics,
@@ -79,7 +79,7 @@ def run(
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
+        workers.close()
         if server is not None:
             server.close()
     log.info("ended")

@@ -1,6 +1,6 @@
 """The writer's ports: where records come from, and where flushes go.
 
-A simulation implements them without threads: its executor runs a job when it is submitted, or never.
+A simulation implements them without threads, and decides what happens when.
 """
 
 from __future__ import annotations
@@ -103,6 +103,29 @@ class LostClaim:
 
 
 FlushOutcome = Sealed | LostClaim
+
+
+class Flushing(Protocol):
+    """A job that runs somewhere else."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> FlushOutcome:
+        """How it ended; raises what it raised."""
+
+
+class Workers(Protocol):
+    """Where flush jobs run."""
+
+    def start(self, job: FlushJob) -> Flushing:
+        """Run the job soon, beside the loop."""
+
+    def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
+        """Wait until one of them has ended, or the time is over."""
+
+    def close(self) -> None:
+        """Take no more jobs; nobody waits for those that run."""
 
 
 class FlushJob(Protocol):

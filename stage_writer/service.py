@@ -17,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -31,7 +30,6 @@ from stage_writer.ports import LostClaim, PartitionFault, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from concurrent.futures import Executor, Future
 
     from structlog.typing import FilteringBoundLogger
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.convert import StreamConverter
-    from stage_writer.ports import FlushJob, FlushOutcome, RecordSource, Stage, Tail
+    from stage_writer.ports import Flushing, FlushJob, RecordSource, Stage, Tail, Workers
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
@@ -55,7 +53,7 @@ class Flight:
     job: FlushJob
     reason: FlushReason
     began_s: float
-    future: Future[FlushOutcome] | None
+    running: Flushing | None
     """None while a failed one waits for its next try."""
     pause_s: float = _FIRST_PAUSE_S
     retry_at_s: float = 0.0
@@ -99,7 +97,7 @@ class StageWriter:
         report_positions: bool,
         source: RecordSource,
         stage: Stage,
-        executor: Executor,
+        workers: Workers,
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
@@ -110,7 +108,7 @@ class StageWriter:
         self._report_positions = report_positions
         self._source = source
         self._stage = stage
-        self._executor = executor
+        self._workers = workers
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -211,23 +209,23 @@ class StageWriter:
         now_s = self._clock.monotonic_s()
         for owned in self._owned.values():
             flight = owned.flight
-            if flight is not None and flight.future is None and now_s >= flight.retry_at_s:
-                flight.future = self._executor.submit(flight.job.run)
+            if flight is not None and flight.running is None and now_s >= flight.retry_at_s:
+                flight.running = self._workers.start(flight.job)
 
     def _begin(self, owned: Owned, reason: FlushReason) -> None:
         if owned.buffer.is_empty or owned.flight is not None:
             return
         job = self._stage.flush_job(owned.source, owned.converter.stream, owned.buffer, owned.tail)
-        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._executor.submit(job.run))
+        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job))
         owned.buffer = Buffer.begin(owned.buffer.end, owned.converter.formats)
 
     def _land(self) -> None:
         for owned in list(self._owned.values()):
             flight = owned.flight
-            if flight is None or flight.future is None or not flight.future.done():
+            if flight is None or flight.running is None or not flight.running.done():
                 continue
             try:
-                outcome = flight.future.result()
+                outcome = flight.running.result()
             except StoreError as error:
                 self._try_later(flight, error)
                 continue
@@ -288,7 +286,7 @@ class StageWriter:
             self._failing_since_s = now_s
         if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
             raise error
-        flight.future = None
+        flight.running = None
         flight.retry_at_s = now_s + flight.pause_s
         flight.pause_s = min(flight.pause_s * 2, _LONGEST_PAUSE_S)
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
@@ -379,9 +377,9 @@ class StageWriter:
             left_s = deadline_s - self._clock.monotonic_s()
             if not flights or left_s <= 0:
                 return
-            futures = [flight.future for flight in flights if flight.future is not None]
-            if futures:
-                wait(futures, left_s, return_when=FIRST_COMPLETED)
+            running = [flight.running for flight in flights if flight.running is not None]
+            if running:
+                self._workers.wait(running, left_s)
             else:
                 self._clock.sleep_s(min(left_s, POLL_S))
 
