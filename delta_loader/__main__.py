@@ -16,6 +16,7 @@ import typer
 
 from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
 from common.cli import run as run_app
+from common.errors import TableError
 from common.http_server import Health, HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -57,13 +58,13 @@ def run(
     schedule = Schedule(settings.loader.schedule)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        service = _service(settings, log, stack)
+        service, alive = _service(settings, log, stack)
         stopped = _stop_on_signals(log)
         if once:
             reports = service.run_pass(stopped.is_set)
             typer.echo(_summary(reports))
             raise typer.Exit(int(any(report.failure for report in reports)))
-        _run_on_schedule(service, schedule, stopped)
+        _run_on_schedule(service, schedule, stopped, alive)
     log.info("stopped")
 
 
@@ -84,8 +85,10 @@ def status(
     raise typer.Exit(int(any(stream.failure for stream in streams)))
 
 
-def _service(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> LoaderService:
-    """The service over Spark, fsspec and a thread pool; ``stack`` closes them."""
+def _service(
+    settings: Settings, log: FilteringBoundLogger, stack: ExitStack
+) -> tuple[LoaderService, Callable[[], bool]]:
+    """The service over Spark, fsspec and a thread pool, which ``stack`` closes; and whether Spark is alive."""
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
@@ -101,9 +104,10 @@ def _service(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) ->
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(spark.stop)
+    tables = SparkDeltaTables(spark, clock)
     ports = Ports(
         stage=stage,
-        tables=SparkDeltaTables(spark, clock),
+        tables=tables,
         open_store=_opener(settings),
         parallel=parallel,
         clock=clock,
@@ -112,7 +116,7 @@ def _service(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) ->
         metrics=metrics,
     )
     holder.append(LoaderService(settings.streams, settings.loader, ports))
-    return holder[0]
+    return holder[0], tables.alive
 
 
 def _health(holder: Sequence[LoaderService]) -> tuple[Callable[[], Health], Callable[[], Health]]:
@@ -124,12 +128,16 @@ def _health(holder: Sequence[LoaderService]) -> tuple[Callable[[], Health], Call
     )
 
 
-def _run_on_schedule(service: LoaderService, schedule: Schedule, stopped: Event) -> None:
-    began = datetime.now(UTC)
-    service.run_pass(stopped.is_set)
-    while wait_until(schedule.next_after(began, datetime.now(UTC)), stopped):
+def _run_on_schedule(service: LoaderService, schedule: Schedule, stopped: Event, alive: Callable[[], bool]) -> None:
+    """Load now and at each time of the schedule, until stopped. Raises TableError when Spark is gone."""
+    due = True
+    while due:
         began = datetime.now(UTC)
         service.run_pass(stopped.is_set)
+        if not alive():
+            msg = "the Spark process is gone"
+            raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
+        due = wait_until(schedule.next_after(began, datetime.now(UTC)), stopped)
 
 
 def _stop_on_signals(log: FilteringBoundLogger) -> Event:

@@ -57,6 +57,14 @@ class SparkDeltaTables:
         self._none = self._jvm.scala.Option.empty()
         self._converters = self._jvm.scala.jdk.javaapi.CollectionConverters
 
+    def alive(self) -> bool:
+        """Whether the JVM still answers. One that is gone does not come back within this process."""
+        try:
+            self._jvm.java.lang.System.nanoTime()
+        except (Py4JError, OSError):
+            return False
+        return True
+
     def state(self, url: str) -> TableState | None:
         """The newest state of a table; None when there is none. Raises TableError."""
         with _errors("read", url):

@@ -50,6 +50,8 @@ class BrokerEnds:
             ends: dict[TopicPartition, Position] = {}
             for topic in sorted(topics):
                 for partition in topics[topic].partitions if stream.takes(topic) else ():
+                    if time.monotonic() > self._deadline_s:
+                        return ends
                     _, end = consumer.get_watermark_offsets(KafkaPartition(topic, partition), timeout=self._left_s())
                     ends[TopicPartition(Topic(topic), Partition(partition))] = Position(int(end))
             return ends

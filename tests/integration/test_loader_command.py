@@ -75,7 +75,8 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
-    assert [line for line in done.stderr.splitlines() if " WARN " in line or "Exception" in line] == []
+    chatter = (" WARN ", "Exception", "log level")
+    assert [line for line in done.stderr.splitlines() if any(word in line for word in chatter)] == []
 
     after = json.loads(call("status", config, "--json").stdout)["streams"][0]
     assert after["way"]["kind"] == "add"
@@ -155,6 +156,23 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
             service.kill()
             service.wait()
     assert "Traceback" not in log.read_text()
+
+
+def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    log = tmp_path / "log"
+    with log.open("w") as sink:
+        service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
+        try:
+            _wait(lambda: _loaded(staging) == 9)
+            for child in Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            assert service.wait(60) == 1
+        finally:
+            service.kill()
+            service.wait()
+    assert "the Spark process is gone" in log.read_text()
 
 
 def _page(port: int, page: str) -> str:
