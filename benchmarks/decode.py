@@ -29,7 +29,10 @@ _SCHEMAS = {
     "flat": _FLAT,
     "with a timestamp": _FLAT.replace("timestamp: STRING", "timestamp: TIMESTAMP"),
     "with a decimal": _FLAT.replace("status INT", "status DECIMAL(10,2)"),
-    "with a map": _FLAT.replace("STRUCT<producer: STRUCT<timestamp: STRING>>", "MAP<STRING, MAP<STRING, STRING>>"),
+    "with a map": _FLAT.replace("STRUCT<producer:", "MAP<STRING,"),
+    "with a map of maps": _FLAT.replace(
+        "STRUCT<producer: STRUCT<timestamp: STRING>>", "MAP<STRING, MAP<STRING, STRING>>"
+    ),
 }
 _DEFECTS: dict[str, Callable[[bytes], bytes]] = {
     "cut short": lambda message: message[:-1],

@@ -29,6 +29,7 @@ from common.schema import StructType, to_arrow_field, to_arrow_schema
 from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
+from stage_writer.core.maps import MapReader, reads_map
 from stage_writer.core.rejects import ErrorClass, Refusal, Reject
 from stage_writer.core.strict import Row, StrictDecoder
 
@@ -165,30 +166,48 @@ class Decoder:
 
 
 class _BulkReader:
-    """The columns without maps by `DocumentReader`; those with maps, which Arrow cannot read, one message at a time."""
+    """Columns without maps by `DocumentReader`, plain maps by `MapReader`; others with maps one message at a time."""
 
     def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
         self._fields = [to_arrow_field(field) for field in columns]
-        self._maps = StructType(tuple(field for field in columns if holds_map(field.type)))
         plain = StructType(tuple(field for field in columns if not holds_map(field.type)))
+        maps = [field for field in columns if holds_map(field.type)]
         self._reader = DocumentReader(plain, connection) if plain.fields else None
-        self._strict_maps = StrictDecoder(self._maps)
-        self._map_type = pa.struct([to_arrow_field(field) for field in self._maps])
+        self._maps = [(field, MapReader(field.name, field.type, connection)) for field in maps if reads_map(field.type)]
+        self._others = StructType(tuple(field for field in maps if not reads_map(field.type)))
+        self._strict_others = StrictDecoder(self._others)
+        self._others_type = pa.struct([to_arrow_field(field) for field in self._others])
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
         """The rows of messages that are one object each, with the suspects among them."""
         plain = None if self._reader is None else self._reader.read(texts)
-        if isinstance(plain, Unreadable) or (plain is not None and not self._maps.fields):
+        if isinstance(plain, Unreadable) or (plain is not None and len(plain.array.type) == len(self._fields)):
             return plain
-        outcomes = [self._strict_maps.decode(text.encode()) for text in texts.to_pylist()]
-        refused = np.fromiter((isinstance(outcome, Refusal) for outcome in outcomes), np.bool_, len(outcomes))
-        maps = pa.array([None if isinstance(one, Refusal) else one for one in outcomes], self._map_type)
-        arrays = dict(zip(self._maps.names, maps.flatten(), strict=True))
+        arrays: dict[str, pa.Array] = {}
+        suspects = np.zeros(len(texts), np.bool_)
         if plain is not None:
             arrays |= {part.name: plain.array.field(part.name) for part in plain.array.type}
-            refused = refused if plain.suspects is None else refused | plain.suspects
+            suspects |= False if plain.suspects is None else plain.suspects
+        for field, reader in self._maps:
+            column = reader.read(texts)
+            if isinstance(column, Unreadable):
+                return column
+            arrays[field.name] = column.array
+            suspects |= False if column.suspects is None else column.suspects
+            if not field.nullable:
+                suspects |= column.array.is_null().to_numpy(zero_copy_only=False)
+        if self._others.fields:
+            others, refused = self._read_others(texts)
+            arrays |= dict(zip(self._others.names, others.flatten(), strict=True))
+            suspects |= refused
         columns = [arrays[field.name] for field in self._fields]
-        return Converted(pa.StructArray.from_arrays(columns, fields=self._fields), refused)
+        return Converted(pa.StructArray.from_arrays(columns, fields=self._fields), suspects)
+
+    def _read_others(self, texts: pa.StringArray) -> tuple[pa.StructArray, Mask]:
+        outcomes = [self._strict_others.decode(text.encode()) for text in texts.to_pylist()]
+        refused = np.fromiter((isinstance(outcome, Refusal) for outcome in outcomes), np.bool_, len(outcomes))
+        rows = [None if isinstance(outcome, Refusal) else outcome for outcome in outcomes]
+        return pa.array(rows, self._others_type), refused
 
     def unexpected(self, texts: pa.StringArray) -> Mask:
         """Which messages have surely made a reading fail; see `DocumentReader.unexpected`."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from common.schema import INTEGER_BITS, ArrayType, DataType, DecimalType, Primitive, StructType
+from common.schema import INTEGER_BITS, ArrayType, DataType, DecimalType, Primitive, StructType, to_arrow_type
 from stage_writer.core.conversions import Converted, convert_struct, holds_decimal, reading_type
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Unreadable:
 
 def proved_documents(texts: pa.StringArray, connection: duckdb.DuckDBPyConnection, doubts: Doubts) -> Mask:
     """Which messages are surely one JSON document each, and safe to be read together. Of the others, most are not."""
-    signs = " OR ".join(f"contains(message, {_sql_text(sign)})" for sign in doubts.signs)
+    signs = " OR ".join(f"contains(message, {sql_text(sign)})" for sign in doubts.signs)
     proofs = f"json_valid(message) AS valid, {signs} AS doubtful"
     table = connection.from_arrow(pa.table({"message": texts})).project(proofs).to_arrow_table().combine_chunks()
     proved: Mask = table["valid"].to_numpy()
@@ -90,10 +90,13 @@ class DocumentReader:
         self._connection = connection
         fields = [(field.name, reading_type(field.type)) for field in columns]
         self._parsing = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        self._row_type = to_arrow_type(columns)
         self._kinds = _expected_kinds(columns, "")
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
         """The columns of messages of which each is one object, as one struct array; or where they cannot be read."""
+        if len(texts) == 0:
+            return Converted(pa.array([], self._row_type), None)
         text = _joined(texts)
         reading = pj.ReadOptions(use_threads=False, block_size=text.size + 1)
         try:
@@ -111,7 +114,7 @@ class DocumentReader:
 
         Such a message costs the reading of all its neighbours; this finds nearly all of them at once.
         """
-        pointers = "[" + ", ".join(_sql_text(kind.pointer) for kind in self._kinds) + "]"
+        pointers = "[" + ", ".join(sql_text(kind.pointer) for kind in self._kinds) + "]"
         relation = self._connection.from_arrow(pa.table({"message": texts}))
         twice = "len(json_keys(message)) <> len(list_distinct(json_keys(message))) AS twice"
         found = relation.project(f"json_type(message, {pointers}) AS kinds, {twice}").to_arrow_table().combine_chunks()
@@ -154,7 +157,7 @@ class _Kind:
 def _expected_kinds(columns: StructType, prefix: str) -> tuple[_Kind, ...]:
     kinds: list[_Kind] = []
     for field in columns:
-        pointer = f"{prefix}/{field.name.replace('~', '~0').replace('/', '~1')}"
+        pointer = f"{prefix}{json_pointer(field.name)}"
         names = (*_json_types(field.type), "NULL")
         kinds.append(_Kind(pointer, (*(name in names for name in _TYPE_NAMES.to_pylist()), False, True)))
         if isinstance(field.type, StructType):
@@ -180,5 +183,11 @@ def _json_types(data_type: DataType) -> tuple[str, ...]:  # noqa: PLR0911 - one 
             return ("VARCHAR",)
 
 
-def _sql_text(text: str) -> str:
+def json_pointer(name: str) -> str:
+    """The pointer, or the end of one, to a field."""
+    return f"/{name.replace('~', '~0').replace('/', '~1')}"
+
+
+def sql_text(text: str) -> str:
+    """A text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"

@@ -79,6 +79,10 @@ def _matrix(texts: pa.StringArray, width: int) -> tuple[Bytes, Numbers]:
     if data_buffer is None or offsets[-1] == offsets[0]:
         return np.zeros((len(texts), width), np.uint8), lengths
     data = np.frombuffer(data_buffer, np.uint8)
+    longest = int(lengths.max())
+    if int(lengths.min()) == longest:  # one writer's times mostly are of one length: no need to gather them
+        even = data[offsets[0] : offsets[-1]].reshape(len(texts), longest)[:, :width]
+        return np.pad(even, ((0, 0), (0, width - even.shape[1]))), lengths
     places = np.minimum(offsets[:-1, None] + columns, len(data) - 1)
     matrix = data[places]
     matrix[columns >= lengths[:, None]] = 0

@@ -31,7 +31,10 @@ MAPS = parse_ddl(
     "g MAP<STRING, INT>, i INT, h STRUCT<k: MAP<STRING, ARRAY<STRUCT<d: DATE>>>>, vm ARRAY<MAP<STRING, DECIMAL(5,2)>>"
 )
 EXACT = Context(prec=40)
-SCHEMAS = (PLAIN, NESTED, MAPS)
+BULK_MAPS = parse_ddl(
+    "g MAP<STRING, INT>, `odd \"'/~name` MAP<STRING, STRING> NOT NULL, k MAP<STRING, ARRAY<STRUCT<d: DATE, i: BIGINT>>>"
+)
+SCHEMAS = (PLAIN, NESTED, MAPS, BULK_MAPS)
 
 NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
@@ -346,6 +349,14 @@ def test_nested_columns(batch: list[bytes | None]) -> None:
 @given(batches(MAPS))
 def test_columns_with_maps(batch: list[bytes | None]) -> None:
     check(MAPS, batch)
+
+
+@given(batches(BULK_MAPS))
+@example(
+    [b'{"odd \\"\'/~name":{}}', b'{"odd \\"\'/~name":{"":"x"},"g":{"a":-0}}', b'{"g":{"a":1,"a":1}}', b'{"g":null}']
+)
+def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+    check(BULK_MAPS, batch)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=5))
