@@ -10,9 +10,7 @@ topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True)
 sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 uniques = st.uuids().map(str)
 # What Delta cannot tell from null is null here as well; no reader could tell them apart.
-texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(
-    lambda text: text != NULL_FOLDER
-)
+texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text != NULL_FOLDER)
 awkward = st.sampled_from(
     ["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"]
 )
