@@ -31,16 +31,22 @@ def new_app(help_text: str) -> typer.Typer:
 
     @app.callback()
     def top(
-        version: Annotated[  # noqa: FBT002 - an option
-            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        *,
+        version: Annotated[
+            bool,
+            typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
         ] = False,
     ) -> None:
-        if version:
-            typer.echo(release())
-            raise typer.Exit
+        """The options before a command; each is carried out by its callback."""
 
     top.__doc__ = help_text
     return app
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if asked:
+        typer.echo(release())
+        raise typer.Exit
 
 
 def settings_from(config: Path, *, print_config: bool = False) -> Settings:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DISTRIBUTION = "kafka-delta-express"
+_CLOSE_WITHIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,9 @@ class HttpServer:
             msg = f"cannot serve HTTP on {address}: {error}"
             raise ConfigError(msg, "give a free host:port in writer.http or loader.http, or null for none") from error
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": _CLOSE_WITHIN_S}, name="http", daemon=True
+        )
         self._thread.start()
 
     @property

@@ -1,0 +1,99 @@
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from common.cli import new_app, run
+from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreUnfitError, UsageError
+from common.http_server import release
+
+app = new_app("Try things.")
+
+
+@app.command()
+def fail(kind: str) -> None:
+    """Fail."""
+    errors = {"config": ConfigError, "usage": UsageError, "unfit": StoreUnfitError, "broker": BrokerError}
+    msg = "something is wrong"
+    raise errors[kind](msg, "do something")
+
+
+@app.command()
+def code(number: int) -> None:
+    """Exit."""
+    raise typer.Exit(number)
+
+
+@app.command()
+def nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("config", 2), ("usage", 2), ("unfit", 2), ("broker", 1)])
+def test_an_error_is_two_sentences_and_an_exit_code(
+    kind: str, expected: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(app, ["fail", kind]) == expected
+    assert capfd.readouterr() == ("", "error: something is wrong\n  → do something\n")
+
+
+def test_an_exit_code_of_a_command_s_own_is_kept() -> None:
+    assert [run(app, ["code", str(number)]) for number in (0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert run(app, ["nothing"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["code"], ["code", "x"], ["nothing", "--no-such-option"]])
+def test_a_wrong_use_is_2_without_a_stack_trace(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(app, arguments) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert "Usage" in captured.err
+
+
+def test_help_and_version_are_0(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(app, ["--help"]) == 0
+    assert "Try things." in capfd.readouterr().out
+    assert run(app, ["--version"]) == 0
+    assert capfd.readouterr().out == f"{release()}\n"
+
+
+def test_a_bug_is_not_hidden() -> None:
+    with pytest.raises(KeyError):
+        run(app, ["fail", "bug"])
+
+
+def test_an_error_shows_its_problem_and_its_remedy() -> None:
+    assert str(KafkaDeltaExpressError("a", "b")) == "a\n  → b"
+    assert str(KafkaDeltaExpressError("a")) == "a"
+
+
+@pytest.mark.parametrize("command", ["plan", "write", "skip", "rewind"])
+def test_bootstrap_is_a_command_that_explains_itself(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bootstrap", command, "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "CONFIG" in done.stdout
+
+
+def test_bootstrap_without_a_config_file_is_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bootstrap", "plan", "/no/such/file", "--from", "latest"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the config file /no/such/file cannot be read")
+    assert "Traceback" not in done.stderr
+
+
+def test_bootstrap_needs_no_service_and_no_jvm() -> None:
+    script = (
+        "import sys, bootstrap.__main__\n"
+        "print([name for name in ('pyspark', 'py4j', 'stage_writer', 'delta_loader', 'duckdb') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,95 @@
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from common import metrics as catalogue
+from common.metrics import CATALOGUE, Metric, MetricKind, Metrics
+
+
+def values(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_each_metric_is_declared_once_and_named_as_prometheus_wants() -> None:
+    assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
+    for metric in CATALOGUE:
+        assert metric.name.startswith(("stage_writer_", "delta_loader_"))
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+        assert metric.sentence.endswith(".")
+        assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
+
+
+def test_only_what_a_service_touches_is_served() -> None:
+    metrics = Metrics()
+    assert values(metrics) == {}
+    metrics.add(catalogue.WRITER_RECORDS, 3, topic="orders")
+    metrics.add(catalogue.WRITER_RECORDS, topic="orders")
+    metrics.add(catalogue.WRITER_RECORDS, topic="invoices")
+    metrics.set(catalogue.WRITER_PAUSED, 1)
+    assert values(metrics) == {
+        ("stage_writer_records_total", (("topic", "orders"),)): 4,
+        ("stage_writer_records_total", (("topic", "invoices"),)): 1,
+        ("stage_writer_paused", ()): 1,
+    }
+
+
+def test_a_histogram_counts_what_it_saw() -> None:
+    metrics = Metrics()
+    metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 0.3)
+    metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 1e9)
+    found = values(metrics)
+    assert found["stage_writer_flush_seconds_count", ()] == 2
+    assert found["stage_writer_flush_seconds_bucket", (("le", "0.5"),)] == 1
+    assert found["stage_writer_flush_seconds_bucket", (("le", "+Inf"),)] == 2
+
+
+def test_what_a_gauge_said_of_old_labels_can_be_dropped() -> None:
+    metrics = Metrics()
+    metrics.forget(catalogue.LOADER_HELD)
+    metrics.set(catalogue.LOADER_HELD, 2, app_id="orders", reason="gap")
+    metrics.forget(catalogue.LOADER_HELD)
+    metrics.set(catalogue.LOADER_HELD, 1, app_id="orders", reason="straddle")
+    assert values(metrics) == {("delta_loader_held_partitions", (("app_id", "orders"), ("reason", "straddle"))): 1}
+
+
+def test_two_services_in_one_process_do_not_share_values() -> None:
+    one, other = Metrics(), Metrics()
+    one.set(catalogue.WRITER_PAUSED, 1)
+    assert values(other) == {}
+
+
+def test_a_wrong_use_is_a_bug() -> None:
+    metrics = Metrics()
+    with pytest.raises(TypeError):
+        metrics.add(catalogue.WRITER_PAUSED)
+    with pytest.raises(TypeError):
+        metrics.set(catalogue.WRITER_RECORDS, 1, topic="x")
+    with pytest.raises(TypeError):
+        metrics.observe(catalogue.WRITER_PAUSED, 1)
+    with pytest.raises(ValueError, match="label names"):
+        metrics.add(catalogue.WRITER_RECORDS, colour="green")
+
+
+def test_every_metric_of_the_catalogue_can_be_served() -> None:
+    metrics = Metrics()
+
+    def touch(metric: Metric) -> None:
+        labels = dict.fromkeys(metric.labels, "x")
+        match metric.kind:
+            case MetricKind.COUNTER:
+                metrics.add(metric, 1, **labels)
+            case MetricKind.GAUGE:
+                metrics.set(metric, 1, **labels)
+            case MetricKind.HISTOGRAM:
+                metrics.observe(metric, 1, **labels)
+
+    for metric in CATALOGUE:
+        touch(metric)
+    served = {name for name, _ in values(metrics)}
+    for metric in CATALOGUE:
+        assert metric.name in served or f"{metric.name}_count" in served
