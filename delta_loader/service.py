@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError, TableError
 from common.markers import Marker
+from common.transactions import TxnIds
 from delta_loader.core.commits import (
     AlreadyLoaded,
     CommitOutcome,
@@ -28,7 +29,6 @@ from delta_loader.core.commits import (
     Naming,
     TableCommit,
     Target,
-    TxnIds,
     covered,
     dead_letters_commit,
     files_for,

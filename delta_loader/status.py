@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
-from delta_loader.core.commits import TxnIds
+from common.transactions import TxnIds
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
 from delta_loader.core.plan import comparable, next_run

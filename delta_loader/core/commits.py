@@ -4,7 +4,7 @@ Rules:
 
 1. A commit brings data files and txn actions together. It stands on ``expected``: the last offsets that the plan saw.
    Whoever carries it out reads them again inside of Delta's transaction, so that two loaders cannot both succeed.
-2. A txn action's version is the last offset loaded, under the app id that kafka-delta-ingest uses.
+2. A txn action's version is the last offset loaded, under the app id of common/transactions.py.
 3. Every marker moves the txn action of the stream's own table, also one without rows. A dead-letter table gets a
    commit only for markers that have dead letters, and gets it *before* the table's own. So the table's own txn action
    alone says that a marker is in all its tables, and the many commits without a dead letter cost nothing more.
@@ -19,33 +19,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition, position_after
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.markers import Marker, StagedFile
+    from common.transactions import TxnIds
     from delta_loader.core.plan import Load, TableShape
-
-
-@dataclass(frozen=True, slots=True)
-class TxnIds:
-    """The app ids of a stream's txn actions."""
-
-    app_id: str
-    several_topics: bool
-    """Whether the topic is part of the id: the stream names several topics, or a regular expression."""
-
-    def of(self, source: TopicPartition) -> str:
-        """The app id of one Kafka partition."""
-        if self.several_topics:
-            return f"{self.app_id}-{source.topic}-{source.partition}"
-        return f"{self.app_id}-{source.partition}"
-
-    def position(self, transactions: Mapping[str, int], source: TopicPartition) -> Position | None:
-        """The next position that the table wants; None when it has no txn action for the Kafka partition."""
-        last = transactions.get(self.of(source))
-        return None if last is None else position_after(Offset(last))
 
 
 @dataclass(frozen=True, slots=True)

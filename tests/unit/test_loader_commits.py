@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from common.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.transactions import TxnIds
 from delta_loader.core.commits import (
     CommitMetadata,
     Naming,
     Target,
-    TxnIds,
     covered,
     dead_letters_commit,
     rows_commit,
