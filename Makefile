@@ -27,7 +27,7 @@ setup: $(STAMP) ## the virtual environment and the jars, exactly as locked; noth
 
 $(STAMP): $(LOCKS)
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 with venv found: install one, or say make PYTHON=/path/to/python3.11"; exit 2; }
-	@"$(JAVA)" -version >/dev/null 2>&1 || { echo "No Java found: install a JDK 17 or later, or set JAVA_HOME"; exit 2; }
+	@"$(JAVA)" -XshowSettings:properties -version 2>&1 | awk '/java.specification.version/ { found = $$3 } END { exit found < 17 }' || { echo "No Java 17 or later found: install a JDK 17 or later, or set JAVA_HOME"; exit 2; }
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock

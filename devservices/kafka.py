@@ -7,6 +7,7 @@ temporary folder, and are ready when this returns: an admin client has seen ever
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import tempfile
 import uuid
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 LOCK = Path(__file__).parent / "kafka.lock"
 
 # A broker for tests is short-lived: the first compiler tier and one small heap start fastest.
-_JAVA = (
+_OPTIONS = (
     "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )  # fmt: skip
@@ -53,7 +54,7 @@ class Broker:
     def start(self) -> processes.Child:
         """Start it, without waiting for it."""
         wait_until_closed(self.port)
-        command = ["java", *_JAVA, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
+        command = [_java(), *_OPTIONS, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
         self.child = processes.start(command, self.folder / "broker.log", folder=self.folder)
         return self.child
 
@@ -182,12 +183,18 @@ def _seen(admin: AdminClient) -> int:
         return 0
 
 
+def _java() -> str:
+    """The program that Spark would take."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
 def _class_path() -> str:
     return ":".join(str(jar) for jar in ensure_jars(read_lock(LOCK)["kafka"]))
 
 
 def _run(main_class: str, *arguments: str) -> None:
-    command = ["java", *_JAVA, "-cp", _class_path(), main_class, *arguments]
+    command = [_java(), *_OPTIONS, "-cp", _class_path(), main_class, *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         msg = f"{main_class} failed:\n{done.stdout}{done.stderr}"
