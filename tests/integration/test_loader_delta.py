@@ -18,10 +18,10 @@ from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import Java, SparkDeltaTables
 from delta_loader.shell.spark import spark_url
 from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
@@ -129,29 +129,7 @@ def test_spark_skips_files_by_the_statistics(staging: Staging, tables: SparkDelt
     loader_for(staging, tables).run_pass()
     frame = spark.read.format("delta").load(staging.table)
     assert len(frame.inputFiles()) == 5
-    scanned = frame.where("_kafka_offset = 33").select("name").distinct()
-    scanned.collect()
-    plan = scanned._jdf.queryExecution().executedPlan().toString()
-    metrics = {
-        str(node.metrics().apply("numFiles").value())
-        for node in _nodes(scanned._jdf)
-        if node.metrics().contains("numFiles")
-    }
-    assert metrics == {"1"}, plan
-
-
-def _nodes(frame: Java) -> Iterator[Java]:
-    pending = [frame.queryExecution().executedPlan()]
-    while pending:
-        node = pending.pop()
-        yield node
-        if "AdaptiveSparkPlanExec" in node.getClass().getName():
-            pending.append(node.executedPlan())
-        elif "QueryStageExec" in node.getClass().getName():
-            pending.append(node.plan())
-        children = node.children().iterator()
-        while children.hasNext():
-            pending.append(children.next())
+    assert scanned_files(frame.where("_kafka_offset = 33").select("name").distinct()) == 1
 
 
 def test_a_marker_made_by_hand_is_where_the_table_begins(
