@@ -8,6 +8,8 @@ Rules:
 1. The newest complete checkpoint, and the commits after it, are read; classic, multi-part and version 2 checkpoints
    (txn, metaData and protocol never lie in a sidecar) are known, log compactions are not needed.
 2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
+3. A commit that Delta's clean-up took since the log was listed is not as if it had said nothing: the log is listed
+   again, and a newer checkpoint has what it said.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 _LOG = "_delta_log"
+_READ_AGAIN = 5
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
 _ACTIONS = ("txn", "metaData", "protocol")
@@ -50,8 +53,22 @@ class TableState:
     """The version of each txn action by its app id: for ours, the last offset loaded."""
 
 
+class _VanishedError(Exception):
+    """A file of the log went while it was read."""
+
+
 def read_table_state(store: ObjectStore) -> TableState | None:
     """The newest state of the table at the store's root; None when there is no table. Raises TableError."""
+    for _ in range(_READ_AGAIN):
+        try:
+            return _read_once(store)
+        except _VanishedError:
+            continue
+    msg = f"the log of the Delta table {store.url} changes faster than it can be read"
+    raise TableError(msg, "try again; see what deletes files below _delta_log")
+
+
+def _read_once(store: ObjectStore) -> TableState | None:
     paths = [found.path for found in store.list(_LOG)]
     commits = {int(match[1]): match[0] for match in map(_COMMIT.fullmatch, paths) if match}
     base, parts = _newest_checkpoint(paths)
@@ -67,7 +84,7 @@ def read_table_state(store: ObjectStore) -> TableState | None:
     for path in parts:
         state.apply(_checkpoint_actions(store, path))
     for version in range(first, newest + 1):
-        state.apply(_commit_actions(store.read(commits[version]) or b""))
+        state.apply(_commit_actions(_content(store, commits[version])))
     return state.table(store.url, newest)
 
 
@@ -87,12 +104,19 @@ def _newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
 
 def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, object]]:
     if path.endswith(".json"):
-        return _commit_actions(store.read(path) or b"")
+        return _commit_actions(_content(store, path))
     with store.open(path) as file:
         parquet = pq.ParquetFile(file)
         wanted = [name for name in _ACTIONS if name in parquet.schema_arrow.names]
         rows = cast("list[dict[str, object]]", parquet.read(columns=wanted).to_pylist())
     return [{name: value} for row in rows for name, value in row.items() if value is not None]
+
+
+def _content(store: ObjectStore, path: str) -> bytes:
+    data = store.read(path)
+    if data is None:
+        raise _VanishedError
+    return data
 
 
 def _commit_actions(data: bytes) -> list[Mapping[str, object]]:
