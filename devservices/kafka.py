@@ -137,6 +137,7 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
     """Write each broker's properties and format its storage, unless a run before this one did."""
     ports = free_ports(2 * options.brokers)
     if options.port is not None:
+        processes.require_free(options.port)
         ports[0] = options.port
     listeners = list(zip(ports[: options.brokers], ports[options.brokers :], strict=True))
     voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))

@@ -19,6 +19,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from devservices.ports import is_open
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -111,6 +113,13 @@ def start(
             preexec_fn=leash,  # noqa: PLW1509 - makes one system call and takes no lock
         )
     return Child(process, log)
+
+
+def require_free(port: int) -> None:
+    """Raise ServiceError when something listens on the port: its answers would be taken for the server's."""
+    if is_open(port):
+        msg = f"port {port} is taken by another program; end it, or give another port"
+        raise ServiceError(msg)
 
 
 def end_on_sigterm() -> None:

@@ -81,6 +81,7 @@ def running_s3(kind: S3Kind = "moto", folder: Path | None = None, port: int | No
         root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="s3-")))
         root.mkdir(parents=True, exist_ok=True)
         number = port or free_ports(1)[0]
+        processes.require_free(number)
         child = processes.start(_command(kind, number, root), root / f"{kind}.log", _environ(kind))
         started.callback(child.stop)
         child.wait_until(lambda: is_open(number), f"the S3 server {kind}")
