@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic resolves it at run time
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -35,6 +35,8 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
 _CRON_FIELDS = 5
 _LAST_PORT = 65535
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def parse_duration_s(value: object) -> float:
@@ -54,7 +56,8 @@ def duration_text(seconds: float) -> str:
         count = seconds / _SECONDS[unit]
         if count >= 1 and count == int(count):
             return f"{int(count)}{unit}"
-    return f"{seconds * 1000:g}ms"
+    milliseconds = f"{seconds * 1000:.6f}".rstrip("0").rstrip(".")
+    return f"{milliseconds}ms"
 
 
 def parse_bytes(value: object) -> int:
@@ -145,7 +148,7 @@ def parse_timestamp_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // _MILLISECOND  # in whole numbers: a float of seconds would lose one now and then
 
 
 def parse_start(value: object) -> Start:
@@ -183,7 +186,7 @@ def start_text(start: Start) -> object:
     if isinstance(start, StartAt):
         return start.value
     if isinstance(start, FromTimestamp):
-        return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC).isoformat()
+        return (_EPOCH + start.timestamp_ms * _MILLISECOND).isoformat()
     positions: dict[object, object] = {}
     for (topic, partition), position in start.positions.items():
         if topic is None:
