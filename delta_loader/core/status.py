@@ -63,7 +63,7 @@ Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def to_json(streams: Iterable[StreamStatus]) -> Json:
-    """The status for machines: the keys are documented in docs/operations.md and only ever added to."""
+    """The status for machines. Keys are only ever added."""
     return {"streams": [_stream_json(stream) for stream in streams]}
 
 
