@@ -6,15 +6,19 @@ A data file lies below its table's root, in Hive-style partition folders, and te
 
 Rules:
 
-1. `DataFileName.path` and `DataFileName.parse` are exact inverses.
+1. `DataFileName.path` and `DataFileName.parse` are exact inverses, but for rule 3.
 2. Folder names are escaped as Spark's ``ExternalCatalogUtils.escapePathName`` does (and the character 0, which no file
    system takes), so that a folder means the same to every reader; a null and an empty value (one and the same in
    Delta) are ``__HIVE_DEFAULT_PARTITION__``.
-3. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
+3. A name always fits: file systems take 255 bytes between two slashes and S3 takes 1,024 in all, and a record's value
+   may be longer, or a topic's name. What is too long is replaced by the digest of it (`shortened`). Nothing is lost by
+   that: markers and the table's log say what a file's partition values are, and its rows say their topic.
+4. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
+LONGEST_BYTES = 100
+"""Of a column, a value or a topic in a name, as it is escaped."""
+_DIGEST = "sha256-"
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
 _FILE = re.compile(
@@ -49,9 +56,9 @@ class DataFileName:
     @property
     def path(self) -> str:
         """The path below the table's root, as the object store knows it."""
-        folders = "".join(f"{escape(column)}={folder(value)}/" for column, value in self.partition_values)
+        folders = "".join(f"{escape(shortened(column))}={folder(value)}/" for column, value in self.partition_values)
         source = self.topic_partition
-        return f"{folders}{source.topic}-{source.partition}-{self.start:020d}-{self.unique}{SUFFIX}"
+        return f"{folders}{shortened(source.topic)}-{source.partition}-{self.start:020d}-{self.unique}{SUFFIX}"
 
     @classmethod
     def parse(cls, path: str) -> DataFileName:
@@ -77,7 +84,14 @@ def escape(text: str) -> str:
 
 def folder(value: str | None) -> str:
     """The folder's half behind ``=`` for a partition value."""
-    return escape(value) if value else NULL_FOLDER
+    return escape(shortened(value)) if value else NULL_FOLDER
+
+
+def shortened(text: str) -> str:
+    """The text itself, or a digest of one that would not fit into a name (rule 3)."""
+    if len(escape(text).encode()) <= LONGEST_BYTES:
+        return text
+    return _DIGEST + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def delta_path(path: str) -> str:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.data_files import DataFileName
 from common.errors import ConfigError, StoreError, StoreUnfitError
 from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore, normalised, prove_exclusive_create
 
 if TYPE_CHECKING:
@@ -148,6 +150,15 @@ def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStor
         assert file.read() == b"bytes"
     store.delete([path])
     assert store.read(path) is None
+
+
+def test_a_data_file_of_the_longest_names_goes_round(store: ObjectStore) -> None:
+    source = TopicPartition(Topic("t" * 249), Partition(2**31 - 1))
+    values = tuple((f"column{number}", "東" * 1000) for number in range(4))
+    path = DataFileName(source, Position(0), str(uuid.uuid4()), values).path
+    store.write(path, b"bytes")
+    assert [found.path for found in store.list("")] == [path]
+    assert store.read(path) == b"bytes"
 
 
 def test_a_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:

@@ -3,10 +3,10 @@ from urllib.parse import unquote
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.data_files import NULL_FOLDER, DataFileName, delta_path
+from common.data_files import NULL_FOLDER, DataFileName, delta_path, shortened
 from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
 
-topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True)
+topics = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 uniques = st.uuids().map(str)
 # What Delta cannot tell from null is null here as well; no reader could tell them apart.
@@ -15,7 +15,8 @@ awkward = st.sampled_from(
     ["/", "=", "%", "%2F", " ", "a b", "a/b=c%d", "東京", "Ελλάδα", "..", ".", "\n", '"', "\x7f", "\0"]
 )
 values = st.none() | texts | awkward
-columns = st.text(st.characters(codec="utf-8"), min_size=1)
+columns = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: shortened(text) == text)
+long_texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=400)
 names = st.builds(
     DataFileName,
     sources,
@@ -42,3 +43,14 @@ def test_a_path_in_the_delta_log_is_the_path_when_it_is_decoded(name: DataFileNa
     assert unquote(logged) == name.path
     assert logged.isascii()
     assert " " not in logged
+
+
+@given(st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).map(Topic), long_texts, long_texts)
+def test_every_name_fits_into_a_file_system(topic: Topic, column: str, value: str) -> None:
+    name = DataFileName(TopicPartition(topic, Partition(2**31 - 1)), Position(0), "0" * 36, ((column, value),))
+    parts = name.path.split("/")
+    assert len(parts) == 2
+    assert all(len(part.encode()) <= 255 for part in parts)
+    found = DataFileName.parse(name.path)
+    assert found.partition_values == ((shortened(column), None if value == NULL_FOLDER else shortened(value)),)
+    assert found.topic_partition.topic == shortened(topic)

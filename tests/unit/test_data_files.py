@@ -47,6 +47,16 @@ def test_the_path_in_a_delta_log_is_escaped_once_more() -> None:
     assert unquote(delta_path(path)) == path
 
 
+def test_a_value_that_no_file_system_takes_is_replaced_by_its_digest() -> None:
+    paths = {name(("city", value * 300)).path for value in "abć"}
+    assert len(paths) == 3
+    for path in paths:
+        folder = path.split("/")[0]
+        assert folder.startswith("city=sha256-")
+        assert len(folder) < 60
+    assert "city=" + "a" * 100 + "/" in name(("city", "a" * 100)).path
+
+
 def test_an_empty_partition_value_is_null() -> None:
     assert partition_values({"a": "", "b": None, "c": "x"}) == (("a", None), ("b", None), ("c", "x"))
 
