@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping  # noqa: TC003 - pydantic resolves it at run time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
@@ -68,7 +69,7 @@ def parse_bytes(value: object) -> int:
     if match is None or match[2] not in _BYTES:
         msg = "is not a size; write a number and a unit (kB, MB, GB, KiB, MiB, GiB), for example 128MiB"
         raise ValueError(msg)
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(Decimal(match[1]) * _BYTES[match[2]])
 
 
 def bytes_text(size_bytes: int) -> str:
