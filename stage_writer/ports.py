@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from common.markers import Marker
     from common.settings import Start, Stream
     from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import Buffer
+    from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class LostClaim:
-    """Somebody else has sealed this position; our files are gone again."""
+    """Somebody else has sealed this position; our files are left for VACUUM."""
 
 
 FlushOutcome = Sealed | LostClaim
@@ -126,6 +126,21 @@ class Workers(Protocol):
 
     def close(self) -> None:
         """Take no more jobs; nobody waits for those that run."""
+
+
+class Converter(Protocol):
+    """Turns the messages of one stream into rows."""
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+
+    @property
+    def formats(self) -> Sequence[TableFormat]:
+        """The stream's tables."""
+
+    def convert(self, batch: MessageBatch) -> StagedRows:
+        """Rows for each of `formats`, and what became of the other messages."""
 
 
 class FlushJob(Protocol):

@@ -4,8 +4,8 @@
 
 Rules:
 
-1. The chain decides. On assignment it is read and reading begins at its end; after a lost claim the buffer is dropped
-   and the chain is read again. Kafka's group offsets are never asked.
+1. The chain decides. On assignment it is read and reading begins at its end; after a lost claim the partition is
+   dropped with all that it holds until the chain was read again. Kafka's group offsets are never asked.
 2. A partition has one flush under way at most; what arrives meanwhile waits in the next buffer.
 3. On revoke the partition's buffers are flushed within a bounded time and dropped otherwise; on loss they are dropped.
    Dropping loses nothing: the next owner reads from the chain's end.
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.convert import StreamConverter
-    from stage_writer.ports import Flushing, FlushJob, RecordSource, Stage, Tail, Workers
+    from stage_writer.ports import Converter, Flushing, FlushJob, RecordSource, Stage, Tail, Workers
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
@@ -64,7 +63,7 @@ class Owned:
     """One Kafka partition of ours."""
 
     source: TopicPartition
-    converter: StreamConverter
+    converter: Converter
     tail: Tail | None
     buffer: Buffer
     flight: Flight | None = None
@@ -85,13 +84,22 @@ class Owned:
         )
 
 
+@dataclass(slots=True)
+class Unread:
+    """A partition of ours whose chain has to be read before anything else."""
+
+    converter: Converter
+    retry_at_s: float
+    pause_s: float = _FIRST_PAUSE_S
+
+
 class StageWriter:
     """The service. All of its methods are called from one thread; only flush jobs run elsewhere."""
 
     def __init__(
         self,
         *,
-        converters: Collection[StreamConverter],
+        converters: Collection[Converter],
         limits: Limits,
         revoke_timeout_s: float,
         report_positions: bool,
@@ -113,6 +121,7 @@ class StageWriter:
         self._log = log
         self._metrics = metrics
         self._owned: dict[TopicPartition, Owned] = {}
+        self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, str] = {}
         self._targets: Mapping[TopicPartition, Position] | None = None
         self._joined = False
@@ -132,6 +141,9 @@ class StageWriter:
             while not self._stopping and not self._all_caught_up():
                 self.step(POLL_S)
             self._flush_rest()
+        except BaseException:
+            self._let_go([*self._owned, *self._unread], "failed")  # nothing may be sealed on the way out
+            raise
         finally:
             self._source.close()
         if self._targets is not None and not self._stopping and self._held:
@@ -147,7 +159,9 @@ class StageWriter:
         for source, position in polled.ends.items():
             self._reached_end(source, position)
         for fault in polled.faults:
-            self._fault(fault)
+            if fault.source in self._owned:
+                self._fault(fault)
+        self._read_chains()
         self._land()
         self._launch()
         self._breathe()
@@ -271,38 +285,64 @@ class StageWriter:
             topic=owned.source.topic,
             partition=str(owned.source.partition),
         )
-        tail = self._stage.tail(owned.source) if sealed.chain_moved else None
-        if sealed.chain_moved and (tail is None or tail.end != span.end):
+        if sealed.chain_moved:
             self._log.warning("chain moved", partition=str(owned.source))
             self._begin_again(owned)
             return
-        owned.tail = sealed.tail if tail is None else tail
+        owned.tail = sealed.tail
         if self._report_positions:
             self._source.report({owned.source: span.end})
 
     def _try_later(self, flight: Flight, error: StoreError) -> None:
+        self._note_failure(error)
         now_s = self._clock.monotonic_s()
-        if self._failing_since_s is None:
-            self._failing_since_s = now_s
-        if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
-            raise error
         flight.running = None
         flight.retry_at_s = now_s + flight.pause_s
         flight.pause_s = min(flight.pause_s * 2, _LONGEST_PAUSE_S)
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
 
+    def _note_failure(self, error: StoreError) -> None:
+        """Raises the error when the store has failed for too long (rule 4)."""
+        now_s = self._clock.monotonic_s()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
+            raise error
+
     def _begin_again(self, owned: Owned) -> None:
-        """Drop what is buffered and go on from the chain's end (rule 1)."""
+        """Drop the partition with all that it holds; `_read_chains` takes it up again (rule 1)."""
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
+        self._let_go([owned.source], "chain")
+        self._source.pause([owned.source])
+        self._unread[owned.source] = Unread(owned.converter, self._clock.monotonic_s())
+
+    def _read_chains(self) -> None:
+        """Go on from the chain's end with the partitions that wait for it."""
+        now_s = self._clock.monotonic_s()
+        for source in [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]:
+            position = self._read_chain(source)
+            if position is not None:
+                self._source.seek(source, position)
+                self._source.resume([source])
+
+    def _read_chain(self, source: TopicPartition) -> Position | None:
+        """Own a partition from its chain's end on; None when it has to wait, or is held."""
+        unread = self._unread[source]
         try:
-            tail, position = self._end_of_chain(owned.source, owned.converter)
+            tail, position = self._end_of_chain(source, unread.converter)
         except MarkerError as error:
-            self._fault(PartitionFault(owned.source, error.problem, error.remedy))
-            return
-        owned.tail = tail
-        owned.buffer = Buffer.begin(position, owned.converter.formats)
-        owned.caught_up = False
-        self._source.seek(owned.source, position)
+            del self._unread[source]
+            self._fault(PartitionFault(source, error.problem, error.remedy))
+            return None
+        except StoreError as error:
+            self._note_failure(error)
+            unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
+            unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
+            self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
+            return None
+        del self._unread[source]
+        self._owned[source] = Owned(source, unread.converter, tail, Buffer.begin(position, unread.converter.formats))
+        return position
 
     # Breathe.
 
@@ -325,23 +365,16 @@ class StageWriter:
     # The group. These are called by the source, inside of poll and close.
 
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Read the chain of each new partition; those that cannot be read are held."""
+        """Read the chain of each new partition; those whose chain cannot be read now wait, or are held."""
         self._joined = True
-        positions: dict[TopicPartition, Position] = {}
         for source in sources:
-            converter = self._converter_of(source)
-            if converter is None:
-                continue
-            try:
-                tail, position = self._end_of_chain(source, converter)
-            except MarkerError as error:
-                self._fault(PartitionFault(source, error.problem, error.remedy))
-                continue
             self._held.pop(source, None)
-            self._owned[source] = Owned(source, converter, tail, Buffer.begin(position, converter.formats))
-            positions[source] = position
+            converter = self._converter_of(source)
+            if converter is not None:
+                self._unread[source] = Unread(converter, self._clock.monotonic_s())
+        found = {source: self._read_chain(source) for source in sources if source in self._unread}
         self._report_group("partitions assigned", sources)
-        return positions
+        return {source: position for source, position in found.items() if position is not None}
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
         """Flush what these hold, within the bounded time, and let them go (rule 3)."""
@@ -358,6 +391,7 @@ class StageWriter:
     def _let_go(self, sources: Collection[TopicPartition], reason: str) -> None:
         for source in sources:
             self._held.pop(source, None)
+            self._unread.pop(source, None)
             self._paused.discard(source)
             owned = self._owned.pop(source, None)
             if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
@@ -403,7 +437,7 @@ class StageWriter:
 
     # Look-ups.
 
-    def _end_of_chain(self, source: TopicPartition, converter: StreamConverter) -> tuple[Tail | None, Position]:
+    def _end_of_chain(self, source: TopicPartition, converter: Converter) -> tuple[Tail | None, Position]:
         tail = self._stage.tail(source)
         if tail is not None:
             return tail, tail.end
@@ -416,7 +450,7 @@ class StageWriter:
         tail = self._stage.tail(source)
         return tail, position if tail is None else tail.end
 
-    def _converter_of(self, source: TopicPartition) -> StreamConverter | None:
+    def _converter_of(self, source: TopicPartition) -> Converter | None:
         return next((found for found in self._converters if found.stream.takes(source.topic)), None)
 
     def _all_caught_up(self) -> bool:
@@ -425,8 +459,13 @@ class StageWriter:
             return False
         if not self._targets:
             return True
-        return self._joined and all(
-            owned.caught_up or owned.buffer.end >= self._targets.get(owned.source, 0) for owned in self._owned.values()
+        return (
+            self._joined
+            and not self._unread
+            and all(
+                owned.caught_up or owned.buffer.end >= self._targets.get(owned.source, 0)
+                for owned in self._owned.values()
+            )
         )
 
     def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:

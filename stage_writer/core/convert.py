@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.decode import Reject
 
-_KAFKA_FIELDS = tuple(
+KAFKA_FIELDS = tuple(
     Field(name, data_type)
     for name, data_type in zip(
         KAFKA_COLUMNS, (Primitive.STRING, Primitive.INTEGER, Primitive.LONG, Primitive.TIMESTAMP), strict=True
@@ -43,7 +43,7 @@ _KAFKA_FIELDS = tuple(
 )
 DEAD_LETTER_SCHEMA = StructType(
     (
-        *_KAFKA_FIELDS,
+        *KAFKA_FIELDS,
         Field("key", Primitive.BINARY),
         Field("value", Primitive.BINARY),
         Field("error_class", Primitive.STRING),
@@ -61,7 +61,7 @@ class StreamConverter:
         self._decoder = Decoder(columns)
         self._deriver = Deriver(columns, stream.derive) if stream.derive else None
         derived = self._deriver.fields if self._deriver else ()
-        schema = columns.with_fields((*derived, *(_KAFKA_FIELDS if stream.kafka_columns else ())))
+        schema = columns.with_fields((*derived, *(KAFKA_FIELDS if stream.kafka_columns else ())))
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
         dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         for name in stream.partition_by:
@@ -96,7 +96,7 @@ class StreamConverter:
             rows, index = derived.rows, derived.row_index
             rejects += derived.rejects
         if self._stream.kafka_columns:
-            for field, column in zip(_KAFKA_FIELDS, _kafka_columns(batch, index), strict=True):
+            for field, column in zip(KAFKA_FIELDS, _kafka_columns(batch, index), strict=True):
                 rows = rows.append_column(field.name, column)
         rejects.sort(key=lambda reject: reject.index)
         own, dead = self._formats

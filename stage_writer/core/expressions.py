@@ -5,7 +5,7 @@ Rules:
 1. The text is parsed by DuckDB, and its tree is checked node by node against what is allowed; what is not known is
    refused. So there are no subqueries, windows, aggregates, stars, parameters, and no second expression or clause.
 2. No function whose value changes from call to call (`random`, `now`, `uuid`…): a record that is read twice, after a
-   crash, must give the same row. ``error`` is the exception: it is how an expression refuses a record.
+   crash, must give the same row.
 3. Every name is a declared field, ``kafka``, or a lambda's own. (``current_date`` looks like a name; refused here.)
 """
 
@@ -64,7 +64,7 @@ class ExpressionChecker:
         ).fetchall()
         self._aggregates = {name for name, kind, _, _ in rows if kind in ("aggregate", "window")}
         self._aggregates -= {name for name, kind, _, _ in rows if kind in ("scalar", "macro")}
-        self._unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")} - {"error"}
+        self._unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")}
         self._macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
 
     def check(self, name: str, text: str) -> CheckedExpression:

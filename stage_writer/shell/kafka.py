@@ -217,7 +217,8 @@ class KafkaSource:
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
-        consumer.incremental_assign([_kafka(source, positions.get(source)) for source in sources])
+        # Those that are not to be read yet need some position; they are sought before they are resumed.
+        consumer.incremental_assign([_kafka(source, positions.get(source, Position(0))) for source in sources])
         unread = [source for source in sources if source not in positions]
         if unread:
             self.pause(unread)

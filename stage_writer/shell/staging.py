@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Data files first, each under a name of its own; then the marker, by exclusive create. Who loses the claim removes
-   its files, which nothing refers to.
+1. Data files first, each under a name of its own; then the marker, by exclusive create. Who loses the claim leaves its
+   files where they are, for VACUUM: an earlier try of the same claim may have won without an answer, been loaded and
+   been settled, and then the table has those very files.
 2. A job may be run again after a StoreError: what is encoded stays encoded, what is uploaded stays uploaded, and the
    marker's bytes are the same, so that a claim whose acknowledgement was lost is recognised as our own.
 3. A claim is worth continuing from only if the marker before it was still there *after* it: markers are settled from
@@ -108,10 +109,6 @@ class ObjectStage:
         """Write a data file below its table's root."""
         self._tables(file.table.url).write(file.staged.path, file.data.to_pybytes())
 
-    def remove(self, file: NewFile) -> None:
-        """Remove a data file that nothing refers to."""
-        self._tables(file.table.url).delete([file.staged.path])
-
     def manifest(self, stream: Stream, buffer: Buffer, tail: Tail | None, tables: tuple[StagedTable, ...]) -> Manifest:
         """The marker's content."""
         return Manifest(
@@ -176,8 +173,6 @@ class Job:
             self._uploaded += 1
         marker, data = self._seal(files)
         if not self._stage.claim(marker.name, data):
-            for file in files:
-                self._stage.remove(file)
             return LostClaim()
         moved = self._tail is not None and not self._stage.is_there(self._tail)
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)

@@ -1,0 +1,44 @@
+"""``python -m tests.simulation``: run many histories, or replay one and tell its story."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from tests.simulation.history import History
+from tests.simulation.world import Fault  # noqa: TC001 - typer looks at annotations
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="How many histories.")] = 200,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Replay this one and tell its story.")] = None,
+) -> None:
+    """Run histories; exit 1 at the first one whose books do not balance."""
+    faults: Counter[Fault] = Counter()
+    records, began = 0, time.monotonic()
+    chosen = range(first, first + seeds) if seed is None else [seed]
+    for number in chosen:
+        verdict = History(number).run()
+        faults += verdict.faults
+        records += verdict.records
+        if verdict.problems or seed is not None:
+            typer.echo("\n".join(verdict.story))
+        if verdict.problems:
+            typer.echo("\n  ".join([f"seed {number} fails:", *verdict.problems[:10]]))
+            typer.echo(f"replay it with: python -m tests.simulation --seed {number}")
+            sys.exit(1)
+    typer.echo(
+        f"{len(chosen)} histories, {records} records, {time.monotonic() - began:.0f} s; every record once. Faults:"
+    )
+    for fault, count in sorted(faults.items()):
+        typer.echo(f"  {count:>8}  {fault}")
+
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(main)
+app()

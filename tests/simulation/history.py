@@ -1,0 +1,353 @@
+"""One history: real writers and loaders in a hostile world, then peace, then the books are checked.
+
+The checker knows nothing of markers or plans. It reads the files that the tables' commits added and compares them with
+Kafka's logs: each record is in the table once, or in the dead letters once, or was a tombstone; and each txn action is
+at its log's end.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from common.errors import KafkaDeltaExpressError
+from common.markers import TableKind
+from common.metrics import Metrics
+from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage import Stage
+from stage_writer.core.buffer import StagedRows, TableFormat
+from stage_writer.core.convert import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from stage_writer.core.flushing import Limits
+from stage_writer.service import StageWriter
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import in_turn
+from tests.simulation.kafka import Broker, GroupMember
+from tests.simulation.store import Bucket, SimulatedStore
+from tests.simulation.world import Chances, Crash, Fault, Process, World, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.delta_log import TableState
+    from common.settings import Stream
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.plan import TableShape
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.ports import Flushing, FlushJob, FlushOutcome
+
+STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
+_SETTINGS = Settings.model_validate(
+    {
+        "kafka": {"bootstrap.servers": "nowhere:1"},
+        "stage": {"url": STAGE},
+        "loader": {"marker_retention": 0, "max_files": 20},
+        "streams": [{"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT"}],
+    }
+)
+_LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
+GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
+_VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
+_MOST_STEPS_IN_PEACE = 30_000
+_SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
+
+
+class PlainConverter:
+    """What `StreamConverter` does for the world's three kinds of value, without its cost for batches of five."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        schema = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS))
+        self.formats = (
+            TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ()),
+            TableFormat(
+                stream.dead_letters,
+                TableKind.DEAD_LETTERS,
+                schema_to_json(DEAD_LETTER_SCHEMA),
+                to_arrow_schema(DEAD_LETTER_SCHEMA),
+                (),
+            ),
+        )
+
+    def convert(self, batch: MessageBatch) -> StagedRows:
+        """Rows, dead letters and tombstones by value."""
+        values = batch.values.to_pylist()
+        rows = [batch.offsets[index] for index, value in enumerate(values) if value == GOOD]
+        dead = [batch.offsets[index] for index, value in enumerate(values) if value == BAD]
+        tables = tuple(
+            pa.Table.from_pylist(
+                [{"_kafka_partition": int(batch.source.partition), "_kafka_offset": int(offset)} for offset in offsets],
+                schema=table.arrow_schema,
+            )
+            for offsets, table in zip((rows, dead), self.formats, strict=True)
+        )
+        tombstones = values.count(None)
+        return StagedRows(
+            batch.end, len(batch), tombstones, {"not_exact": len(dead)}, batch.timestamp_bounds_ms(), tables
+        )
+
+
+_CONVERTER = PlainConverter(_SETTINGS.streams[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a history ended."""
+
+    seed: int
+    problems: tuple[str, ...]
+    faults: Counter[Fault]
+    records: int
+    story: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Flight:
+    """A `stage_writer.ports.Flushing`."""
+
+    outcome: FlushOutcome | None = None
+    error: Exception | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.outcome is not None or self.error is not None
+
+    def result(self) -> FlushOutcome:
+        """How it ended."""
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        return self.outcome
+
+
+class Strands:
+    """`stage_writer.ports.Workers` as strands of the writer's process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def start(self, job: FlushJob) -> Flight:
+        """Run it beside the loop."""
+        if not self._process.alive:
+            raise Crash
+        flight = Flight()
+
+        def run() -> None:
+            try:
+                flight.outcome = job.run()
+            except Crash:
+                return
+            except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
+                flight.error = error
+
+        self._world.spawn(self._process, run)
+        return flight
+
+    def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
+        """Wait until one of them has ended."""
+        until_ms = self._world.now_ms + int(timeout_s * 1000)
+        while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
+            self._world.sleep_s(0.05)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class SimulatedTables:
+    """`delta_loader.ports.DeltaTables`, reached through the world."""
+
+    def __init__(self, world: World, tables: MemoryDeltaTables) -> None:
+        self._world = world
+        self._tables = tables
+
+    def state(self, url: str) -> TableState | None:
+        """What a snapshot says."""
+        return self._world.effect(f"look at {url}", lambda: self._tables.state(url))
+
+    def create(self, url: str, shape: TableShape) -> None:
+        """An empty table."""
+        self._world.effect(f"create {url}", lambda: self._tables.create(url, shape), changes=True)
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        """Atomic, as Delta's commit is."""
+        return self._world.effect(f"commit to {commit.target.url}", lambda: self._tables.commit(commit), changes=True)
+
+
+@dataclass(slots=True)
+class History:
+    """A world with writers and loaders in it."""
+
+    seed: int
+    chances: Chances = field(default_factory=Chances)
+    world: World = field(init=False)
+    broker: Broker = field(init=False)
+    bucket: Bucket = field(default_factory=Bucket)
+    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+    _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _running: dict[str, Process] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.seed, self.chances)
+        rng = self.world.rng
+        self.broker = Broker(self.world, eager=rng.random() < 0.3)
+        for partition in range(rng.randrange(1, 4)):
+            self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
+
+    def run(self) -> Verdict:
+        """War, then peace, then the books."""
+        rng = self.world.rng
+        roles = [f"writer-{index}" for index in range(rng.randrange(1, 4))]
+        roles += [f"loader-{index}" for index in range(rng.randrange(1, 3))]
+        for _ in range(rng.randrange(200, 1200)):
+            self._turn(roles, produce=0.25)
+            if rng.random() < 0.002 and len(self._writers()) > 1:
+                self._scale(roles)
+        self.world.heal()
+        problems: tuple[str, ...] = ("unfinished",)
+        for step in range(_MOST_STEPS_IN_PEACE):
+            self._turn(roles, produce=0.0)
+            if step % 50 == 0:
+                problems = self.problems()
+                if not problems:
+                    break
+        for process in self._running.values():
+            self.world.crash(process)
+        records = sum(len(log) for log in self.broker.logs.values())
+        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story))
+
+    def problems(self) -> tuple[str, ...]:
+        """What the books say against it; empty when all is in order."""
+        return (*self._missing_or_twice(), *self._positions())
+
+    # The world's turns.
+
+    def _turn(self, roles: list[str], produce: float) -> None:
+        rng = self.world.rng
+        for role in roles:
+            process = self._running.get(role)
+            if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
+                self._start(role)
+        if rng.random() < produce:
+            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(_VALUES))
+        self.broker.expel_silent()
+        self.world.step()
+
+    def _scale(self, roles: list[str]) -> None:
+        """A writer more, or one less; the group is assigned anew."""
+        self.world.faults[Fault.REBALANCE] += 1
+        writers = self._writers()
+        if self.world.rng.random() < 0.5:
+            roles.append(f"writer-{next(self._names)}x")
+        elif writers:
+            victim = self.world.rng.choice(writers)
+            roles.remove(victim.name.partition("#")[0])
+            self.world.crash(victim)
+
+    def _writers(self) -> list[Process]:
+        return [process for role, process in self._running.items() if role.startswith("writer") and process.alive]
+
+    def _start(self, role: str) -> None:
+        process = Process(f"{role}#{next(self._names)}", last_heartbeat_ms=self.world.now_ms)
+        self._running[role] = process
+        self.world.tell(f"{process.name} starts")
+        run = self._writer if role.startswith("writer") else self._loader
+        self.world.spawn(process, lambda: run(process))
+
+    def _store(self, url: str) -> SimulatedStore:
+        return SimulatedStore(self.world, self.bucket, url)
+
+    def _writer(self, process: Process) -> None:
+        clock, rng = WorldClock(self.world), self.world.rng
+        stage = ObjectStage(
+            self._store(STAGE),
+            self._store,
+            clock,
+            lambda: str(uuid.UUID(int=rng.getrandbits(128))),
+            process.name,
+        )
+        service = StageWriter(
+            converters=[_CONVERTER],
+            limits=_LIMITS,
+            revoke_timeout_s=20.0,
+            report_positions=False,
+            source=GroupMember(self.world, self.broker, process),
+            stage=stage,
+            workers=Strands(self.world, process),
+            clock=clock,
+            log=_SILENT,
+            metrics=Metrics(),
+        )
+        try:
+            service.run(until_caught_up=False)
+        except Crash:
+            return
+        except KafkaDeltaExpressError as error:
+            self.world.tell(f"{process.name} ends: {error.problem}")
+        process.alive = False
+
+    def _loader(self, process: Process) -> None:
+        ports = Ports(
+            stage=Stage(self._store(STAGE), in_turn),
+            tables=SimulatedTables(self.world, self.tables),
+            open_store=self._store,
+            parallel=in_turn,
+            clock=WorldClock(self.world),
+            new_id=lambda: f"{process.name}-{next(self._names)}",
+            log=_SILENT,
+            metrics=Metrics(),
+        )
+        service = LoaderService(_SETTINGS.streams, _SETTINGS.loader, ports)
+        try:
+            while True:
+                service.run_pass()
+                self.world.sleep_s(self.world.rng.choice([1, 5, 30]))
+        except Crash:
+            return
+
+    # The books.
+
+    def _missing_or_twice(self) -> list[str]:
+        found = self._offsets(TABLE)
+        dead = self._offsets(DEAD_LETTERS)
+        problems: list[str] = []
+        for source, log in self.broker.logs.items():
+            for record in log:
+                place = (int(source.partition), record.offset)
+                wanted = (int(record.value == GOOD), int(record.value == BAD))
+                if (found[place], dead[place]) != wanted:
+                    problems.append(f"{source} offset {record.offset}: {found[place]} rows, {dead[place]} dead letters")
+        known = {(int(source.partition), record.offset) for source, log in self.broker.logs.items() for record in log}
+        problems += [f"rows for {place}, which Kafka never had" for place in (found + dead) if place not in known]
+        return problems
+
+    def _offsets(self, url: str) -> Counter[tuple[int, int]]:
+        table = self.tables.tables.get(url)
+        offsets: Counter[tuple[int, int]] = Counter()
+        for path in table.paths if table is not None else []:
+            stored = self.bucket.objects.get(f"{url}/{path}")
+            if stored is None:
+                continue  # shows as missing rows
+            columns = pq.read_table(io.BytesIO(stored[0]), columns=["_kafka_partition", "_kafka_offset"])
+            offsets.update(zip(columns[0].to_pylist(), columns[1].to_pylist(), strict=True))
+        return offsets
+
+    def _positions(self) -> list[str]:
+        table = self.tables.tables.get(TABLE)
+        transactions = {} if table is None else table.transactions
+        return [
+            f"{source} is loaded to {transactions.get(f'orders-{source.partition}')}, its log ends at {log[-1].offset}"
+            for source, log in self.broker.logs.items()
+            if log and transactions.get(f"orders-{source.partition}") != log[-1].offset
+        ]

@@ -1,0 +1,241 @@
+"""Kafka in memory: logs with holes, and a consumer group of both rebalance protocols with sessions that end.
+
+Rules:
+
+1. A member that is paused or dead for longer than its session is expelled; others get its partitions at once. When it
+   polls again it is told that they are lost.
+2. Cooperative: a member gives back only what goes to somebody else, and a partition is handed over after that. Eager:
+   everything is given back on every rebalance.
+3. A fetch may bring records again that were delivered before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.settings import StartAt
+from common.spans import Position, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.ports import PartitionFault, Polled
+from tests.simulation.world import Crash, Fault, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from common.settings import Start, Stream
+    from stage_writer.ports import GroupListener
+    from tests.simulation.world import World
+
+SESSION_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a log."""
+
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Broker:
+    """Logs and one consumer group."""
+
+    world: World
+    eager: bool
+    logs: dict[TopicPartition, list[Record]] = field(default_factory=dict)
+    members: list[GroupMember] = field(default_factory=list)
+    owners: dict[TopicPartition, GroupMember] = field(default_factory=dict)
+    generation: int = 0
+
+    def append(self, source: TopicPartition, value: bytes | None) -> None:
+        """Add a record; now and then Kafka leaves a hole before it."""
+        log = self.logs[source]
+        after = log[-1].offset + 1 if log else 0
+        hole = self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
+        log.append(Record(after + hole, self.world.now_ms, value))
+
+    def end(self, source: TopicPartition) -> int:
+        """The next offset."""
+        log = self.logs[source]
+        return log[-1].offset + 1 if log else 0
+
+    def join(self, member: GroupMember) -> None:
+        """A new member; everyone is assigned anew."""
+        self.members.append(member)
+        self.rebalance()
+
+    def leave(self, member: GroupMember) -> None:
+        """A member goes; its partitions are free."""
+        if member in self.members:
+            self.members.remove(member)
+        for source in [source for source, owner in self.owners.items() if owner is member]:
+            del self.owners[source]
+        self.rebalance()
+
+    def expel_silent(self) -> None:
+        """End the sessions of those that gave no sign of life (rule 1)."""
+        for member in list(self.members):
+            if self.world.now_ms - member.process.last_heartbeat_ms > SESSION_MS and not member.is_running():
+                self.world.faults[Fault.EXPELLED] += 1
+                self.world.tell(f"{member.process.name} is expelled from the group")
+                member.expelled = True
+                self.leave(member)
+
+    def rebalance(self) -> None:
+        """A new generation."""
+        self.generation += 1
+
+    def target(self, member: GroupMember) -> set[TopicPartition]:
+        """What a member is to have: an even share, and as much of what it has as possible."""
+        sources = sorted(self.logs)
+        share = -(-len(sources) // max(1, len(self.members)))
+        wanted: dict[int, set[TopicPartition]] = {}
+        free = list(sources)
+        for index, found in enumerate(self.members):
+            kept = sorted(source for source in found.owned if source in free)[:share]
+            wanted[index] = set(kept)
+            free = [source for source in free if source not in wanted[index]]
+        for index in range(len(self.members)):
+            while free and len(wanted[index]) < share:
+                wanted[index].add(free.pop(0))
+        return wanted[self.members.index(member)]
+
+
+class GroupMember:
+    """A `stage_writer.ports.RecordSource`: one writer's consumer."""
+
+    def __init__(self, world: World, broker: Broker, process: Process) -> None:
+        self._world = world
+        self._broker = broker
+        self.process = process
+        self.owned: dict[TopicPartition, int] = {}
+        self.expelled = False
+        self._generation = -1
+        self._paused: set[TopicPartition] = set()
+        self._listener: GroupListener | None = None
+        self._is_member = False
+
+    def is_running(self) -> bool:
+        """Whether it can send heartbeats."""
+        return self.process.alive and (self._world.healed or self.process.paused_until_ms <= self._world.now_ms)
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        """Join."""
+        del streams
+        self._listener = listener
+        self._join()
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Serve the group, then fetch."""
+        self._world.sleep_s(timeout_s)
+        self._serve_group()
+        batches: list[MessageBatch] = []
+        faults: list[PartitionFault] = []
+        for source in sorted(self.owned):
+            if source not in self._paused:
+                self._fetch(source, batches, faults)
+        return Polled(tuple(batches), {}, tuple(faults))
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        """Fetch from there."""
+        self.owned[source] = position
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Fetch these no more."""
+        self._paused |= set(sources)
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        """Fetch these again."""
+        self._paused -= set(sources)
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        """An end of the log."""
+        return Position(0 if start is StartAt.EARLIEST else self._broker.end(source))
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The ends of all logs."""
+        del streams
+        return {source: Position(self._broker.end(source)) for source in self._broker.logs}
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Nobody looks."""
+
+    def close(self) -> None:
+        """Give everything back and leave."""
+        if not self.process.alive:
+            raise Crash
+        if self._is_member and not self.expelled:
+            self._revoke(set(self.owned))
+            self._broker.leave(self)
+        self._is_member = False
+
+    def _join(self) -> None:
+        self.expelled = False
+        self._is_member = True
+        self._generation = -1
+        self._broker.join(self)
+
+    def _serve_group(self) -> None:
+        listener = self._listener
+        assert listener is not None
+        if self.expelled:
+            gone = set(self.owned)
+            self.owned.clear()
+            listener.lost(gone)
+            self._join()
+        if self._generation != self._broker.generation:
+            generation = self._broker.generation
+            wanted = self._broker.target(self)
+            self._revoke(set(self.owned) if self._broker.eager else set(self.owned) - wanted)
+            self._generation = generation
+        if self.expelled or self._generation != self._broker.generation:
+            return
+        free = {source for source in self._broker.target(self) - set(self.owned) if source not in self._broker.owners}
+        if free:
+            for source in free:
+                self._broker.owners[source] = self
+            positions = listener.assigned(sorted(free))
+            if not self.expelled:
+                self.owned |= {source: int(positions[source]) for source in free if source in positions}
+
+    def _revoke(self, sources: set[TopicPartition]) -> None:
+        if not sources:
+            return
+        assert self._listener is not None
+        self._listener.revoked(sorted(sources))
+        for source in sources:
+            self.owned.pop(source, None)
+            self._paused.discard(source)
+            if self._broker.owners.get(source) is self:
+                del self._broker.owners[source]
+
+    def _fetch(self, source: TopicPartition, batches: list[MessageBatch], faults: list[PartitionFault]) -> None:
+        position, rng = self.owned[source], self._world.rng
+        if position > self._broker.end(source):
+            faults.append(PartitionFault(source, f"no position {position}", ""))
+            return
+        if not self._world.healed and rng.random() < 0.02:
+            self._world.faults[Fault.REDELIVERY] += 1
+            position = max(0, position - rng.randrange(1, 5))
+        log = self._broker.logs[source]
+        first = next((index for index, record in enumerate(log) if record.offset >= position), len(log))
+        records = log[first : first + rng.randrange(1, 12)]
+        if not records:
+            return
+        self.owned[source] = records[-1].offset + 1
+        batches.append(
+            MessageBatch(
+                source,
+                np.array([record.offset for record in records], np.int64),
+                np.array([record.timestamp_ms for record in records], np.int64),
+                pa.array([record.value for record in records], pa.binary()),
+                pa.nulls(len(records), pa.binary()),
+                None,
+            )
+        )

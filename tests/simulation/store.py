@@ -1,0 +1,96 @@
+"""An object store in memory, and each process's view of it, through which the world's faults come."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, BinaryIO
+
+from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tests.simulation.world import World
+
+
+class Bucket:
+    """All objects of the world: full path to bytes and time."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, int]] = {}
+
+
+class SimulatedStore:
+    """A `common.ports.ObjectStore` below one URL. Exclusive creates are exclusive."""
+
+    def __init__(self, world: World, bucket: Bucket, url: str) -> None:
+        self._world = world
+        self._bucket = bucket
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """The root."""
+        return self._url
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below a folder, as of one moment."""
+        start = self._full(prefix.rstrip("/") + "/")
+        skip = len(self._url) + 1
+        yield from self._world.effect(
+            f"list {prefix}",
+            lambda: [
+                StoredObject(path[skip:], len(data), modified_ms)
+                for path, (data, modified_ms) in self._bucket.objects.items()
+                if path.startswith(start)
+            ],
+        )
+
+    def read(self, path: str) -> bytes | None:
+        """The object's bytes."""
+        return self._world.effect(f"read {path}", lambda: self._bytes(path))
+
+    def open(self, path: str) -> BinaryIO:
+        """A reader of the whole."""
+        return io.BytesIO(self.read(path) or b"")
+
+    def stat(self, path: str) -> StoredObject | None:
+        """Size and age."""
+
+        def look() -> StoredObject | None:
+            found = self._bucket.objects.get(self._full(path))
+            return None if found is None else StoredObject(path, len(found[0]), found[1])
+
+        return self._world.effect(f"stat {path}", look)
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Exclusive; our own bytes from a request whose answer was lost are ours, as in `common.store`."""
+
+        def put() -> CreateOutcome:
+            found = self._bucket.objects.get(self._full(path))
+            if found is not None:
+                return Created() if found[0] == data else AlreadyExists()
+            self._put(path, data)
+            return Created()
+
+        return self._world.effect(f"create {path}", put, changes=True)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Unconditional."""
+        self._world.effect(f"write {path}", lambda: self._put(path, data), changes=True)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """One request for each."""
+        for path in paths:
+            full = self._full(path)
+            self._world.effect(f"delete {path}", lambda full=full: self._bucket.objects.pop(full, None), changes=True)  # type: ignore[misc]
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._bucket.objects[self._full(path)] = (data, self._world.now_ms)
+
+    def _bytes(self, path: str) -> bytes | None:
+        found = self._bucket.objects.get(self._full(path))
+        return None if found is None else found[0]
+
+    def _full(self, path: str) -> str:
+        return f"{self._url}/{path}"

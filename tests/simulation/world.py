@@ -1,0 +1,285 @@
+"""A world that decides about time, order and failure: one scheduler over cooperative tasks, all from one seed.
+
+Rules:
+
+1. A task runs until it asks the world for an *effect* (a call to the store, the log, Kafka) or for time. Then the world
+   picks who goes on, and how the effect ends; so anything can happen between any two steps of any process.
+2. Nothing else is random and nothing else is a clock. The same seed gives the same history, step by step.
+3. A process can crash (its tasks end where they stand, and a request that was on its way may still arrive, later), be
+   paused for any time, and be started again.
+4. From `heal` on no fault happens any more; then the system has to finish by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from greenlet import greenlet
+
+from common.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Result = TypeVar("Result")
+
+
+class Fault(StrEnum):
+    """What the world can do to a process or a request."""
+
+    CRASH = "crash"
+    PAUSE = "pause"
+    REFUSED = "request refused"
+    LOST_ANSWER = "answer lost"
+    LATE_REQUEST = "request arrives after its sender's end"
+    DUPLICATE_REQUEST = "request arrives twice"
+    CLOCK_JUMP = "clock jumps"
+    REDELIVERY = "record delivered again"
+    REBALANCE = "rebalance"
+    EXPELLED = "expelled from the group"
+
+
+class Crash(BaseException):
+    """The process of a task has ended."""
+
+
+@dataclass(slots=True)
+class Process:
+    """Something that can die."""
+
+    name: str
+    alive: bool = True
+    paused_until_ms: int = 0
+    last_heartbeat_ms: int = 0
+
+
+@dataclass(slots=True)
+class Effect:
+    """A request on its way."""
+
+    name: str
+    call: Callable[[], object]
+    changes: bool
+    """Whether it changes anything, so that it matters if it comes late or twice."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One strand of a process."""
+
+    process: Process
+    strand: greenlet
+    wake_at_ms: int = 0
+    effect: Effect | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """How often each thing happens, for each decision where it can."""
+
+    refused: float = 0.02
+    lost_answer: float = 0.02
+    duplicate: float = 0.02
+    late: float = 0.5
+    crash: float = 0.003
+    pause: float = 0.004
+    clock_jump: float = 0.001
+
+
+@dataclass(slots=True)
+class World:
+    """Time, order and failure."""
+
+    seed: int
+    chances: Chances = field(default_factory=Chances)
+    rng: Random = field(init=False)
+    now_ms: int = 1_700_000_000_000
+    drift_ms: int = 0
+    faults: Counter[Fault] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+    healed: bool = False
+    _tasks: list[Task] = field(default_factory=list)
+    _late: list[tuple[int, Effect]] = field(default_factory=list)
+    _scheduler: greenlet | None = None
+
+    def __post_init__(self) -> None:
+        self.rng = Random(self.seed)  # noqa: S311 - a simulation's dice
+
+    # For tasks.
+
+    def effect(self, name: str, call: Callable[[], Result], *, changes: bool = False) -> Result:
+        """Ask for a request to be carried out; raises StoreError when it is refused or its answer is lost."""
+        task = self._current()
+        task.effect = Effect(name, call, changes)
+        outcome = self._switch()
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return cast("Result", outcome)
+
+    def sleep_s(self, seconds: float) -> None:
+        """Let time pass."""
+        task = self._current()
+        task.wake_at_ms = self.now_ms + int(seconds * 1000)
+        self._switch()
+
+    def tell(self, sentence: str) -> None:
+        """Add to the story."""
+        self.story.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
+
+    # For the director.
+
+    def spawn(self, process: Process, run: Callable[[], None]) -> Task:
+        """Begin a task of a process."""
+        task = Task(process, greenlet(run, self._scheduler or greenlet.getcurrent()))
+        self._tasks.append(task)
+        return task
+
+    def crash(self, process: Process) -> None:
+        """End a process; requests on their way may still arrive."""
+        self.tell(f"{process.name} dies")
+        process.alive = False
+        for task in self._tasks:
+            if task.process is process and not task.ended:
+                if task.effect is not None and task.effect.changes and self._chance(self.chances.late):
+                    self.faults[Fault.LATE_REQUEST] += 1
+                    self._late.append((self.now_ms + self.rng.randrange(120_000), task.effect))
+                self._end(task)
+        self._tasks = [task for task in self._tasks if not task.ended]
+
+    def heal(self) -> None:
+        """No more faults; late requests arrive now."""
+        self.healed = True
+        self.tell("all faults end")
+        for _, effect in self._late:
+            self._arrive(effect)
+        self._late = []
+
+    def step(self) -> bool:
+        """Let one thing happen; False when nothing is left that could."""
+        self._scheduler = greenlet.getcurrent()
+        self._deliver_late()
+        ready = [task for task in self._tasks if self._wakes_at(task) <= self.now_ms]
+        if not ready:
+            pending = [self._wakes_at(task) for task in self._tasks]
+            if not pending:
+                return False
+            self.now_ms = max(self.now_ms, min(pending))
+            return True
+        self.now_ms += self.rng.randrange(30)
+        if not self.healed and self._chance(self.chances.clock_jump):
+            self.faults[Fault.CLOCK_JUMP] += 1
+            self.drift_ms = self.rng.randrange(-3_600_000, 3_600_000)
+        self._resume(self.rng.choice(ready))
+        return True
+
+    # Inside.
+
+    def _resume(self, task: Task) -> None:
+        if not self.healed and self._chance(self.chances.crash):
+            self.faults[Fault.CRASH] += 1
+            self.crash(task.process)
+            return
+        if not self.healed and self._chance(self.chances.pause):
+            self.faults[Fault.PAUSE] += 1
+            task.process.paused_until_ms = self.now_ms + self.rng.choice([1_000, 20_000, 60_000, 600_000])
+            self.tell(f"{task.process.name} is paused for {task.process.paused_until_ms - self.now_ms} ms")
+            return
+        task.process.last_heartbeat_ms = self.now_ms
+        effect, task.effect = task.effect, None
+        answer = None if effect is None else self._carry_out(task.process, effect)
+        task.strand.parent = greenlet.getcurrent()
+        if task.strand:
+            task.strand.switch(answer)
+        else:
+            task.strand.switch()
+        if task.strand.dead:
+            task.ended = True
+            self._tasks.remove(task)
+
+    def _carry_out(self, process: Process, effect: Effect) -> object:
+        if not self.healed and self._chance(self.chances.refused):
+            self.faults[Fault.REFUSED] += 1
+            self.tell(f"{process.name}: {effect.name}: refused")
+            return StoreError(f"{effect.name} was refused", "")
+        answer = effect.call()
+        if effect.changes:
+            self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
+        if effect.changes and not self.healed:
+            if self._chance(self.chances.duplicate):
+                self.faults[Fault.DUPLICATE_REQUEST] += 1
+                self._late.append((self.now_ms + self.rng.randrange(60_000), effect))
+            if self._chance(self.chances.lost_answer):
+                self.faults[Fault.LOST_ANSWER] += 1
+                self.tell(f"{process.name} does not hear of it")
+                return StoreError(f"the answer to {effect.name} was lost", "")
+        return answer
+
+    def _deliver_late(self) -> None:
+        due = [item for item in self._late if item[0] <= self.now_ms]
+        self._late = [item for item in self._late if item[0] > self.now_ms]
+        for _, effect in due:
+            self._arrive(effect)
+
+    def _arrive(self, effect: Effect) -> None:
+        self.tell(f"late: {effect.name}")
+        effect.call()
+
+    def _wakes_at(self, task: Task) -> int:
+        paused = 0 if self.healed else task.process.paused_until_ms
+        return max(task.wake_at_ms, paused)
+
+    def _chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def _current(self) -> Task:
+        here = greenlet.getcurrent()
+        task = next(task for task in self._tasks if task.strand is here)
+        if task.ended:
+            raise Crash  # on its way out; nothing that it does reaches the world
+        return task
+
+    def _switch(self) -> object:
+        assert self._scheduler is not None
+        return self._scheduler.switch()
+
+    def _end(self, task: Task) -> None:
+        task.ended = True
+        if not task.strand.dead:
+            task.strand.parent = greenlet.getcurrent()
+            if task.strand:  # has begun
+                _throw(task.strand)
+
+
+def _throw(strand: greenlet) -> None:
+    """End a strand where it stands; what it does on its way out reaches nothing any more."""
+    for _ in range(100):
+        if strand.dead:
+            return
+        try:
+            strand.throw(Crash())
+        except Crash:
+            return
+
+
+class WorldClock:
+    """A `common.ports.Clock` of the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def monotonic_s(self) -> float:
+        """Seconds since the beginning; it never jumps."""
+        return self._world.now_ms / 1000
+
+    def wall_ms(self) -> int:
+        """The date; it jumps."""
+        return self._world.now_ms + self._world.drift_ms
+
+    def sleep_s(self, seconds: float) -> None:
+        """Let time pass."""
+        self._world.sleep_s(seconds)
