@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import StructType, to_arrow_field, to_arrow_schema
+from common.schema import Field, Primitive, StructType, to_arrow_field, to_arrow_schema
 from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
@@ -48,6 +48,7 @@ _BLOCK_BYTES = 16 << 20
 _BLOCK_MESSAGES = 65_536
 _SMALL_GROUP = 32
 _SEARCH_GROUP = 1024
+_NO_COLUMN = Field("\x00", Primitive.BOOLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +167,17 @@ class Decoder:
 
 
 class _BulkReader:
-    """Columns without maps by `DocumentReader`, plain maps by `MapReader`; others with maps one message at a time."""
+    """Columns without maps by `DocumentReader`, plain maps by `MapReader`; others with maps one message at a time.
+
+    `DocumentReader` reads every message, if there is no column for it then a column that no message has: it completes
+    the proof that the messages are JSON (see its module).
+    """
 
     def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
         self._fields = [to_arrow_field(field) for field in columns]
         plain = StructType(tuple(field for field in columns if not holds_map(field.type)))
         maps = [field for field in columns if holds_map(field.type)]
-        self._reader = DocumentReader(plain, connection) if plain.fields else None
+        self._reader = DocumentReader(plain if plain.fields else StructType((_NO_COLUMN,)), connection)
         self._maps = [(field, MapReader(field.name, field.type, connection)) for field in maps if reads_map(field.type)]
         self._others = StructType(tuple(field for field in maps if not reads_map(field.type)))
         self._strict_others = StrictDecoder(self._others)
@@ -180,14 +185,11 @@ class _BulkReader:
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
         """The rows of messages that are one object each, with the suspects among them."""
-        plain = None if self._reader is None else self._reader.read(texts)
-        if isinstance(plain, Unreadable) or (plain is not None and len(plain.array.type) == len(self._fields)):
+        plain = self._reader.read(texts)
+        if isinstance(plain, Unreadable) or not (self._maps or self._others.fields):
             return plain
-        arrays: dict[str, pa.Array] = {}
-        suspects = np.zeros(len(texts), np.bool_)
-        if plain is not None:
-            arrays |= {part.name: plain.array.field(part.name) for part in plain.array.type}
-            suspects |= False if plain.suspects is None else plain.suspects
+        arrays: dict[str, pa.Array] = {part.name: plain.array.field(part.name) for part in plain.array.type}
+        suspects = np.zeros(len(texts), np.bool_) if plain.suspects is None else plain.suspects
         for field, reader in self._maps:
             column = reader.read(texts)
             if isinstance(column, Unreadable):
@@ -211,7 +213,7 @@ class _BulkReader:
 
     def unexpected(self, texts: pa.StringArray) -> Mask:
         """Which messages have surely made a reading fail; see `DocumentReader.unexpected`."""
-        return np.zeros(len(texts), np.bool_) if self._reader is None else self._reader.unexpected(texts)
+        return self._reader.unexpected(texts)
 
 
 def _good(converted: Converted, places: Index) -> _Piece:

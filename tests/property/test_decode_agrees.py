@@ -355,6 +355,7 @@ def test_columns_with_maps(batch: list[bytes | None]) -> None:
 @example(
     [b'{"odd \\"\'/~name":{}}', b'{"odd \\"\'/~name":{"":"x"},"g":{"a":-0}}', b'{"g":{"a":1,"a":1}}', b'{"g":null}']
 )
+@example([b'{"odd \\"\'/~name":{},"u":[1,]}'])
 def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
     check(BULK_MAPS, batch)
 

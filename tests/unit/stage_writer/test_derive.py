@@ -146,12 +146,22 @@ def test_a_record_whose_expression_fails_costs_no_other() -> None:
     assert derived.rows["n"].to_pylist() == derived.row_index.tolist()
 
 
-def test_an_expression_can_refuse_a_record() -> None:
-    expression = "CASE WHEN id > 5 THEN error('too many') ELSE id END"
-    derived = derive({"x": expression}, batch_of([b'{"id":%d}' % place for place in range(8)]))
-    assert derived.rows["x"].to_pylist() == [0, 1, 2, 3, 4, 5]
-    assert [reject.index for reject in derived.rejects] == [6, 7]
-    assert "too many" in derived.rejects[0].error
+def test_of_two_failing_expressions_each_is_named() -> None:
+    batch = batch_of([b'{"text":"x","id":1}', b'{"text":"1","id":300}', b'{"text":"1","id":1}'])
+    derived = derive({"n": "text::INT", "small": "id::TINYINT"}, batch)
+    assert [(reject.index, reject.error.split(":")[0]) for reject in derived.rejects] == [
+        (0, "derive.n"),
+        (1, "derive.small"),
+    ]
+    assert derived.rows.select(["n", "small"]).to_pylist() == [{"n": 1, "small": 1}]
+
+
+def test_many_failures_are_found_at_once() -> None:
+    values = [b'{"text":"no","id":%d}' % place for place in range(5000)]
+    derived = derive({"n": "CASE WHEN id % 2 = 0 THEN text::INT ELSE 1 END"}, batch_of(values))
+    assert len(derived.rejects) == 2500
+    assert all("derive.n" in reject.error for reject in derived.rejects)
+    assert derived.row_index.tolist() == list(range(1, 5000, 2))
 
 
 def test_a_moment_beyond_the_calendar_is_refused() -> None:
@@ -199,6 +209,7 @@ def test_a_quoted_name_is_found() -> None:
         ("random()", ["random", "read again"]),
         ("now()", ["now", "kafka.timestamp"]),
         ("uuid()", ["uuid"]),
+        ("error('no')", ["error"]),
         ("current_date", ["no field `current_date`"]),
         ("current_setting('TimeZone')", ["current_setting"]),
         ("ago(INTERVAL 1 DAY)", ["another value each time"]),
