@@ -10,6 +10,9 @@ Rules:
 3. A claim is worth continuing from only if the marker before it was still there *after* it: markers are settled from
    the low end, so a late writer that takes a freed position finds its predecessor gone, and stops there. So no stray
    is ever continued, and the marker with the highest start is always the chain's end.
+4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading begins again
+   at its new end. The copy below ``stray/`` tells such a marker from one that was settled. A partition's only marker is
+   never withdrawn, whatever lies there: it may be all that says where reading goes on.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from common.markers import (
     folder_of,
     manifest_to_bytes,
     marker_from_bytes,
+    stray_path,
 )
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.spans import Position, Span
@@ -134,6 +138,18 @@ class ObjectStage:
         """Whether a marker still exists."""
         return self._store.stat(tail.path) is not None
 
+    def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
+        """Take our claim back when ``tail``, now gone, was put aside (rule 4); whether it was."""
+        if self._store.stat(stray_path(tail.path)) is None:
+            return False
+        folder = folder_of(name.topic_partition)
+        others = (found.path for found in self._store.list(folder) if found.path != name.path)
+        if not any(MarkerName.parse(path) for path in others):
+            return False
+        if self._store.read(name.path) == data:  # else it is gone already, and the name may be another's
+            self._store.delete([name.path])
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
@@ -175,6 +191,8 @@ class Job:
         if not self._stage.claim(marker.name, data):
             return LostClaim()
         moved = self._tail is not None and not self._stage.is_there(self._tail)
+        if self._tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, self._tail):
+            return LostClaim()
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
 
     def _encode(self) -> list[NewFile]:

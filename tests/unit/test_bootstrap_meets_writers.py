@@ -1,0 +1,109 @@
+"""A rewind while a stage writer runs: the two meet in nothing but the stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.shell import stage as operator
+from common.ports import SystemClock
+from common.settings import StartAt, Stream
+from common.spans import Position
+from common.store import FsspecStore
+from stage_writer.core.buffer import Buffer
+from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.markers import ORDERS, chain_of, put
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
+AUTHOR = Author("operator", 1_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecStore:
+    return FsspecStore(tmp_path.as_uri())
+
+
+@pytest.fixture
+def writer(store: FsspecStore) -> ObjectStage:
+    return ObjectStage(store, lambda _: store, SystemClock(), lambda: "0b4a", "writer")
+
+
+def seal(writer: ObjectStage, tail: Tail | None, start: int, end: int) -> FlushOutcome:
+    """What a flush of ``[start, end)`` comes to."""
+    buffer = Buffer(Position(start), Position(end), (), records=end - start)
+    return writer.flush_job(ORDERS, STREAM, buffer, tail).run()
+
+
+def look(store: FsspecStore) -> PartitionState:
+    ends = Ends(Position(0), Position(100))
+    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, None, operator.staged_markers(store, ORDERS))
+
+
+def rewind(store: FsspecStore, to: int) -> None:
+    operator.rewind(store, plan_rewind(look(store), Position(to), AUTHOR))
+
+
+def end(writer: ObjectStage) -> int:
+    tail = writer.tail(ORDERS)
+    assert tail is not None
+    return tail.end
+
+
+def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecStore, writer: ObjectStage) -> None:
+    put(store, *chain_of(0, 10, 20, 30))
+    tail = writer.tail(ORDERS)  # the writer has read the chain, and buffers from 30 on
+    rewind(store, 10)
+    assert isinstance(seal(writer, tail, 30, 40), LostClaim)
+    assert end(writer) == 10
+    outcome = seal(writer, writer.tail(ORDERS), 10, 40)
+    assert isinstance(outcome, Sealed)
+    assert not outcome.chain_moved
+    assert look(store).chain.end == 40
+    assert look(store).chain.strays == ()
+
+
+def test_a_running_writer_goes_on_behind_a_new_beginning(store: FsspecStore, writer: ObjectStage) -> None:
+    put(store, *chain_of(50, 60, 70))
+    tail = writer.tail(ORDERS)
+    rewind(store, 20)
+    assert isinstance(seal(writer, tail, 70, 80), LostClaim)
+    assert end(writer) == 20
+
+
+def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
+    store: FsspecStore, writer: ObjectStage
+) -> None:
+    put(store, *chain_of(0, 10, 20, 30))
+    tail = writer.tail(ORDERS)
+    assert tail is not None
+    store.delete([tail.path])  # loaded and settled; only a very late writer sees this
+    outcome = seal(writer, tail, 30, 40)
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+
+
+def test_the_only_marker_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
+    put(store, *chain_of(0, 10))
+    tail = writer.tail(ORDERS)
+    rewind(store, 0)
+    assert isinstance(seal(writer, tail, 10, 20), Sealed)
+    assert end(writer) == 20
+    rewind(store, 0)  # the operator sees the gap in the status, and does it again
+    assert writer.tail(ORDERS) is None
+
+
+def test_a_running_writer_loses_its_claim_to_a_skip_and_goes_on_behind_it(
+    store: FsspecStore, writer: ObjectStage
+) -> None:
+    put(store, *chain_of(0, 10))
+    tail = writer.tail(ORDERS)
+    operator.make(store, plan_skip(look(store), Position(25), AUTHOR).marker)
+    assert isinstance(seal(writer, tail, 10, 30), LostClaim)
+    assert end(writer) == 25
