@@ -177,7 +177,10 @@ def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tu
     if state.table is not None and position < state.table:
         notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
     if position == 0:
-        notes.append("no marker stands before position 0: the next writer begins at the stream's start")
+        notes.append(
+            "no marker stands before position 0: the next writer begins at the stream's start; one that runs now may "
+            "stage one more flush at the old end, so look at the status, and run this again where it shows a gap"
+        )
     return tuple(notes)
 
 
