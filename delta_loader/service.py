@@ -46,6 +46,7 @@ from delta_loader.core.plan import (
     comparable,
     next_run,
     plan_load,
+    shape_of,
     shapes_of,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
@@ -278,7 +279,15 @@ class StreamLoad:
 
     def _ensure_tables(self, load: Load) -> None:
         """Create what the load is the first to need; check that its files fit what is there. Raises TableError."""
-        for url, shape in sorted({pair for marker in load.markers for pair in shapes_of(marker).items()}, key=str):
+        needed = {pair for marker in load.markers for pair in shapes_of(marker).items()}
+        if self._stream.table not in self._targets:  # its txn actions are needed even if all records are dead letters
+            needed |= {
+                (staged.url, shape_of(staged))
+                for marker in load.markers
+                for staged in marker.tables
+                if staged.url == self._stream.table
+            }
+        for url, shape in sorted(needed, key=str):
             if url not in self._targets:
                 self._ports.tables.create(url, shape)
                 self._log.info("table created", table=url)
@@ -356,15 +365,16 @@ class StreamLoad:
 
     def _settle(self, listing: Listing) -> None:
         keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+        finished: dict[TopicPartition, tuple[MarkerName, ...]] = {}
         for source, listed in listing.items():
             position = self._position(source)
             names = settle_candidates(listed.modified_ms, position, keep_after_ms)
             if position is None or not names:
                 continue
             found = self._ports.stage.read(listing, names, self._urls)
-            finished = settled([marker for markers in found.values() for marker in markers], position)
-            self._ports.stage.delete(listing, finished)
-            self._report.settled += len(finished)
+            finished[source] = settled([marker for markers in found.values() for marker in markers], position)
+        self._ports.stage.delete(listing, finished)
+        self._report.settled = sum(len(names) for names in finished.values())
         if self._report.settled:
             self._ports.metrics.add(catalogue.LOADER_SETTLED, self._report.settled, app_id=self._stream.app_id)
             self._log.info("markers settled", markers=self._report.settled)

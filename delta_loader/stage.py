@@ -100,10 +100,18 @@ class Stage:
                 found[name] = (*found.get(name, ()), _parse(name, data, tables))
         return found
 
-    def delete(self, listing: Listing, names: Iterable[MarkerName]) -> None:
-        """Delete markers, under whatever names they have. Raises StoreError."""
-        paths = [path for name in names for path in listing[name.topic_partition].paths[name]]
-        self._parallel(lambda path: self._store.delete([path]), paths)
+    def delete(self, listing: Listing, finished: Mapping[TopicPartition, Sequence[MarkerName]]) -> None:
+        """Delete markers, under whatever names they have. Raises StoreError.
+
+        Of each partition one after the other from the lowest on, so that a crash leaves no lower one behind
+        (core/settle.py, rule 3); partitions at the same time.
+        """
+
+        def delete_in_turn(source: TopicPartition) -> None:
+            listed = listing[source]
+            self._store.delete(path for name in sorted(finished[source]) for path in listed.paths[name])
+
+        self._parallel(delete_in_turn, finished)
 
 
 def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:

@@ -5,12 +5,15 @@ Rules:
 1. A marker may go when the stream's own table covers it (core/commits.py, rule 3: then all its tables do), it is not
    the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on.
 2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
-3. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
+3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
+   its own still there knows that its claim was of a position that nobody had claimed before (G2).
+4. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
    timestamp that is loaded; nothing can be said while one of them has none.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from common.markers import Marker, MarkerName
@@ -33,16 +36,18 @@ def settle_candidates(
     if position is None or not modified_ms:
         return ()
     last = max(modified_ms)
-    return tuple(
-        name
-        for name, written_ms in sorted(modified_ms.items())
-        if name != last and name.start < position and written_ms < keep_after_ms
+    finished = takewhile(
+        lambda item: item[0] != last and item[0].start < position and item[1] < keep_after_ms,
+        sorted(modified_ms.items()),
     )
+    return tuple(name for name, _ in finished)
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
-    """The candidates that the table covers whole (rule 2)."""
-    return tuple(found.name for found in candidates if isinstance(found, Marker) and found.span.end <= position)
+    """The candidates that the table covers whole (rules 2 and 3), from the lowest on."""
+    by_start = sorted(candidates, key=lambda found: found.name)
+    covered = takewhile(lambda found: isinstance(found, Marker) and found.span.end <= position, by_start)
+    return tuple(found.name for found in covered)
 
 
 def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) -> int | None:
@@ -63,6 +68,6 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
 
 
 def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None]) -> int | None:
-    """The time up to which the table is complete (rule 3)."""
+    """The time up to which the table is complete (rule 4)."""
     known = [value for value in highest_ms.values() if value is not None]
     return min(known) if known and len(known) == len(highest_ms) else None

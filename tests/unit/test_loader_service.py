@@ -138,6 +138,14 @@ def test_only_markers_of_the_window_are_held_in_memory(staging: Staging, tables:
     assert len(paths) == len(set(paths)) == 40
 
 
+def test_dead_letters_alone_are_loaded_too(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 3, dead=(0, 1, 2))
+    (report,) = loader_for(staging, tables).run_pass()
+    assert not report.held
+    assert tables.tables[staging.table].transactions == {"orders-0": 2}
+    assert len(tables.tables[staging.dead_letters].paths) == 1
+
+
 def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.touch(0, 41)
     (report,) = loader_for(staging, tables).run_pass()
