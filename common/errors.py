@@ -66,3 +66,7 @@ class TableError(KafkaDeltaExpressError):
 
 class DownloadError(KafkaDeltaExpressError):
     """A file that is fetched by name and checksum could not be had."""
+
+
+class BuildError(KafkaDeltaExpressError):
+    """A part that is compiled on this machine could not be."""

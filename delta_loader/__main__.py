@@ -91,6 +91,7 @@ def _service(
     """The service over Spark, fsspec and a thread pool, which ``stack`` closes; and whether Spark is alive."""
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
+    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
 
     parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
@@ -104,11 +105,13 @@ def _service(
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(spark.stop)
+    opener = _opener(settings)
+    prove_log_stores(spark, (url for stream in settings.streams for url in (stream.table, stream.dead_letters)), opener)
     tables = SparkDeltaTables(spark, clock)
     ports = Ports(
         stage=stage,
         tables=tables,
-        open_store=_opener(settings),
+        open_store=opener,
         parallel=parallel,
         clock=clock,
         new_id=lambda: str(uuid.uuid4()),

@@ -26,4 +26,6 @@ def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:
 
 
 if __name__ == "__main__":  # python -m delta_loader.shell.jars: fill the cache, as `make setup` and an image do
-    ensure_jars(["delta", "s3"])
+    from delta_loader.shell.log_store import ensure_log_store
+
+    ensure_log_store(ensure_jars(["delta", "s3"]))

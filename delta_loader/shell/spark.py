@@ -5,7 +5,8 @@ Rules:
 1. Jars come from the lock (`delta_loader.shell.jars`), as files: no resolver runs at start-up.
 2. Spark is told to reach S3 as fsspec is: ``fs.s3a.*`` is derived from ``stage.storage_options``.
 3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
-4. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
+4. On S3, Delta's log is written by `delta_loader.shell.log_store`'s, which is safe with several drivers.
+5. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from common.errors import TableError
 from delta_loader.shell.jars import JarGroup, ensure_jars
+from delta_loader.shell.log_store import ensure_log_store, is_ours, is_s3, log_store_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from common.settings import Settings
 
-_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 _S3A = "spark.hadoop.fs.s3a."
 _CREDENTIALS = "org.apache.hadoop.fs.s3a."
 _DEFAULT_CHAIN = ",".join(
@@ -40,8 +41,12 @@ _LOCAL_STATE_PARTITIONS = "4"
 
 
 def build_session(settings: Settings) -> SparkSession:
-    """Start Spark. Raises DownloadError or TableError."""
-    options = session_options(settings, ensure_jars(jar_groups(settings)), os.environ)
+    """Start Spark. Raises DownloadError, BuildError or TableError."""
+    groups = jar_groups(settings)
+    jars = ensure_jars(groups)
+    if "s3" in groups and is_ours(_given(settings)):
+        jars = [*jars, ensure_log_store(jars)]
+    options = session_options(settings, jars, os.environ)
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
@@ -57,12 +62,12 @@ def build_session(settings: Settings) -> SparkSession:
 def jar_groups(settings: Settings) -> list[JarGroup]:
     """What the session needs beside pyspark."""
     urls = [settings.stage.url, *(url for stream in settings.streams for url in (stream.table, stream.dead_letters))]
-    return ["delta", "s3"] if any(url.startswith(_S3_SCHEMES) for url in urls) else ["delta"]
+    return ["delta", "s3"] if any(map(is_s3, urls)) else ["delta"]
 
 
 def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Everything that Spark is told at its start; ``environ`` is read where fsspec's S3 client reads it."""
-    given = {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
+    given = _given(settings)
     master = given.get("spark.master", "local[*]")
     options = {
         "spark.app.name": "delta-loader",
@@ -74,6 +79,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
         **s3_options(settings.stage.storage_options, environ),
+        **log_store_options(given),
     }
     if master.startswith("local"):
         options |= {
@@ -131,6 +137,11 @@ def spark_url(url: str) -> str:
 
 def _log_configuration() -> str:
     return str(resources.files("delta_loader.shell") / "log4j2.properties")
+
+
+def _given(settings: Settings) -> dict[str, str]:
+    """What the user's ``loader.spark`` says."""
+    return {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
 
 
 def _mapping(value: object) -> Mapping[str, object]:

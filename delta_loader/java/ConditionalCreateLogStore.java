@@ -1,0 +1,168 @@
+package io.github.kafkadeltaexpress;
+
+import io.delta.storage.HadoopFileSystemLogStore;
+import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.Arrays;
+import java.util.Iterator;
+import java.util.concurrent.ThreadLocalRandom;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Options.CreateFileOptionKeys;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.s3a.AWSServiceIOException;
+
+/**
+ * Delta's log on S3 for any number of drivers, by the store's own conditional create and nothing else.
+ *
+ * <p>Rules:
+ *
+ * <ol>
+ *   <li>A commit file is created with {@code If-None-Match: *}. The condition is a mandatory option: a file system that
+ *       does not know it refuses, and never writes without it. No look comes before the write, so whatever refuses it is
+ *       the store itself.
+ *   <li>An exception out of a conditional write says nothing certain, not even a refusal: the client repeats a request
+ *       whose answer was lost, and is refused because of its own file. So the object is read back. Our bytes: the commit
+ *       is ours (Delta's commits carry a unique transaction id; were two drivers to write equal bytes, the log would
+ *       hold once what both wanted). Other bytes: another driver's commit, which Delta expects to be told by a {@link
+ *       FileAlreadyExistsException}. Nothing: the exception itself, for the end is unknown and Delta's caller must look.
+ *   <li>A refusal with nothing there (409: another conditional write is under way, and may yet fail) is tried again. This
+ *       is safe however the first one ends, because of the second rule.
+ *   <li>A file is visible whole or not at all, and listings show it at once: S3 promises both.
+ * </ol>
+ */
+public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
+  private static final int ATTEMPTS = 8;
+  private static final int CONFLICT = 409;
+  private static final int PRECONDITION_FAILED = 412;
+  private static final long FIRST_WAIT_MS = 50;
+
+  /** Made by Delta, with the session's configuration. */
+  public ConditionalCreateLogStore(Configuration configuration) {
+    super(configuration);
+  }
+
+  @Override
+  public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration configuration)
+      throws IOException {
+    byte[] content = lines(actions);
+    FileSystem files = path.getFileSystem(configuration);
+    if (overwrite) {
+      put(files.create(path, true), content);
+    } else {
+      create(files, path, content, false);
+    }
+  }
+
+  @Override
+  public Boolean isPartialWriteVisible(Path path, Configuration configuration) {
+    return false;
+  }
+
+  /**
+   * Create one object by way of a multipart upload, as S3A writes a commit that is larger than a part, under the same
+   * rules. It is there for the proof at start-up: a store may honour the condition on one way and not on the other.
+   */
+  public void createInParts(Path path, String content, Configuration configuration) throws IOException {
+    create(path.getFileSystem(configuration), path, content.getBytes(StandardCharsets.UTF_8), true);
+  }
+
+  private static void create(FileSystem files, Path path, byte[] content, boolean inParts) throws IOException {
+    for (int attempt = 1; ; attempt++) {
+      try {
+        put(conditional(files, path, inParts), content);
+        return;
+      } catch (IOException problem) {
+        byte[] found = contentOf(files, path, problem);
+        if (found != null && Arrays.equals(found, content)) {
+          return;
+        }
+        if (found != null) {
+          throw alreadyExists(path, problem);
+        }
+        if (attempt == ATTEMPTS || !isRefusal(problem)) {
+          throw problem;
+        }
+        pause(attempt);
+      }
+    }
+  }
+
+  private static FSDataOutputStream conditional(FileSystem files, Path path, boolean inParts) throws IOException {
+    FSDataOutputStreamBuilder<?, ?> builder = files.createFile(path);
+    builder.must(CreateFileOptionKeys.FS_OPTION_CREATE_CONDITIONAL_OVERWRITE, true);
+    if (inParts) {
+      builder.must("fs.s3a.create.multipart", true);
+    }
+    try {
+      return builder.build();
+    } catch (IllegalArgumentException unknownOption) {
+      throw new IOException(files.getUri() + " has no conditional create: " + unknownOption.getMessage(), unknownOption);
+    }
+  }
+
+  /** The object appears when the stream is closed. After a failed write it must not: it would be a torn commit. */
+  private static void put(FSDataOutputStream stream, byte[] content) throws IOException {
+    try {
+      stream.write(content);
+    } catch (IOException | RuntimeException problem) {
+      stream.abort();
+      throw problem;
+    }
+    stream.close();
+  }
+
+  /** What is there now; null for nothing. Throws {@code problem} when it cannot be told. */
+  private static byte[] contentOf(FileSystem files, Path path, IOException problem) throws IOException {
+    try (FSDataInputStream stream = files.open(path)) {
+      return stream.readAllBytes();
+    } catch (FileNotFoundException absent) {
+      return null;
+    } catch (IOException second) {
+      problem.addSuppressed(second);
+      throw problem;
+    }
+  }
+
+  private static boolean isRefusal(IOException problem) {
+    for (Throwable cause = problem; cause != null; cause = cause.getCause()) {
+      if (cause instanceof AWSServiceIOException) {
+        int status = ((AWSServiceIOException) cause).statusCode();
+        return status == CONFLICT || status == PRECONDITION_FAILED;
+      }
+    }
+    return false;
+  }
+
+  private static FileAlreadyExistsException alreadyExists(Path path, IOException problem) {
+    FileAlreadyExistsException refusal = new FileAlreadyExistsException(path.toString());
+    refusal.initCause(problem);
+    return refusal;
+  }
+
+  private static void pause(int attempt) throws InterruptedIOException {
+    long bound = FIRST_WAIT_MS << attempt;
+    try {
+      Thread.sleep(ThreadLocalRandom.current().nextLong(bound / 2, bound));
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("interrupted before a conditional write was tried again");
+    }
+  }
+
+  private static byte[] lines(Iterator<String> actions) throws IOException {
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    while (actions.hasNext()) {
+      bytes.write(actions.next().getBytes(StandardCharsets.UTF_8));
+      bytes.write('\n');
+    }
+    return bytes.toByteArray();
+  }
+}

@@ -1,0 +1,212 @@
+"""Delta's log store for S3: built from its source, chosen, and proved before anything is loaded.
+
+Delta's own log store for ``s3a`` looks whether a commit file is there and then writes it without a condition, so that
+of two drivers one may overwrite the other's acknowledged commit. Ours (`delta_loader/java`) creates it by a
+conditional write, and needs no DynamoDB.
+
+Rules:
+
+1. It is compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both are
+   in the name that it has in the cache, where it appears whole or not at all. The same class files make the same jar.
+2. It is the default for every S3 scheme. Whoever names another log store in ``loader.spark`` gets that one, untouched.
+3. Some stores accept conditions and ignore them, or look first and write then. So a second create through this very
+   class and S3A, in turn, in a race, and as a multipart upload, must be refused; otherwise the loader does not start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from common.downloads import cache_folder
+from common.errors import BuildError, StoreError, StoreUnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.ports import OpenStore
+
+CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
+SOURCE = Path(__file__).parent.parent / "java" / "ConditionalCreateLogStore.java"
+PROBES = "_probe"  # below a table; readers of tables and VACUUM pass over names that begin so
+S3_SCHEMES = ("s3", "s3a", "s3n")
+
+_ANY_SCHEME = "spark.delta.logStore.class"
+_RELEASE = "17"  # what Spark itself asks for
+_RACERS = 4
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+# The border to the JVM: whatever lies behind it has no type that Python could know.
+Java = Any  # type: ignore[explicit-any,unused-ignore]
+
+
+def is_s3(url: str) -> bool:
+    """Whether this is a URL of S3, as fsspec or as Spark spells it."""
+    return url.partition("://")[0] in S3_SCHEMES
+
+
+def is_ours(given: Mapping[str, str]) -> bool:
+    """Whether S3 gets our log store: unless ``loader.spark`` names one for the tables' scheme, or one for all."""
+    return given.get(_key("s3a"), CLASS) == CLASS and _ANY_SCHEME not in given
+
+
+def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
+    """What Spark is told; ``given`` is what ``loader.spark`` says."""
+    # Delta refuses a session that names both one for all schemes and one for a scheme.
+    return {} if _ANY_SCHEME in given else {_key(scheme): CLASS for scheme in S3_SCHEMES}
+
+
+def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ) -> Path:
+    """The log store's jar, built where it is missing. ``jars`` are the session's of Delta and S3. Raises BuildError."""
+    source = SOURCE.read_bytes()
+    class_path = [*jars, *sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))]
+    key = hashlib.sha256(source)
+    for jar in class_path:
+        with jar.open("rb") as file:
+            key.update(hashlib.file_digest(file, "sha256").digest())
+    target = cache_folder(environ) / "built" / key.hexdigest()[:16] / "kafka-delta-express-log-store.jar"
+    if not target.exists():
+        _build(target, class_path, environ)
+    return target
+
+
+def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenStore) -> None:
+    """Show that each store of these tables, asked through S3A, refuses a second create; raises StoreUnfitError if not.
+
+    Nothing is asked where the user chose another log store: it may be safe by other means, which no probe can show.
+    """
+    configuration = spark.sparkContext.getConf()
+    given = {key: configuration.get(key) for key in (_ANY_SCHEME, _key("s3a")) if configuration.contains(key)}
+    if not is_ours(given):
+        return
+    by_bucket = {url.partition("://")[2].partition("/")[0]: url.rstrip("/") for url in urls if is_s3(url)}
+    for url in by_bucket.values():
+        store, folder = open_store(url), f"{PROBES}/{uuid.uuid4().hex}"
+        probes = _Probes(spark.sparkContext, "s3a://" + url.partition("://")[2] + f"/{folder}")
+        try:
+            allowed = list(_allowed(probes))
+        finally:
+            # S3A would leave an empty object in a folder's place.
+            store.delete([f"{folder}/{name}" for name in probes.names])
+        if allowed:
+            msg = (
+                f"two loaders could write the same commit of {url}: asked by Spark's S3 client, the store lets a second"
+                f" create of an object pass ({', '.join(allowed)})"
+            )
+            raise StoreUnfitError(
+                msg,
+                "use a store that honours If-None-Match on PUT and CompleteMultipartUpload (AWS S3, MinIO, versitygw);"
+                " or name a log store that is safe by other means as spark.delta.logStore.s3a.impl in loader.spark",
+            )
+
+
+def _key(scheme: str) -> str:
+    return f"spark.delta.logStore.{scheme}.impl"
+
+
+@dataclass(frozen=True)
+class _Probes:
+    """Creates of probe objects through the log store: True for created, False for refused."""
+
+    context: Any  # type: ignore[explicit-any,unused-ignore]
+    folder: str
+    names: tuple[str, ...] = ("plain", "race", "parts")
+
+    def create(self, name: str, content: str) -> bool:
+        """As a commit is written."""
+        jvm = self.context._jvm  # noqa: SLF001 - PySpark's only way to a class of ours
+        lines = jvm.java.util.ArrayList()
+        lines.add(content)
+        store, path, configuration = self._parts(name)
+        return self._outcome(lambda: store.write(path, lines.iterator(), False, configuration))  # noqa: FBT003
+
+    def create_in_parts(self, name: str, content: str) -> bool:
+        """As a commit larger than S3A's part size is written."""
+        store, path, configuration = self._parts(name)
+        return self._outcome(lambda: store.createInParts(path, content, configuration))
+
+    def _parts(self, name: str) -> tuple[Java, Java, Java]:
+        jvm = self.context._jvm  # noqa: SLF001
+        configuration = self.context._jsc.hadoopConfiguration()  # noqa: SLF001
+        store = jvm.io.github.kafkadeltaexpress.ConditionalCreateLogStore(configuration)
+        return store, jvm.org.apache.hadoop.fs.Path(f"{self.folder}/{name}"), configuration
+
+    def _outcome(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except (Py4JError, PySparkException) as error:
+            text = _java_text(error)
+            if text.startswith("java.nio.file.FileAlreadyExistsException"):
+                return False
+            msg = f"Spark cannot create {self.folder}/…: {text}"
+            raise StoreError(msg, "check Spark's way and rights to the table's store: stage.storage_options") from error
+        return True
+
+
+def _allowed(probes: _Probes) -> Iterator[str]:
+    """The ways in which two creates of one object both succeed."""
+    if all([probes.create("plain", "first"), probes.create("plain", "second")]):
+        yield "one after the other"
+    with ThreadPoolExecutor(_RACERS) as pool:
+        won = sum(pool.map(lambda number: probes.create("race", f"racer {number}"), range(_RACERS)))
+    if won != 1:
+        yield f"{won} of {_RACERS} at the same time"
+    if all([probes.create_in_parts("parts", "first"), probes.create_in_parts("parts", "second")]):
+        yield "as multipart uploads"
+
+
+def _java_text(error: Exception) -> str:
+    java = error.java_exception if isinstance(error, Py4JJavaError) else None
+    return str(java.toString() if java is not None else error).strip().partition("\n")[0][:500]
+
+
+def _build(target: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Built beside its place and moved there, so that two processes may do so at once.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+        classes = Path(folder) / "classes"
+        _compile(classes, class_path, environ)
+        jar = Path(folder) / target.name
+        with zipfile.ZipFile(jar, "w") as archive:
+            for path in sorted(classes.rglob("*.class")):
+                archive.writestr(zipfile.ZipInfo(path.relative_to(classes).as_posix(), _EPOCH), path.read_bytes())
+        jar.replace(target)
+
+
+def _compile(classes: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+    command = [_javac(environ), "--release", _RELEASE, "-proc:none", "-encoding", "UTF-8", "-d", str(classes)]
+    command += ["-cp", os.pathsep.join(map(str, class_path)), str(SOURCE)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - the JDK's compiler
+    if done.returncode != 0:
+        msg = f"Delta's log store for S3 does not compile:\n{(done.stderr or done.stdout).strip()}"
+        raise BuildError(msg, f"{command[0]} must be of a JDK {_RELEASE} or later")
+
+
+def _javac(environ: Mapping[str, str]) -> str:
+    """The compiler beside the Java that Spark takes; raises BuildError."""
+    home = environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
+    if found is None:
+        place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
+        msg = f"Delta's log store for S3 is not built yet, and there is no javac in {place}"
+        raise BuildError(
+            msg,
+            f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.shell.jars`"
+            f" where there is one and bring {cache_folder(environ) / 'built'} here",
+        )
+    return found
