@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 import duckdb
 import fsspec
+import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
@@ -124,7 +127,10 @@ def duckdb_reader(server: S3Server | None, storage_options: Mapping[str, object]
     """DuckDB over the files that the log names; its Delta extension would have to be downloaded."""
 
     def read(url: str) -> list[Row]:
-        files = _delta_rs(url, server).file_uris()
+        # On S3 `file_uris` of delta-rs spells a space in a key as %20; the paths in the log are not ambiguous.
+        paths = pa.table(_delta_rs(url, server).get_add_actions())["path"].to_pylist()
+        root = url if server is not None else url2pathname(urlsplit(url).path)
+        files = [f"{root}/{unquote(path)}" for path in paths]
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
         if server is not None:
