@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo services check test unit integration format lock clean
+.PHONY: help setup demo services check test unit integration format lock clean simulate
 SHELL := /bin/sh
 
 VENV := .venv
@@ -12,6 +12,7 @@ LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock delta_loader/ja
 STORE ?= file
 S3 ?= moto
 TESTS ?= tests
+SEEDS ?= 10000
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
@@ -55,6 +56,10 @@ unit: setup ## the tests that need no server; seconds
 
 integration: setup ## the tests that need a broker, an S3 server or Spark
 	$(BIN)/pytest tests/contract tests/integration
+
+simulate: setup ## thousands of histories of the real services in a hostile world (SEEDS=…), and each rule broken on purpose
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation.mutations
 
 test: check ## all checks and all tests
 	$(BIN)/pytest $(TESTS)

@@ -35,7 +35,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 from tests.simulation.kafka import Broker, GroupMember
 from tests.simulation.store import Bucket, SimulatedStore
-from tests.simulation.world import Chances, Crash, Fault, Process, World, WorldClock
+from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -190,7 +190,8 @@ class History:
     """A world with writers and loaders in it."""
 
     seed: int
-    chances: Chances = field(default_factory=Chances)
+    chances: Chances | None = None
+    """One of `PROFILES` by the seed when absent."""
     world: World = field(init=False)
     broker: Broker = field(init=False)
     bucket: Bucket = field(default_factory=Bucket)
@@ -199,7 +200,7 @@ class History:
     _running: dict[str, Process] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = World(self.seed, self.chances)
+        self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         for partition in range(rng.randrange(1, 4)):
@@ -242,6 +243,9 @@ class History:
         if rng.random() < produce:
             self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(_VALUES))
         self.broker.expel_silent()
+        if not self.world.healed and self.broker.members and rng.random() < self.world.chances.shuffle:
+            self.world.faults[Fault.REBALANCE] += 1
+            self.broker.rebalance(sticky=False)
         self.world.step()
 
     def _scale(self, roles: list[str]) -> None:

@@ -52,6 +52,7 @@ class Broker:
     members: list[GroupMember] = field(default_factory=list)
     owners: dict[TopicPartition, GroupMember] = field(default_factory=dict)
     generation: int = 0
+    sticky: bool = True
 
     def append(self, source: TopicPartition, value: bytes | None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
@@ -87,8 +88,11 @@ class Broker:
                 member.expelled = True
                 self.leave(member)
 
-    def rebalance(self) -> None:
-        """A new generation."""
+    def rebalance(self, *, sticky: bool = True) -> None:
+        """A new generation; not sticky, everyone gets what another one had."""
+        if not sticky:
+            self.members.append(self.members.pop(0))
+        self.sticky = sticky
         self.generation += 1
 
     def target(self, member: GroupMember) -> set[TopicPartition]:
@@ -98,7 +102,7 @@ class Broker:
         wanted: dict[int, set[TopicPartition]] = {}
         free = list(sources)
         for index, found in enumerate(self.members):
-            kept = sorted(source for source in found.owned if source in free)[:share]
+            kept = sorted(source for source in found.owned if source in free and self.sticky)[:share]
             wanted[index] = set(kept)
             free = [source for source in free if source not in wanted[index]]
         for index in range(len(self.members)):
@@ -140,6 +144,7 @@ class GroupMember:
         for source in sorted(self.owned):
             if source not in self._paused:
                 self._fetch(source, batches, faults)
+        self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
         return Polled(tuple(batches), {}, tuple(faults))
 
     def seek(self, source: TopicPartition, position: Position) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.history import History
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.world import Fault
 
 HISTORIES_A_TEST = 25
 
@@ -16,10 +18,17 @@ def test_every_record_once_in_every_history(first: int) -> None:
         assert not verdict.problems, f"python -m tests.simulation --seed {seed}: {verdict.problems[:5]}"
 
 
+@pytest.mark.parametrize("rule", ["spans meet", "gaps hold", "offsets rise strictly", "the last marker stays"])
+def test_a_broken_rule_is_noticed(rule: str) -> None:
+    """The quick ones; ``python -m tests.simulation.mutations`` breaks all of them."""
+    mutation = next(found for found in MUTATIONS if found.rule == rule)
+    assert mutation.first_failure(range(40)) is not None
+
+
 def test_a_seed_is_one_history() -> None:
     assert History(7).run() == History(7).run()
 
 
 def test_the_faults_do_happen() -> None:
-    faults = sum((History(seed).run().faults for seed in range(40)), start=History(40).run().faults)
-    assert len(faults) == 10, faults
+    faults = sum((History(seed).run().faults for seed in range(60)), start=History(60).run().faults)
+    assert faults.keys() == set(Fault)

@@ -33,6 +33,7 @@ class Fault(StrEnum):
 
     CRASH = "crash"
     PAUSE = "pause"
+    STALL = "request stalls"
     REFUSED = "request refused"
     LOST_ANSWER = "answer lost"
     LATE_REQUEST = "request arrives after its sender's end"
@@ -82,13 +83,29 @@ class Task:
 class Chances:
     """How often each thing happens, for each decision where it can."""
 
+    shuffle: float = 0.001
+    """The group's partitions go to other members, though nobody came or went."""
+    claim_stall: float = 0.01
+    """The one request that decides, hanging."""
     refused: float = 0.02
     lost_answer: float = 0.02
     duplicate: float = 0.02
     late: float = 0.5
     crash: float = 0.003
     pause: float = 0.004
+    stall: float = 0.01
     clock_jump: float = 0.001
+
+
+PROFILES = (
+    Chances(),
+    Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005),
+    Chances(refused=0.1, lost_answer=0.1, duplicate=0.1, claim_stall=0.2, shuffle=0.005),
+    Chances(crash=0.01, pause=0.01, late=0.9),
+    Chances(pause=0.03, crash=0.0, refused=0.0, claim_stall=0.1),
+)
+"""Worlds with habits: a bit of everything, late claims in a restless group, a bad network, machines that die, machines
+that stop."""
 
 
 @dataclass(slots=True)
@@ -151,10 +168,17 @@ class World:
                 self._end(task)
         self._tasks = [task for task in self._tasks if not task.ended]
 
+    def wake_all(self) -> None:
+        """Nothing stalls any more."""
+        for task in self._tasks:
+            if task.effect is not None:
+                task.wake_at_ms = min(task.wake_at_ms, self.now_ms)
+
     def heal(self) -> None:
         """No more faults; late requests arrive now."""
         self.healed = True
         self.tell("all faults end")
+        self.wake_all()
         for _, effect in self._late:
             self._arrive(effect)
         self._late = []
@@ -186,10 +210,15 @@ class World:
             return
         if not self.healed and self._chance(self.chances.pause):
             self.faults[Fault.PAUSE] += 1
-            task.process.paused_until_ms = self.now_ms + self.rng.choice([1_000, 20_000, 60_000, 600_000])
+            task.process.paused_until_ms = self.now_ms + self.rng.choice([1_000, 12_000, 20_000, 60_000])
             self.tell(f"{task.process.name} is paused for {task.process.paused_until_ms - self.now_ms} ms")
             return
         task.process.last_heartbeat_ms = self.now_ms
+        if not self.healed and task.effect is not None and self._chance(self._stall(task.effect)):
+            # One strand hangs while its process goes on: what it asked for comes long after it was right.
+            self.faults[Fault.STALL] += 1
+            task.wake_at_ms = self.now_ms + self.rng.choice([500, 5_000, 15_000, 60_000])
+            return
         effect, task.effect = task.effect, None
         answer = None if effect is None else self._carry_out(task.process, effect)
         task.strand.parent = greenlet.getcurrent()
@@ -230,8 +259,10 @@ class World:
         effect.call()
 
     def _wakes_at(self, task: Task) -> int:
-        paused = 0 if self.healed else task.process.paused_until_ms
-        return max(task.wake_at_ms, paused)
+        return max(task.wake_at_ms, 0 if self.healed else task.process.paused_until_ms)
+
+    def _stall(self, effect: Effect) -> float:
+        return self.chances.claim_stall if effect.name.startswith("create done/") else self.chances.stall
 
     def _chance(self, probability: float) -> bool:
         return self.rng.random() < probability

@@ -1,0 +1,142 @@
+"""Claims, one after the other: histories in which a late writer would do harm, each with its own test."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from common.errors import StoreError
+from common.markers import MarkerName, TableKind
+from common.ports import CreateOutcome, SystemClock
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.store import FsspecStore
+from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.ports import LostClaim, Sealed
+from stage_writer.shell.staging import Job, ObjectStage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stage_writer.ports import Tail
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+SCHEMA = parse_ddl("n BIGINT")
+
+
+class World:
+    """One stage and one table on a disk; any number of writers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = FsspecStore(f"{folder}/stage")
+        self.table = FsspecStore(f"{folder}/table")
+        self.stream = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": f"{folder}/stage"},
+                "streams": [{"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "columns": "n INT"}],
+            }
+        ).streams[0]
+        self.format = TableFormat(
+            f"{folder}/table", TableKind.ROWS, schema_to_json(SCHEMA), to_arrow_schema(SCHEMA), ()
+        )
+        self.numbers = itertools.count()
+
+    def stage(self, store: FsspecStore | None = None) -> ObjectStage:
+        return ObjectStage(
+            store or self.store, lambda _url: self.table, SystemClock(), lambda: f"{next(self.numbers):032x}", "w"
+        )
+
+    def job(self, start: int, end: int, tail: Tail | None, stage: ObjectStage | None = None) -> Job:
+        buffer = Buffer.begin(Position(start), [self.format])
+        rows = pa.table({"n": list(range(start, end))}, schema=self.format.arrow_schema)
+        buffer.add(StagedRows(Position(end), end - start, 0, {}, None, (rows,)), now_s=0.0)
+        return (stage or self.stage()).flush_job(SOURCE, self.stream, buffer, tail)
+
+    def seal(self, start: int, end: int, tail: Tail | None) -> Sealed:
+        outcome = self.job(start, end, tail).run()
+        assert isinstance(outcome, Sealed)
+        return outcome
+
+    def settle(self, *starts: int) -> None:
+        self.store.delete(MarkerName(SOURCE, Position(start)).path for start in starts)
+
+    def files(self) -> set[str]:
+        return {found.path for found in self.table.list("")}
+
+
+class Forgetful(FsspecStore):
+    """A store whose answers to the first creates are lost."""
+
+    lost = 1
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        outcome = super().create(path, data)
+        if self.lost:
+            self.lost -= 1
+            msg = "no answer"
+            raise StoreError(msg)
+        return outcome
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) -> None:
+    zombie = world.job(0, 7, None)
+    first = world.seal(0, 5, None)
+    assert isinstance(zombie.run(), LostClaim)
+    tail = world.stage().tail(SOURCE)
+    assert tail == first.tail
+    assert tail is not None
+    assert tail.end == 5
+
+
+def test_a_lost_answer_is_our_own_marker(world: World) -> None:
+    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    with pytest.raises(StoreError):
+        job.run()
+    assert isinstance(job.run(), Sealed)
+    assert len(world.files()) == 1
+
+
+def test_a_zombie_takes_a_freed_position_and_nobody_goes_on_from_there(world: World) -> None:
+    """The loader has settled a marker, a late writer claims the freed position again with a longer span."""
+    first = world.seal(0, 10, None)
+    zombie = world.job(10, 90, first.tail)
+    second = world.seal(10, 20, first.tail)
+    third = world.seal(20, 30, second.tail)
+    world.settle(0, 10)
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "the zombie must read the chain again"
+    assert world.stage().tail(SOURCE) == third.tail, "and a later owner must not begin at its end"
+
+
+def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: World) -> None:
+    """Its first try had won without an answer, was loaded and settled; then a zombie took the name."""
+    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    with pytest.raises(StoreError):
+        job.run()
+    loaded = world.files()
+    world.settle(0)
+    zombie = world.job(0, 9, None)
+    assert isinstance(zombie.run(), Sealed)
+    assert isinstance(job.run(), LostClaim)
+    assert loaded <= world.files()
+
+
+def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
+    first = world.seal(0, 10, None)
+    job = world.job(10, 20, first.tail)
+    world.settle(0)
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+    assert world.stage().tail(SOURCE) == outcome.tail
