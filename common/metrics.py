@@ -95,6 +95,9 @@ LOADER_VALID_THROUGH = _gauge(
     "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
 )
 LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
+LOADER_LEASE_HELD = _gauge(
+    "delta_loader_lease_held", (), "1 while this loader holds the lease and may load, 0 while it stands by."
+)
 LOADER_LAST_SUCCESS = _gauge(
     "delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure."
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -23,6 +27,7 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore
 from delta_loader.core.status import to_json, to_text
+from delta_loader.lease import LeaseThread, LoaderLease, lease_status
 from delta_loader.schedule import Schedule, wait_until
 from delta_loader.service import LoaderService, Ports, StreamReport
 from delta_loader.shell.kafka import BrokerEnds
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from delta_loader.ports import OpenStore, ParallelMap
 
+_SPARK_LOOK_S = 5.0
+_LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 _THREADS = 32  # requests to object stores at a time: they wait, and do not compute
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -58,13 +65,17 @@ def run(
     schedule = Schedule(settings.loader.schedule)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        service, alive = _service(settings, log, stack)
+        loader = _loader(settings, log, stack)
         stopped = _stop_on_signals(log)
+        if loader.lease_thread is not None:
+            loader.lease_thread.contend()
+            stack.callback(loader.lease_thread.close)  # before Spark stops, which takes its time
         if once:
-            reports = service.run_pass(stopped.is_set)
+            _wait_for_lease_once(loader, stopped, log)
+            reports = loader.service.run_pass(stopped.is_set)
             typer.echo(_summary(reports))
             raise typer.Exit(int(any(report.failure for report in reports)))
-        _run_on_schedule(service, schedule, stopped, alive)
+        _run_on_schedule(loader, schedule, stopped)
     log.info("stopped")
 
 
@@ -78,17 +89,31 @@ def status(
     """Per stream and Kafka partition: staged to, loaded to, lag, held and why."""
     settings = settings_from(config, print_config=print_config)
     with ThreadPoolExecutor(_THREADS) as pool:
-        stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), _parallel(pool))
-        ends, opener = BrokerEnds(settings), _opener(settings)
+        store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        stage, ends, opener = Stage(store, _parallel(pool)), BrokerEnds(settings), _opener(settings)
         streams = [stream_status(stream, stage, opener, ends) for stream in settings.streams]
-    typer.echo(json.dumps(to_json(streams), indent=2) if as_json else to_text(streams).rstrip("\n"))
+        lease = lease_status(store)
+    typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
     raise typer.Exit(int(any(stream.failure for stream in streams)))
 
 
-def _service(
-    settings: Settings, log: FilteringBoundLogger, stack: ExitStack
-) -> tuple[LoaderService, Callable[[], bool]]:
-    """The service over Spark, fsspec and a thread pool, which ``stack`` closes; and whether Spark is alive."""
+@dataclass(frozen=True, slots=True)
+class _Loader:
+    """A loader that is ready to load."""
+
+    service: LoaderService
+    spark_is_alive: Callable[[], bool]
+    lease: LoaderLease | None
+    """None when the settings want none."""
+    lease_thread: LeaseThread | None
+
+    def may_load(self) -> bool:
+        """Whether no other loader does."""
+        return self.lease is None or self.lease.held()
+
+
+def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> _Loader:
+    """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease."""
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
@@ -97,11 +122,13 @@ def _service(
     parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     metrics, clock = Metrics(), SystemClock()
-    holder: list[LoaderService] = []
+    ready: list[_Loader] = []
     if settings.loader.http is not None:
-        server = HttpServer(settings.loader.http, service_pages("delta-loader", *_health(holder), metrics.exposition))
+        server = HttpServer(settings.loader.http, service_pages("delta-loader", *_health(ready), metrics.exposition))
         stack.callback(server.close)
         log.info("serving", port=server.port)
+    # A lease is watched from here on, so that the time in which Spark starts counts.
+    lease, lease_thread = _lease(settings, log, metrics, stack)
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(spark.stop)
@@ -118,29 +145,88 @@ def _service(
         log=log,
         metrics=metrics,
     )
-    holder.append(LoaderService(settings.streams, settings.loader, ports))
-    return holder[0], tables.alive
+    ready.append(_Loader(LoaderService(settings.streams, settings.loader, ports), tables.alive, lease, lease_thread))
+    return ready[0]
 
 
-def _health(holder: Sequence[LoaderService]) -> tuple[Callable[[], Health], Callable[[], Health]]:
-    """Health and readiness of the service to come."""
+def _lease(
+    settings: Settings, log: FilteringBoundLogger, metrics: Metrics, stack: ExitStack
+) -> tuple[LoaderLease, LeaseThread] | tuple[None, None]:
+    """The lease, if the settings want one, and the thread that turns it, which ``stack`` closes."""
+    if not settings.loader.lease_s:
+        return None, None
+    me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    # A store of its own, so that a slow upload of the loader's does not keep a renewal waiting.
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, log=log, metrics=metrics)
+    thread = LeaseThread(lease, log)
+    stack.callback(thread.close)
+    return lease, thread
+
+
+def _health(ready: Sequence[_Loader]) -> tuple[Callable[[], Health], Callable[[], Health]]:
+    """Health and readiness of the loader to come."""
     waiting = Health(("starting",))
-    return (
-        lambda: Health(holder[0].problems) if holder else Health(),
-        lambda: waiting if not holder or not holder[0].ready else Health(holder[0].problems),
-    )
+
+    def problems() -> Health:
+        if not ready:
+            return Health()
+        lease = ready[0].lease
+        unleased = None if lease is None else lease.problem
+        return Health((*ready[0].service.problems, *([unleased] if unleased else [])))
+
+    def readiness() -> Health:
+        # A standby is ready: who replaces one loader by another waits for that before it ends the first.
+        if not ready or (ready[0].may_load() and not ready[0].service.ready):
+            return waiting
+        return problems()
+
+    return problems, readiness
 
 
-def _run_on_schedule(service: LoaderService, schedule: Schedule, stopped: Event, alive: Callable[[], bool]) -> None:
-    """Load now and at each time of the schedule, until stopped. Raises TableError when Spark is gone."""
-    due = True
-    while due:
+def _run_on_schedule(loader: _Loader, schedule: Schedule, stopped: Event) -> None:
+    """Load now and at each time of the schedule, until stopped; stand by while another loader does.
+
+    Raises TableError when Spark is gone.
+    """
+    while _stand_by(loader, stopped):
         began = datetime.now(UTC)
-        service.run_pass(stopped.is_set)
-        if not alive():
-            msg = "the Spark process is gone"
-            raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
-        due = wait_until(schedule.next_after(began, datetime.now(UTC)), stopped)
+        loader.service.run_pass(lambda: stopped.is_set() or not loader.may_load())
+        _require_spark(loader)
+        if loader.may_load():  # otherwise the one who takes it over loads, and this one as soon as it has it again
+            wait_until(schedule.next_after(began, datetime.now(UTC)), stopped)
+
+
+def _stand_by(loader: _Loader, stopped: Event) -> bool:
+    """Wait for the lease; True when it is there, False when stopped. Raises TableError when Spark is gone."""
+    looked_s = time.monotonic()
+    while not stopped.is_set():
+        if loader.may_load():
+            return True
+        if time.monotonic() - looked_s > _SPARK_LOOK_S:
+            _require_spark(loader)
+            looked_s = time.monotonic()
+        stopped.wait(_LOOK_S)
+    return False
+
+
+def _wait_for_lease_once(loader: _Loader, stopped: Event, log: FilteringBoundLogger) -> None:
+    """Wait for the lease until its holder was seen alive for so long that it will keep it.
+
+    Then this pass goes beside the holder's, which is as safe (core/lease.py, rule 5): who asked for it was promised
+    that everything is loaded when it ends.
+    """
+    began_s = time.monotonic()
+    while loader.lease is not None and not loader.lease.held() and not stopped.wait(_LOOK_S):
+        if time.monotonic() - began_s > loader.lease.patience_s:
+            log.warning("loading beside the holder of the lease", holder=loader.lease.holder)
+            return
+
+
+def _require_spark(loader: _Loader) -> None:
+    if not loader.spark_is_alive():
+        msg = "the Spark process is gone"
+        raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
 
 
 def _stop_on_signals(log: FilteringBoundLogger) -> Event:

@@ -114,6 +114,13 @@ class LoaderSettings(_Section):
         alias="marker_retention",
         description="Settled markers are kept this long; the last of each Kafka partition is kept always.",
     )
+    lease_s: DurationS = Field(
+        default=15.0,
+        alias="lease",
+        description="Of several loaders over one stage one loads, and the others stand by. One that died without a "
+        "word is replaced after this time, one that was stopped at once. At least `1s`; `0s` for no lease: then "
+        "every loader loads, which is as safe and wastes work.",
+    )
     max_files: int = Field(default=10_000, gt=0, description="Most data files in one Delta commit.")
     max_bytes: SizeBytes = Field(
         default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
@@ -128,6 +135,14 @@ class LoaderSettings(_Section):
         description="Passed to the SparkSession, and wins over what this program sets.",
         examples=[{"spark.master": "local[*]"}],
     )
+
+    @field_validator("lease_s")
+    @classmethod
+    def _lease(cls, value: float) -> float:
+        if 0 < value < 1:
+            msg = "is too short to be renewed in time; give at least 1s, or 0s for no lease"
+            raise ValueError(msg)
+        return value
 
 
 class LogSettings(_Section):

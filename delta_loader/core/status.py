@@ -7,6 +7,7 @@ are the next ones wanted; a lag is a difference of positions, so that holes in K
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from delta_loader.core.fit import Add, Refused, Way
@@ -59,12 +60,36 @@ class StreamStatus:
     """Why nothing more could be found out."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """Which loader holds the lease. Whether it is alive cannot be told by looking once."""
+
+    holder: str
+    epoch: int
+    released: bool
+    """Whether the holder let it go, so that nobody holds it."""
+    renewed_ms: int
+    """By the store's clock."""
+
+
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
-def to_json(streams: Iterable[StreamStatus]) -> Json:
+def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:
     """The status for machines. Keys are only ever added."""
-    return {"streams": [_stream_json(stream) for stream in streams]}
+    return {
+        "lease": None if lease is None else _lease_json(lease),
+        "streams": [_stream_json(stream) for stream in streams],
+    }
+
+
+def _lease_json(lease: LeaseStatus) -> Json:
+    return {
+        "holder": None if lease.released else lease.holder,
+        "last_holder": lease.holder,
+        "epoch": lease.epoch,
+        "renewed_ms": lease.renewed_ms,
+    }
 
 
 def _stream_json(stream: StreamStatus) -> Json:
@@ -106,9 +131,16 @@ def _partition_json(partition: PartitionStatus) -> Json:
     }
 
 
-def to_text(streams: Iterable[StreamStatus]) -> str:
+def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
     """The status for people."""
-    return "\n".join("\n".join(_stream_lines(stream)) for stream in streams) + "\n"
+    blocks = ["\n".join(_stream_lines(stream)) for stream in streams]
+    return "\n".join([*([] if lease is None else [_lease_line(lease)]), *blocks]) + "\n"
+
+
+def _lease_line(lease: LeaseStatus) -> str:
+    moment = datetime.fromtimestamp(lease.renewed_ms / 1000, UTC).isoformat(timespec="seconds")
+    state = "released" if lease.released else "renewed"
+    return f"loader: {lease.holder} ({state} its lease at {moment}, epoch {lease.epoch})"
 
 
 def _stream_lines(stream: StreamStatus) -> list[str]:

@@ -1,0 +1,205 @@
+"""The lease over the stage's store: looks, claims, renews, releases as core/lease.py says.
+
+Rules:
+
+1. `LoaderLease.step` is one turn: look, do what the state asks for, look again. It never raises for a store that fails;
+   the lease then runs out by itself.
+2. `LeaseThread` turns it beside the loading, which a Delta commit may keep busy for longer than a lease. It alone
+   touches the store; others only ask `held`, which reads one immutable value and the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import StoreError
+from delta_loader.core.lease import (
+    FOLDER,
+    Claim,
+    Epoch,
+    LeaseRecord,
+    LeaseState,
+    epoch_of,
+    epoch_path,
+    next_step,
+    observed,
+    sending,
+    stale,
+)
+from delta_loader.core.status import LeaseStatus
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock, ObjectStore
+
+_RELEASE_TRIES = 3
+_AFTER_A_BUG_S = 1.0
+_CLOSE_WITHIN_S = 10.0
+
+
+class LoaderLease:
+    """One contender. ``me`` is a name that no other process ever has."""
+
+    def __init__(
+        self, store: ObjectStore, clock: Clock, me: str, lease_s: float, *, log: FilteringBoundLogger, metrics: Metrics
+    ) -> None:
+        """Touches nothing yet, and only watches until `contend`."""
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._state = LeaseState(me, lease_s)
+        self._contending = False
+        self._released = False
+        self._failing_since_s: float | None = None
+
+    def held(self) -> bool:
+        """Whether this process may load now."""
+        return not self._released and self._state.held(self._clock.monotonic_s())
+
+    def contend(self) -> None:
+        """Take the lease from now on whenever it is free."""
+        self._contending = True
+
+    @property
+    def patience_s(self) -> float:
+        """After this time a lease that was not got has a holder that is alive."""
+        seen = self._state.seen
+        return 2 * max(self._state.lease_s, 0.0 if seen is None else seen.record.lease_s)
+
+    @property
+    def holder(self) -> str | None:
+        """Who holds the lease, as far as is known."""
+        seen = self._state.seen
+        return None if seen is None or seen.record.released else seen.record.holder
+
+    @property
+    def problem(self) -> str | None:
+        """Why nobody can tell who holds the lease: the store failed for a whole lease time."""
+        since_s, now_s = self._failing_since_s, self._clock.monotonic_s()
+        if since_s is None or now_s - since_s < self._state.lease_s:
+            return None
+        return f"the lease in {self._store.url}/{FOLDER} cannot be reached for {now_s - since_s:.0f} s"
+
+    def step(self) -> float:
+        """One turn; how many seconds to wait for the next."""
+        try:
+            self._look()
+            step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
+            if isinstance(step, Claim):
+                self._create(step.epoch, released=False)
+                self._look()
+                step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
+            self._failing_since_s = None
+        except StoreError as error:
+            self._failed(error)
+            step = None
+        self._metrics.set(catalogue.LOADER_LEASE_HELD, int(self.held()))
+        # A claim that came to nothing is not repeated at once.
+        return self._state.look_every_s if step is None or isinstance(step, Claim) else step.seconds
+
+    def release(self) -> None:
+        """Let the lease go, so that a standby need not wait for its end. The last call."""
+        self._released = True
+        try:
+            for _ in range(_RELEASE_TRIES):
+                # A renewal whose answer was lost may have the epoch of the first try.
+                self._look()
+                if not self._state.is_mine:
+                    break
+                self._create(self._state.next_epoch, released=True)
+        except StoreError as error:
+            self._failed(error)
+        self._metrics.set(catalogue.LOADER_LEASE_HELD, 0)
+
+    def _look(self) -> None:
+        """Find the highest epoch and what it says. Raises StoreError."""
+        epochs = [epoch for found in self._store.list(FOLDER) if (epoch := epoch_of(found.path)) is not None]
+        before = self._state
+        highest = max(epochs, default=Epoch(0))
+        if before.seen is None or highest > before.seen.epoch:
+            data = self._store.read(epoch_path(highest)) if highest else None
+            if data is None:
+                return  # there is none, or it was cleaned away meanwhile: then there is a higher one to be found
+            record = LeaseRecord.from_bytes(data, before.lease_s)
+            self._state = observed(before, highest, record, self._clock.monotonic_s())
+            self._tell(before)
+        if self._state.is_mine and self._state.seen is not None:
+            self._store.delete(epoch_path(epoch) for epoch in stale(epochs, self._state.seen.epoch))
+
+    def _create(self, epoch: Epoch, *, released: bool) -> None:
+        """Ask for an epoch; whether it came to be is for the next look. Raises StoreError."""
+        record = LeaseRecord(self._state.me, released, self._state.lease_s, self._clock.wall_ms())
+        self._state = sending(self._state, epoch, self._clock.monotonic_s())
+        self._store.create(epoch_path(epoch), record.to_bytes())
+
+    def _failed(self, error: StoreError) -> None:
+        if self._failing_since_s is None:
+            self._failing_since_s = self._clock.monotonic_s()
+        self._log.warning("the lease cannot be reached", problem=error.problem, remedy=error.remedy)
+
+    def _tell(self, before: LeaseState) -> None:
+        now, seen = self._state, self._state.seen
+        if seen is None:
+            return
+        holder = before.seen.record.holder if before.seen is not None and not before.seen.record.released else None
+        if now.is_mine and not before.is_mine:
+            self._log.info("lease taken", epoch=seen.epoch)
+        elif before.is_mine and not now.is_mine and seen.record.holder != now.me:
+            self._log.warning("lease lost", epoch=seen.epoch, holder=seen.record.holder)
+        elif not now.is_mine and seen.record.released:
+            self._log.info("lease released", epoch=seen.epoch, holder=seen.record.holder)
+        elif not now.is_mine and seen.record.holder != holder:
+            self._log.info("standing by", epoch=seen.epoch, holder=seen.record.holder)
+
+
+class LeaseThread:
+    """Turns a lease until closed."""
+
+    def __init__(self, lease: LoaderLease, log: FilteringBoundLogger) -> None:
+        """Begins to watch."""
+        self._lease = lease
+        self._log = log
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def contend(self) -> None:
+        """Take the lease from now on, at once if it is free."""
+        self._lease.contend()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Release the lease and end; a store that does not answer is not waited for."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(_CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                seconds = self._lease.step()
+            except Exception:  # noqa: BLE001 - a bug: a loader without the lease's thread would wait for ever
+                self._log.exception("unexpected exception", part="lease")
+                seconds = _AFTER_A_BUG_S
+            self._wake.wait(seconds)
+            self._wake.clear()
+        self._lease.release()
+
+
+def lease_status(store: ObjectStore) -> LeaseStatus | None:
+    """Who holds the lease, as the stage says; None when nobody ever did. Raises StoreError."""
+    found = {epoch: one for one in store.list(FOLDER) if (epoch := epoch_of(one.path)) is not None}
+    if not found:
+        return None
+    highest = max(found)
+    data = store.read(found[highest].path)
+    if data is None:
+        return None
+    record = LeaseRecord.from_bytes(data, 0.0)
+    return LeaseStatus(record.holder, int(highest), record.released, found[highest].modified_ms)

@@ -1,0 +1,133 @@
+"""Two loaders as processes: one loads, the other stands by with its Spark session started."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.delta_log import read_table_state
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from devservices.processes import Child
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.spark
+LEASE_S = 4
+
+
+def config_of(staging: Staging, programs: Programs) -> Path:
+    stream = settings_for(staging).streams[0]
+    return programs.config(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+            "stage": {"url": staging.stage_url},
+            "loader": {
+                "http": "127.0.0.1:0",
+                "schedule": "500ms",
+                "lease": f"{LEASE_S}s",
+                "spark": {"spark.master": "local[1]", "spark.driver.memory": "512m"},
+            },
+            "logs": {"format": "json"},
+            "streams": [
+                {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, "columns": "id INT"}
+            ],
+        }
+    )
+
+
+def loaded(staging: Staging) -> int | None:
+    state = read_table_state(staging.store(staging.table))
+    return None if state is None else state.transactions.get("orders-0")
+
+
+def events(child: Child, name: str) -> list[dict[str, object]]:
+    lines = [line for line in child.log.read_text("utf-8").splitlines() if line.startswith("{")]
+    return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+def page(child: Child, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{events(child, 'serving')[0]['port']}{path}") as answer:
+        return str(answer.read().decode())
+
+
+def is_ready(child: Child) -> bool:
+    try:
+        return bool(events(child, "serving")) and page(child, "/ready") == "ok\n"
+    except urllib.error.HTTPError:
+        return False
+
+
+def lease_of(programs: Programs, config: Path) -> dict[str, object]:
+    found = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["lease"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_standby_loads_within_seconds_of_the_holder_s_death_and_at_once_after_its_end(
+    tmp_path: Path, programs: Programs
+) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    config = config_of(staging, programs)
+    first = programs.start("delta-loader", "run", config)
+    first.wait_until(lambda: loaded(staging) == 9, "the first loader", 120)
+    second = programs.start("delta-loader", "run", config)
+    second.wait_until(lambda: is_ready(second), "the standby", 120)
+    holder = lease_of(programs, config)["holder"]
+    staging.flush(0, 10, 20)
+    first.wait_until(lambda: loaded(staging) == 19, "the first loader", 30)
+    assert "delta_loader_lease_held 1.0" in page(first, "/metrics")
+    assert "delta_loader_lease_held 0.0" in page(second, "/metrics")
+    assert (events(second, "committed"), events(second, "lease taken")) == ([], [])
+
+    first.kill()
+    staging.flush(0, 20, 30)
+    died_s = time.monotonic()
+    second.wait_until(lambda: loaded(staging) == 29, "the standby", 60)
+    assert time.monotonic() - died_s < LEASE_S + 10
+    assert lease_of(programs, config)["holder"] not in (holder, None)
+
+    third = programs.start("delta-loader", "run", config)
+    third.wait_until(lambda: is_ready(third), "the standby", 120)
+    second.stop()
+    staging.flush(0, 30, 40)
+    third.wait_until(lambda: loaded(staging) == 39, "the next standby", 30)
+    released, taken = events(third, "lease released"), events(third, "lease taken")
+    assert (len(released), len(taken)) == (1, 1)
+
+    # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
+    once = programs.start("delta-loader", "run", config, "--once")
+    third.pause()
+    staging.flush(0, 40, 50)
+    once.wait_until(lambda: loaded(staging) == 49, "the single run", 120)
+    assert once.process.wait(60) == 0
+    third.resume()
+    third.wait_until(lambda: len(events(third, "lease taken")) == 2, "the loader that slept", 30)
+    staging.flush(0, 50, 60)
+    third.wait_until(lambda: loaded(staging) == 59, "the loader that slept", 30)
+    assert third.stop() == 0
+    assert lease_of(programs, config)["holder"] is None
+    assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
+
+
+def test_once_beside_a_loader_that_lives_loads_all_the_same_after_a_while(tmp_path: Path, programs: Programs) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    config = config_of(staging, programs)
+    first = programs.start("delta-loader", "run", config)
+    first.wait_until(lambda: loaded(staging) == 9, "the loader", 120)
+    staging.flush(0, 10, 20)
+    done = programs.run("delta-loader", "run", config, "--once")
+    assert done.returncode == 0, done.stderr
+    assert "loading beside the holder of the lease" in done.stderr
+    assert loaded(staging) == 19
+    assert first.stop() == 0

@@ -1,0 +1,171 @@
+"""Two or three loaders' leases in a hostile world: any interleaving, pauses, crashes, lost and late requests.
+
+The world and its store are those of tests/simulation; here nothing but the lease runs in it. What is checked at every
+step, and in the end, in peace:
+
+* the highest epoch never falls, and what it says never changes: each has one creator;
+* at most one contender holds the lease by its own clock. (A process may be stopped between asking and acting, so a
+  commit is not guarded by that. The txn actions do it.);
+* who was paused steps back at its next turn when there is a higher epoch;
+* once all faults have ended, and again when the holder dies, somebody holds the lease within two lease times.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.metrics import Metrics
+from delta_loader.core.lease import Epoch, LeaseRecord, epoch_of
+from delta_loader.lease import LoaderLease
+from tests.simulation.store import Bucket, SimulatedStore
+from tests.simulation.world import Chances, Crash, Process, World, WorldClock
+
+LEASE_S = 15.0
+STAGE = "memory://stage"
+_SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
+_WORLDS = (
+    Chances(),
+    Chances(refused=0.2, lost_answer=0.2, duplicate=0.2, stall=0.05),
+    Chances(crash=0.01, pause=0.03, late=0.9),
+    Chances(stall=0.2, pause=0.02, crash=0.002),
+)
+
+
+@dataclass
+class Contest:
+    """The contenders, and the books about them."""
+
+    world: World
+    count: int
+    bucket: Bucket = field(default_factory=Bucket)
+    running: dict[int, tuple[Process, LoaderLease]] = field(default_factory=dict)
+    highest: int = 0
+    said: dict[Epoch, bytes] = field(default_factory=dict)
+    holders: set[str] = field(default_factory=set)
+    started: int = 0
+
+    def turn(self) -> None:
+        """One step of the world, dead contenders started anew now and then."""
+        for role in range(self.count):
+            process = self.running[role][0] if role in self.running else None
+            if (process is None or not process.alive) and self.world.rng.random() < 0.02:
+                self.start(role)
+        self.world.step()
+        self.check()
+
+    def start(self, role: int) -> None:
+        self.started += 1
+        process = Process(f"loader-{role}#{self.started}")
+        store = SimulatedStore(self.world, self.bucket, STAGE)
+        lease = LoaderLease(store, WorldClock(self.world), process.name, LEASE_S, log=_SILENT, metrics=Metrics())
+        self.running[role] = (process, lease)
+        lifetime = self.world.rng.choice([3, 50, 10_000])
+
+        def run() -> None:
+            try:
+                for turn in itertools.count():
+                    if turn >= lifetime and not self.world.healed:
+                        break
+                    if turn == 1:
+                        lease.contend()
+                    self.world.sleep_s(lease.step())
+                lease.release()
+            except Crash:
+                return
+            process.alive = False
+
+        self.world.spawn(process, run)
+
+    def check(self) -> None:
+        found = {epoch: data for path, (data, _) in self.bucket.objects.items() if (epoch := self.epoch(path))}
+        highest = max(found, default=Epoch(0))
+        assert highest >= self.highest, "the highest epoch fell"
+        if highest:
+            assert self.said.setdefault(highest, found[highest]) == found[highest], "an epoch has two creators"
+        self.highest = highest
+        holding = [process.name for process, lease in self.running.values() if process.alive and lease.held()]
+        assert len(holding) <= 1, f"{holding} hold the lease at the same time"
+        self.holders.update(holding)
+
+    @staticmethod
+    def epoch(path: str) -> Epoch | None:
+        return epoch_of(path.removeprefix(f"{STAGE}/"))
+
+    def heal(self) -> None:
+        """All faults end, who is about to end does, and all contenders run."""
+        self.world.heal()
+        for _ in range(200):
+            self.world.step()
+            self.check()
+        for role in range(self.count):
+            if role not in self.running or not self.running[role][0].alive:
+                self.start(role)
+
+    def holder(self) -> tuple[Process, LoaderLease] | None:
+        return next((one for one in self.running.values() if one[0].alive and one[1].held()), None)
+
+    def somebody_takes_over(self) -> None:
+        limit_ms = self.world.now_ms + int(2 * LEASE_S * 1000)
+        while self.holder() is None:
+            assert self.world.step(), "nothing happens any more"
+            self.check()
+            assert self.world.now_ms < limit_ms, "nobody took over within two lease times"
+
+
+def contest(seed: int, count: int, turns: int) -> Contest:
+    contest = Contest(World(seed, _WORLDS[seed % len(_WORLDS)]), count)
+    for _ in range(turns):
+        contest.turn()
+    return contest
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), count=st.integers(2, 3), turns=st.integers(50, 1500))
+def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, count: int, turns: int) -> None:
+    run = contest(seed, count, turns)
+    run.heal()
+    run.somebody_takes_over()
+    holder = run.holder()
+    assert holder is not None
+    run.world.crash(holder[0])
+    run.somebody_takes_over()
+    for process, _ in run.running.values():
+        if process.alive:
+            run.world.crash(process)
+
+
+def test_the_worlds_are_hostile_enough() -> None:
+    """A check of the check: the lease changes hands often, by death, by release and after pauses."""
+    runs = [contest(seed, 3, 1500) for seed in range(12)]
+    assert sum(len(run.holders) for run in runs) > 24
+    assert sum(LeaseRecord.from_bytes(data, 1.0).released for run in runs for data in run.said.values()) > 5
+    faults = {fault.name for run in runs for fault, count in run.world.faults.items() if count}
+    assert {"CRASH", "PAUSE", "STALL", "REFUSED", "LOST_ANSWER", "LATE_REQUEST", "DUPLICATE_REQUEST"} <= faults
+
+
+def test_a_holder_that_was_paused_steps_back_at_its_next_turn() -> None:
+    peace = Chances(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    run = Contest(World(1, peace), 2)
+    run.start(0)
+    run.somebody_takes_over()
+    sleeper, lease = run.running[0]
+    run.start(1)
+    sleeper.paused_until_ms = run.world.now_ms + 120_000
+    while run.world.now_ms < sleeper.paused_until_ms:
+        run.world.step()
+        run.check()
+    other, its_lease = run.running[1]
+    assert its_lease.held()
+    assert not lease.held()
+    for _ in range(100):
+        run.world.step()
+        run.check()
+    assert its_lease.held()
+    assert lease.holder == other.name
+    for process in (sleeper, other):
+        run.world.crash(process)

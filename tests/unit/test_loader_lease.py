@@ -1,0 +1,194 @@
+"""Every transition of the lease, and its formats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.settings import Settings
+from delta_loader.core.lease import (
+    Claim,
+    Epoch,
+    LeaseRecord,
+    LeaseState,
+    Sent,
+    Wait,
+    epoch_of,
+    epoch_path,
+    next_step,
+    observed,
+    sending,
+    stale,
+)
+from delta_loader.core.status import LeaseStatus, to_json, to_text
+
+LEASE_S = 15.0
+NEW = LeaseState("me", LEASE_S)
+
+
+def record(holder: str, *, released: bool = False, lease_s: float = LEASE_S) -> LeaseRecord:
+    return LeaseRecord(holder, released, lease_s, 1_700_000_000_000)
+
+
+def holding(epoch: int = 1, sent_s: float = 100.0, seen_s: float = 101.0) -> LeaseState:
+    return observed(sending(NEW, Epoch(epoch), sent_s), Epoch(epoch), record("me"), seen_s)
+
+
+def watching(epoch: int = 7, seen_s: float = 100.0, lease_s: float = LEASE_S) -> LeaseState:
+    return observed(NEW, Epoch(epoch), record("other", lease_s=lease_s), seen_s)
+
+
+def step(state: LeaseState, now_s: float, *, contending: bool = True) -> Wait | Claim:
+    return next_step(state, now_s, contending=contending)
+
+
+def test_a_lease_that_nobody_ever_held_is_taken_at_once() -> None:
+    assert step(NEW, 0.0) == Claim(Epoch(1))
+
+
+def test_who_is_not_ready_to_load_only_watches() -> None:
+    assert step(NEW, 0.0, contending=False) == Wait(1.5)
+    assert step(watching(), 1000.0, contending=False) == Wait(1.5)
+
+
+def test_a_claim_alone_is_not_the_lease() -> None:
+    assert not sending(NEW, Epoch(1), 100.0).held(100.0)
+
+
+def test_the_lease_is_good_for_its_time_from_the_moment_the_request_was_sent() -> None:
+    state = holding(sent_s=100.0, seen_s=110.0)
+    assert state.held(110.0)
+    assert state.held(114.9)
+    assert not state.held(115.0)
+
+
+def test_a_holder_renews_after_a_third() -> None:
+    state = holding(sent_s=100.0)
+    assert step(state, 101.0) == Wait(4.0)
+    assert step(state, 105.0) == Claim(Epoch(2))
+    renewed = observed(sending(state, Epoch(2), 105.0), Epoch(2), record("me"), 105.5)
+    assert renewed.held(119.9)
+    assert not renewed.held(120.0)
+
+
+def test_a_renewal_under_way_does_not_end_what_is_held() -> None:
+    assert sending(holding(sent_s=100.0), Epoch(2), 105.0).held(114.0)
+
+
+def test_a_request_that_was_sent_twice_counts_from_the_first_time() -> None:
+    # The first may have arrived, and others may have begun to count then.
+    state = sending(sending(holding(sent_s=100.0), Epoch(2), 105.0), Epoch(2), 113.0)
+    assert state.sent == Sent(Epoch(2), 105.0)
+    assert not observed(state, Epoch(2), record("me"), 113.5).held(120.0)
+
+
+def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_nobody_else_has() -> None:
+    state = holding(sent_s=100.0)
+    assert step(state, 500.0) == Claim(Epoch(2))
+
+
+def test_a_stale_holder_steps_back_as_soon_as_it_sees_a_higher_epoch() -> None:
+    state = observed(holding(sent_s=100.0), Epoch(9), record("other"), 104.0)
+    assert not state.held(104.0)
+    assert step(state, 104.0) == Wait(1.5)
+    assert step(state, 119.0) == Claim(Epoch(10))
+
+
+def test_a_standby_waits_for_the_whole_lease_from_when_it_saw_the_epoch() -> None:
+    state = watching(seen_s=100.0)
+    assert step(state, 100.0) == Wait(1.5)
+    assert step(state, 114.5) == Wait(0.5)
+    assert step(state, 115.0) == Claim(Epoch(8))
+    again = observed(state, Epoch(8), record("other"), 112.0)
+    assert step(again, 115.0) == Wait(1.5)
+
+
+def test_the_same_epoch_seen_again_does_not_start_the_wait_anew() -> None:
+    assert observed(watching(seen_s=100.0), Epoch(7), record("other"), 114.0) == watching(seen_s=100.0)
+
+
+def test_a_lower_epoch_means_nothing() -> None:
+    assert observed(watching(), Epoch(3), record("me"), 110.0) == watching()
+    assert observed(holding(5), Epoch(4), record("other"), 102.0) == holding(5)
+
+
+def test_the_holder_s_own_lease_time_is_waited_for() -> None:
+    assert step(watching(seen_s=100.0, lease_s=60.0), 159.0) == Wait(1.0)
+    assert step(watching(seen_s=100.0, lease_s=60.0), 160.0) == Claim(Epoch(8))
+    assert step(watching(seen_s=100.0, lease_s=3.0), 103.0) == Claim(Epoch(8))
+
+
+def test_a_released_lease_is_taken_at_the_next_look() -> None:
+    state = observed(watching(), Epoch(8), record("other", released=True), 101.0)
+    assert step(state, 101.0) == Claim(Epoch(9))
+
+
+def test_who_released_holds_no_more() -> None:
+    state = observed(sending(holding(), Epoch(2), 102.0), Epoch(2), record("me", released=True), 102.0)
+    assert not state.is_mine
+    assert not state.held(102.0)
+
+
+def test_an_epoch_of_ours_that_this_state_did_not_send_is_no_lease_but_may_be_followed() -> None:
+    state = observed(NEW, Epoch(4), record("me"), 100.0)
+    assert not state.held(100.0)
+    assert step(state, 100.0) == Claim(Epoch(5))
+
+
+def test_the_highest_epoch_and_the_one_before_are_kept() -> None:
+    assert stale([Epoch(5), Epoch(2), Epoch(4), Epoch(3)], Epoch(5)) == [2, 3]
+
+
+def test_a_path_holds_its_epoch() -> None:
+    assert epoch_path(Epoch(12)) == "lease/loader/00000000000000000012.lease"
+    assert epoch_of(epoch_path(Epoch(12))) == 12
+    assert epoch_of("lease/loader/12.lease") is None
+    assert epoch_of("done/orders/0/00000000000000000012.done") is None
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    for written in (record("a"), record("b", released=True, lease_s=2.5)):
+        assert LeaseRecord.from_bytes(written.to_bytes(), 1.0) == written
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"holder": "a"}', b"\xff"])
+def test_what_cannot_be_read_is_somebody_s(data: bytes) -> None:
+    found = LeaseRecord.from_bytes(data, 15.0)
+    assert (found.released, found.lease_s) == (False, 15.0)
+
+
+@pytest.mark.parametrize("lease_s", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_lease_time_that_is_none_is_replaced(lease_s: float) -> None:
+    assert LeaseRecord.from_bytes(record("a", lease_s=lease_s).to_bytes(), 15.0) == record("a", lease_s=15.0)
+
+
+def test_status_says_who_loads() -> None:
+    lease = LeaseStatus("host-1", 12, released=False, renewed_ms=1_767_225_600_000)
+    assert to_text([], lease) == "loader: host-1 (renewed its lease at 2026-01-01T00:00:00+00:00, epoch 12)\n"
+    assert to_json([], lease) == {
+        "lease": {"holder": "host-1", "last_holder": "host-1", "epoch": 12, "renewed_ms": 1_767_225_600_000},
+        "streams": [],
+    }
+    released = replace(lease, released=True)
+    assert "released its lease" in to_text([], released)
+    assert '"holder": None' in str(to_json([], released)).replace("'", '"')
+    assert to_json([]) == {"lease": None, "streams": []}
+
+
+def settings(lease: str) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "k:1"},
+            "stage": {"url": "memory://stage"},
+            "loader": {"lease": lease},
+            "streams": [{"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "a INT"}],
+        }
+    )
+
+
+def test_a_lease_is_none_or_long_enough_to_be_renewed() -> None:
+    assert settings("0s").loader.lease_s == 0
+    assert settings("1s").loader.lease_s == 1
+    with pytest.raises(ValueError, match="too short to be renewed"):
+        settings("500ms")
