@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import socket
 import threading
@@ -37,6 +38,8 @@ class Request:
     """Bucket and key, without the query."""
     query: str
     headers: Mapping[str, str]
+    """Their names in small letters."""
+    content_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path, _, query = self.path.partition("?")
-        request = Request(self.command, path, query, {key.lower(): value for key, value in self.headers.items()})
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        request = Request(self.command, path, query, headers, hashlib.sha256(body).hexdigest())
         verdict = self.server.proxy.policy(request)
         match verdict:
             case Refuse():
@@ -141,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
             case Pass():
-                status, headers, content = self._ask(body, verdict.without)
+                status, answer, content = self._ask(body, verdict.without)
                 self._keep(Seen(request, verdict, status))
-                self._answer(status, headers, content)
+                self._answer(status, answer, content)
             case _:
                 assert_never(verdict)
 

@@ -97,7 +97,7 @@ def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenS
     by_bucket = {url.partition("://")[2].partition("/")[0]: url.rstrip("/") for url in urls if is_s3(url)}
     for url in by_bucket.values():
         store, folder = open_store(url), f"{PROBES}/{uuid.uuid4().hex}"
-        probes = _Probes(spark.sparkContext, "s3a://" + url.partition("://")[2] + f"/{folder}")
+        probes = Probes(spark.sparkContext, "s3a://" + url.partition("://")[2] + f"/{folder}")
         try:
             allowed = list(_allowed(probes))
         finally:
@@ -120,8 +120,8 @@ def _key(scheme: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Probes:
-    """Creates of probe objects through the log store: True for created, False for refused."""
+class Probes:
+    """Creates objects below a folder through the log store: True for created, False for refused."""
 
     context: Any  # type: ignore[explicit-any,unused-ignore]
     folder: str
@@ -158,7 +158,7 @@ class _Probes:
         return True
 
 
-def _allowed(probes: _Probes) -> Iterator[str]:
+def _allowed(probes: Probes) -> Iterator[str]:
     """The ways in which two creates of one object both succeed."""
     if all([probes.create("plain", "first"), probes.create("plain", "second")]):
         yield "one after the other"

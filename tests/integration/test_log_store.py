@@ -1,0 +1,361 @@
+"""Two drivers on one Delta log in S3. A proxy forces the race: each has read the same version before either writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import uuid
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import BuildError, StoreError, StoreUnfitError
+from common.store import FsspecStore
+from delta_loader.core.commits import CommitMetadata
+from delta_loader.shell.jars import ensure_jars
+from delta_loader.shell.log_store import SOURCE, Probes, ensure_log_store, prove_log_stores
+from delta_loader.shell.spark import s3_options
+from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from devservices.s3 import S3Server
+    from tests.conftest import Lake
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # what Delta takes for s3a when nobody says anything
+PATIENCE_S = 150
+CONDITION = frozenset({"if-none-match"})
+COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
+
+
+class Meeting:
+    """Holds the writes of some versions back until two drivers have come to write the same one."""
+
+    def __init__(self, versions: range) -> None:
+        self.came: dict[int, set[str]] = {version: set() for version in versions}
+        self.changed = threading.Condition()
+
+    def __call__(self, request: Request) -> Verdict:
+        version = written_version(request)
+        if version is not None and version in self.came:
+            with self.changed:
+                # By content: a driver that tries again while it is held is not the other one.
+                self.came[version].add(request.content_sha256)
+                self.changed.notify_all()
+                self.changed.wait_for(partial(self._met, version), PATIENCE_S)
+        return Pass()
+
+    def _met(self, version: int) -> bool:
+        return len(self.came[version]) > 1
+
+
+@dataclass
+class Script:
+    """Gives the writes of one version the verdicts named here, in turn, and lets everything else pass."""
+
+    verdicts: dict[int, list[Verdict]]
+
+    def __call__(self, request: Request) -> Verdict:
+        version = written_version(request)
+        left = self.verdicts.get(-1 if version is None else version)
+        return left.pop(0) if left else Pass()
+
+
+def written_version(request: Request) -> int | None:
+    found = COMMIT.search(request.path) if request.method == "PUT" else None
+    return int(found[1]) if found else None
+
+
+@pytest.fixture
+def proxy(lake: Lake) -> Iterator[Proxy]:
+    assert lake.server is not None
+    with running_proxy(lake.server.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def orders(lake: Lake) -> Staging:
+    return Staging(lake.url, "orders", storage_options=dict(lake.storage_options))
+
+
+@pytest.fixture
+def returns(lake: Lake) -> Staging:
+    """Another stream into the same table."""
+    return Staging(lake.url, "returns", storage_options=dict(lake.storage_options))
+
+
+@pytest.fixture
+def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
+    """A loader's config for one staged stream, whose store is reached through the proxy."""
+
+    def config(staging: Staging, **spark: str) -> Path:
+        stream = {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, "columns": "id BIGINT"}
+        options = {**staging.storage_options, "endpoint_url": proxy.endpoint_url}
+        spark = {"spark.master": "local[1]", "spark.driver.memory": "600m", **spark}
+        settings = {
+            "kafka": {"bootstrap.servers": "127.0.0.1:9"},
+            "stage": {"url": staging.stage_url, "storage_options": options},
+            "loader": {"http": None, "spark": spark},
+            "streams": [stream],
+        }
+        return programs.config(settings, f"{uuid.uuid4().hex}.yaml")
+
+    return config
+
+
+only_s3 = pytest.mark.parametrize("lake", ["moto", "versitygw"], indirect=True)
+only_moto = pytest.mark.parametrize("lake", ["moto"], indirect=True)  # it checks no signatures
+
+
+@only_s3
+def test_two_loaders_of_one_table_lose_nothing(
+    orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    orders.flush(0, 0, 20)
+    returns.flush(0, 100, 130)
+    # Both make the table, and both then find the version taken that they had prepared.
+    proxy.policy = Meeting(range(2))
+
+    outputs = run_at_once(programs, config(orders), config(returns))
+
+    assert "orders: done, 1 commits, 1 files, 20 rows" in outputs[0]
+    assert "returns: done, 1 commits, 1 files, 30 rows" in outputs[1]
+    assert set(statuses(proxy, 0)) == set(statuses(proxy, 1)) == {200, 412}
+    assert statuses(proxy, 2) == [200]
+    assert transactions(orders) == [("orders-0", 19), ("returns-0", 129)]
+    assert rows(orders) == [*(("orders", n) for n in range(20)), *(("returns", n) for n in range(100, 130))]
+
+
+@only_s3
+def test_a_second_loader_of_the_same_stream_loads_nothing_twice(
+    orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    orders.flush(0, 0, 20)
+    proxy.policy = Meeting(range(2))
+
+    outputs = run_at_once(programs, config(orders), config(orders))
+
+    assert sorted("orders: done, 1 commits" in output for output in outputs) == [False, True]
+    assert set(statuses(proxy, 1)) == {200, 412}
+    assert len(log(orders)) == 2
+    assert rows(orders) == [("orders", n) for n in range(20)]
+
+
+@only_moto
+def test_deltas_own_log_store_loses_an_acknowledged_commit(
+    orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    """Why there is another one. It fails when Delta has learned to write under a condition; then ours may go."""
+    orders.flush(0, 0, 20)
+    returns.flush(0, 100, 130)
+    make_table(orders)
+    proxy.policy = Meeting(range(1, 2))
+    unsafe = {"spark.delta.logStore.s3a.impl": DELTAS_OWN}
+
+    outputs = run_at_once(programs, config(orders, **unsafe), config(returns, **unsafe))
+
+    assert ["done, 1 commits" in output for output in outputs] == [True, True]
+    assert set(statuses(proxy, 1)) == {200}
+    assert len(transactions(orders)) == 1
+    assert len(rows(orders)) in (20, 30)
+
+
+@only_s3
+def test_a_commit_whose_answer_was_lost_is_told_and_made_once(
+    orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    orders.flush(0, 0, 20)
+    conflict = Refuse(409, "ConditionalRequestConflict")
+    proxy.policy = Script({0: [LoseAnswer()], 1: [conflict, conflict, LoseAnswer()]})
+
+    output = programs.succeed("delta-loader", "run", config(orders), "--once")
+
+    assert "orders: done, 1 commits, 1 files, 20 rows" in output
+    # The S3 client tried again and was refused because of its own commit.
+    assert statuses(proxy, 0) == [200, 412]
+    assert statuses(proxy, 1) == [None, None, 200, 412]
+    assert len(log(orders)) == 2
+    assert len(commit_ids(orders)) == 1
+    assert rows(orders) == [("orders", n) for n in range(20)]
+
+
+@only_moto
+def test_a_store_that_ignores_conditions_is_refused_at_start_up(
+    orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    orders.flush(0, 0, 20)
+    proxy.policy = lambda _request: Pass(without=CONDITION)
+
+    done = programs.run("delta-loader", "run", config(orders), "--once")
+
+    assert done.returncode == 2, done.stderr
+    assert f"two loaders could write the same commit of {orders.table}" in done.stderr
+    assert "(one after the other, 4 of 4 at the same time, as multipart uploads)" in done.stderr
+    assert "If-None-Match" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert log(orders) == []
+    assert list(orders.store(orders.table).list("_probe")) == []
+
+
+@pytest.fixture
+def probes(lake: Lake, proxy: Proxy, spark: SparkSession) -> Probes:
+    """The log store in this process's Spark, below a bucket of its own that is reached through the proxy."""
+    assert lake.server is not None
+    bucket = uuid.uuid4().hex
+    lake.server.create_bucket(bucket)
+    tell_s3a(spark, bucket, replace(lake.server, endpoint_url=proxy.endpoint_url))
+    return Probes(spark.sparkContext, f"s3a://{bucket}")
+
+
+@only_s3
+def test_a_create_ends_in_what_is_true(probes: Probes, proxy: Proxy) -> None:
+    conflict = Refuse(409, "ConditionalRequestConflict")
+
+    def first(*verdicts: Verdict) -> None:
+        left = list(verdicts)
+        proxy.policy = lambda request: left.pop(0) if left and "if-none-match" in request.headers else Pass()
+
+    first(LoseAnswer())
+    assert probes.create("lost", "ours")
+    assert proxy.statuses("PUT", "/lost") == [200, 412]
+    assert not probes.create("lost", "theirs")
+
+    first(conflict, conflict)
+    assert probes.create("conflict", "ours")
+    assert proxy.statuses("PUT", "/conflict") == [None, None, 200]
+    first(conflict)
+    assert not probes.create("conflict", "theirs")
+
+    # The client asks to complete an upload that is complete: another error, and the same truth.
+    first(LoseAnswer())
+    assert probes.create_in_parts("parts", "ours")
+    assert proxy.statuses("POST", "/parts")[:2] == [200, 200]
+    assert not probes.create_in_parts("parts", "theirs")
+
+
+@only_s3
+def test_what_never_arrives_is_an_error_and_no_refusal(probes: Probes, proxy: Proxy) -> None:
+    proxy.policy = lambda request: Refuse(403, "AccessDenied") if request.method == "PUT" else Pass()
+    with pytest.raises(StoreError, match="AccessDenied"):
+        probes.create("denied", "ours")
+
+
+@only_moto
+def test_the_proof_looks_at_each_way_of_writing(probes: Probes, proxy: Proxy, spark: SparkSession, lake: Lake) -> None:
+    url = probes.folder.replace("s3a://", "s3://")
+
+    def prove() -> None:
+        prove_log_stores(spark, [url], lambda url: FsspecStore(url, lake.storage_options))
+
+    prove()
+    for method, ways in (("PUT", "one after the other, 4 of 4 at the same time"), ("POST", "as multipart uploads")):
+        proxy.policy = partial(_careless, method)
+        with pytest.raises(StoreUnfitError, match=rf"\({ways}\)"):
+            prove()
+
+
+def _careless(method: str, request: Request) -> Verdict:
+    return Pass(without=CONDITION if request.method == method else frozenset())
+
+
+def test_the_jar_is_built_once_and_the_same_everywhere(tmp_path: Path) -> None:
+    jars = ensure_jars(["delta", "s3"])
+    caches = [{**os.environ, "XDG_CACHE_HOME": str(tmp_path / name)} for name in "ab"]
+    with ThreadPoolExecutor(4) as pool:
+        first, again, other = pool.map(partial(ensure_log_store, jars), [caches[0], *caches])
+    assert first == again != other
+    assert first.relative_to(tmp_path / "a") == other.relative_to(tmp_path / "b")
+    assert first.read_bytes() == other.read_bytes()
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+    # What is built needs no compiler any more; and what is not says so.
+    assert ensure_log_store(jars, {"XDG_CACHE_HOME": str(tmp_path / "a"), "PATH": ""}) == first
+    with pytest.raises(BuildError, match=r"(?s)no javac in .*install a JDK 17"):
+        ensure_log_store(jars, {"XDG_CACHE_HOME": str(tmp_path / "c"), "JAVA_HOME": "/nowhere"})
+
+
+def test_the_wheel_brings_the_source(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=root, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert SOURCE.relative_to(root).as_posix() in zipfile.ZipFile(wheel).namelist()
+
+
+def run_at_once(programs: Programs, *configs: Path) -> list[str]:
+    """What the loaders print; each must end in 0."""
+    children = [programs.start("delta-loader", "run", config, "--once") for config in configs]
+    ends = [child.process.wait(2 * PATIENCE_S) for child in children]
+    outputs = [child.log.read_text() for child in children]
+    assert ends == [0] * len(ends), "\n".join(outputs)
+    return outputs
+
+
+def statuses(proxy: Proxy, version: int) -> list[int | None]:
+    """What the server answered to the writes of one version of the table; None where it was not asked."""
+    return proxy.statuses("PUT", f"/tables/orders/_delta_log/{version:020}.json")
+
+
+def log(staging: Staging) -> list[list[dict[str, dict[str, object]]]]:
+    """The actions of each commit."""
+    store = staging.store(staging.table)
+    paths = sorted(found.path for found in store.list("_delta_log") if COMMIT.search(f"/{found.path}"))
+    return [[json.loads(line) for line in (store.read(path) or b"").splitlines()] for path in paths]
+
+
+def transactions(staging: Staging) -> list[tuple[object, object]]:
+    found = [action["txn"] for commit in log(staging) for action in commit if "txn" in action]
+    return sorted((txn["appId"], txn["version"]) for txn in found)
+
+
+def commit_ids(staging: Staging) -> list[str]:
+    texts = [action["commitInfo"].get("userMetadata") for commit in log(staging) for action in commit[:1]]
+    found = [CommitMetadata.from_json(str(text)) for text in texts if text]
+    return [metadata.commit_id for metadata in found if metadata is not None]
+
+
+def rows(staging: Staging) -> list[tuple[object, object]]:
+    """Topic and offset of each row of each file that the log adds."""
+    store = staging.store(staging.table)
+    files = [str(action["add"]["path"]) for commit in log(staging) for action in commit if "add" in action]
+    tables = [pq.read_table(pa.BufferReader(store.read(unquote(path)))) for path in files]
+    found = [row for table in tables for row in table.select(["_kafka_topic", "_kafka_offset"]).to_pylist()]
+    return sorted((row["_kafka_topic"], row["_kafka_offset"]) for row in found)
+
+
+def tell_s3a(spark: SparkSession, bucket: str, server: S3Server) -> None:
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in s3_options(server.storage_options, {}).items():
+        configuration.set(key.removeprefix("spark.hadoop.").replace("fs.s3a.", f"fs.s3a.bucket.{bucket}."), value)
+
+
+def make_table(staging: Staging) -> None:
+    """Version 0 by hand."""
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": staging.schema(),
+        "partitionColumns": list(staging.partition_by),
+        "configuration": {},
+        "createdTime": staging.created_ms,
+    }
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    text = "".join(json.dumps(action) + "\n" for action in actions)
+    staging.store(staging.table).write(f"_delta_log/{0:020}.json", text.encode())
