@@ -22,7 +22,6 @@ from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
-
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
