@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from delta_loader.ports import OpenStore, ParallelMap
 
-_SPARK_LOOK_S = 5.0
+_WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 _THREADS = 32  # requests to object stores at a time: they wait, and do not compute
 Item = TypeVar("Item")
@@ -199,13 +199,15 @@ def _run_on_schedule(loader: _Loader, schedule: Schedule, stopped: Event) -> Non
 
 def _stand_by(loader: _Loader, stopped: Event) -> bool:
     """Wait for the lease; True when it is there, False when stopped. Raises TableError when Spark is gone."""
-    looked_s = time.monotonic()
+    warm_again_s = time.monotonic()
     while not stopped.is_set():
         if loader.may_load():
             return True
-        if time.monotonic() - looked_s > _SPARK_LOOK_S:
+        if time.monotonic() >= warm_again_s and loader.lease is not None and loader.lease.holder is not None:
+            # A first look at a table costs seconds, which a standby has.
+            loader.service.warm_up(lambda: stopped.is_set() or loader.may_load())
             _require_spark(loader)
-            looked_s = time.monotonic()
+            warm_again_s = time.monotonic() + _WARM_UP_EVERY_S
         stopped.wait(_LOOK_S)
     return False
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
-LEASE_S = 4
+LEASE_S = 5
+PATIENCE_S = 120
 
 
 def config_of(staging: Staging, programs: Programs) -> Path:
@@ -66,6 +67,17 @@ def is_ready(child: Child) -> bool:
         return False
 
 
+def takes_the_lease(child: Child, times: int) -> None:
+    """Within two lease times, however busy the machine is: what a load takes then is Spark's affair."""
+    started_s = time.monotonic()
+    child.wait_until(lambda: len(events(child, "lease taken")) == times, "the standby", PATIENCE_S)
+    assert time.monotonic() - started_s < 2 * LEASE_S
+
+
+def loads(child: Child, staging: Staging, offset: int) -> None:
+    child.wait_until(lambda: loaded(staging) == offset, "the loader", PATIENCE_S)
+
+
 def lease_of(programs: Programs, config: Path) -> dict[str, object]:
     found = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["lease"]
     assert isinstance(found, dict)
@@ -79,42 +91,39 @@ def test_the_standby_loads_within_seconds_of_the_holder_s_death_and_at_once_afte
     staging.flush(0, 0, 10)
     config = config_of(staging, programs)
     first = programs.start("delta-loader", "run", config)
-    first.wait_until(lambda: loaded(staging) == 9, "the first loader", 120)
+    loads(first, staging, 9)
     second = programs.start("delta-loader", "run", config)
-    second.wait_until(lambda: is_ready(second), "the standby", 120)
+    second.wait_until(lambda: is_ready(second), "the standby", PATIENCE_S)
     holder = lease_of(programs, config)["holder"]
     staging.flush(0, 10, 20)
-    first.wait_until(lambda: loaded(staging) == 19, "the first loader", 30)
+    loads(first, staging, 19)
     assert "delta_loader_lease_held 1.0" in page(first, "/metrics")
     assert "delta_loader_lease_held 0.0" in page(second, "/metrics")
     assert (events(second, "committed"), events(second, "lease taken")) == ([], [])
 
     first.kill()
     staging.flush(0, 20, 30)
-    died_s = time.monotonic()
-    second.wait_until(lambda: loaded(staging) == 29, "the standby", 60)
-    assert time.monotonic() - died_s < LEASE_S + 10
+    takes_the_lease(second, 1)
+    loads(second, staging, 29)
     assert lease_of(programs, config)["holder"] not in (holder, None)
 
-    third = programs.start("delta-loader", "run", config)
-    third.wait_until(lambda: is_ready(third), "the standby", 120)
-    second.stop()
-    staging.flush(0, 30, 40)
-    third.wait_until(lambda: loaded(staging) == 39, "the next standby", 30)
-    released, taken = events(third, "lease released"), events(third, "lease taken")
-    assert (len(released), len(taken)) == (1, 1)
-
     # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
-    once = programs.start("delta-loader", "run", config, "--once")
-    third.pause()
+    third = programs.start("delta-loader", "run", config)
+    third.wait_until(lambda: is_ready(third), "the next standby", PATIENCE_S)
+    second.pause()
+    staging.flush(0, 30, 40)
+    takes_the_lease(third, 1)
+    loads(third, staging, 39)
+    second.resume()
+    second.wait_until(lambda: bool(events(second, "lease lost")), "the loader that slept", PATIENCE_S)
+
+    # One that is told to end lets the lease go.
+    assert third.stop(PATIENCE_S) == 0
+    takes_the_lease(second, 2)
+    assert len(events(second, "lease released")) == 1
     staging.flush(0, 40, 50)
-    once.wait_until(lambda: loaded(staging) == 49, "the single run", 120)
-    assert once.process.wait(60) == 0
-    third.resume()
-    third.wait_until(lambda: len(events(third, "lease taken")) == 2, "the loader that slept", 30)
-    staging.flush(0, 50, 60)
-    third.wait_until(lambda: loaded(staging) == 59, "the loader that slept", 30)
-    assert third.stop() == 0
+    loads(second, staging, 49)
+    assert second.stop(PATIENCE_S) == 0
     assert lease_of(programs, config)["holder"] is None
     assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
 
@@ -124,10 +133,10 @@ def test_once_beside_a_loader_that_lives_loads_all_the_same_after_a_while(tmp_pa
     staging.flush(0, 0, 10)
     config = config_of(staging, programs)
     first = programs.start("delta-loader", "run", config)
-    first.wait_until(lambda: loaded(staging) == 9, "the loader", 120)
+    loads(first, staging, 9)
     staging.flush(0, 10, 20)
     done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 0, done.stderr
     assert "loading beside the holder of the lease" in done.stderr
     assert loaded(staging) == 19
-    assert first.stop() == 0
+    assert first.stop(PATIENCE_S) == 0
