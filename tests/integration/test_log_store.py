@@ -114,7 +114,8 @@ def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
         settings = {
             "kafka": {"bootstrap.servers": "127.0.0.1:9"},
             "stage": {"url": staging.stage_url, "storage_options": options},
-            "loader": {"http": None, "spark": spark},
+            # Without a lease: what is under test must hold where it fails to keep two loaders apart.
+            "loader": {"http": None, "lease": "0s", "spark": spark},
             "streams": [stream],
         }
         return programs.config(settings, f"{uuid.uuid4().hex}.yaml")
