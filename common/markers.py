@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
+BEGIN = "begin"
 VERSION = 1
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
@@ -57,6 +58,11 @@ class MarkerName:
 def folder_of(source: TopicPartition) -> str:
     """The folder of a Kafka partition's markers, with the closing slash."""
     return f"{DONE}/{source.topic}/{source.partition}/"
+
+
+def begin_path(source: TopicPartition) -> str:
+    """The object that says: a chain without any marker begins at position 0. No marker can stand before that."""
+    return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
 
 
 def stray_path(path: str) -> str:

@@ -55,8 +55,13 @@ class FsspecStore:
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object below the folder ``prefix``."""
+        full_prefix = self._full(prefix)
+        if self._local and not os.path.lexists(full_prefix):
+            return
+        # fsspec leaves out a local folder that cannot be read; an empty listing would say that there is no chain.
+        loudly = {"on_error": "raise"} if self._local else {}
         with self._errors("list", prefix):
-            found = self._fs.find(self._full(prefix), withdirs=False, detail=True)
+            found = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
         skip = len(self._root) + 1
         for full, info in found.items():
             # The temporary files of rule 1 are nobody's business.

@@ -92,9 +92,9 @@ def check(config: cli.ConfigArgument) -> None:
     set_up_logs(settings.logs, "stage-writer")
     converters = converters_of(settings)
     typer.echo(f"config   ok: {len(converters)} stream(s)")
-    open_stage(settings)
-    typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
     try:
+        open_stage(settings)
+        typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
         _check_topics(settings)
     except KafkaDeltaExpressError as error:
         # Whatever is wrong, this command's answer is “not fit to run”.

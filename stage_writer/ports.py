@@ -74,6 +74,9 @@ class RecordSource(Protocol):
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
 
+    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
+        """Whether the group is at rest, and each of these partitions has an owner in it."""
+
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group for people's lag tools."""
 
@@ -173,7 +176,10 @@ class Stage(Protocol):
         """The end of a partition's chain, or None while there is none."""
 
     def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
-        """Write down where a new chain begins (``position`` > 0); an existing marker wins."""
+        """Write down where a new chain begins; an existing marker wins."""
+
+    def begins_at_zero(self, source: TopicPartition) -> bool:
+        """Whether `pin` has written down position 0, for which there is no marker."""
 
     def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> FlushJob:
         """A job that seals the buffer as the marker after ``tail``."""

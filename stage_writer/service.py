@@ -9,10 +9,10 @@ Rules:
 2. A partition has one flush under way at most; what arrives meanwhile waits in the next buffer.
 3. On revoke the partition's buffers are flushed within a bounded time and dropped otherwise; on loss they are dropped.
    Dropping loses nothing: the next owner reads from the chain's end.
-4. A store that fails is tried again with growing pauses, the place in the group kept; when it fails for too long, the
-   service ends with the error.
+4. A store that fails, or a Kafka that does not say where to begin, is tried again with growing pauses, the place in
+   the group kept; when it fails for too long, the service ends with the error.
 5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position) is held and reported; the
-   others go on.
+   others go on. Its chain is looked at now and then: when it ends elsewhere, somebody has mended it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
-from common.errors import MarkerError, StoreError
+from common.errors import BrokerError, MarkerError, StoreError
 from common.http_server import Health
 from common.settings import StartAt
+from common.spans import Position
 from stage_writer.core.buffer import Buffer
 from stage_writer.core.flushing import Filling, FlushReason, Limits, due, should_pause
 from stage_writer.ports import LostClaim, PartitionFault, Sealed
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.ports import Clock
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import Converter, Flushing, FlushJob, RecordSource, Stage, Tail, Workers
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
+LOOK_AT_HELD_S = 30.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
@@ -93,6 +95,17 @@ class Unread:
     pause_s: float = _FIRST_PAUSE_S
 
 
+@dataclass(slots=True)
+class Held:
+    """A partition of ours that cannot go on."""
+
+    problem: str
+    converter: Converter
+    position: Position | None
+    """Where it stands; None when its chain cannot be read."""
+    look_at_s: float
+
+
 class StageWriter:
     """The service. All of its methods are called from one thread; only flush jobs run elsewhere."""
 
@@ -122,7 +135,7 @@ class StageWriter:
         self._metrics = metrics
         self._owned: dict[TopicPartition, Owned] = {}
         self._unread: dict[TopicPartition, Unread] = {}
-        self._held: dict[TopicPartition, str] = {}
+        self._held: dict[TopicPartition, Held] = {}
         self._targets: Mapping[TopicPartition, Position] | None = None
         self._joined = False
         self._paused: set[TopicPartition] = set()
@@ -138,18 +151,20 @@ class StageWriter:
             self._targets = self._source.end_positions(streams)
         self._source.subscribe(streams, self)
         try:
-            while not self._stopping and not self._all_caught_up():
+            done = False
+            while not done:
                 self.step(POLL_S)
-            self._flush_rest()
+                if self._is_done():
+                    self._flush_rest()
+                    done = self._is_done()  # not if a claim was lost: there may be more to stage
+            held = [one.problem for one in self._held.values()]  # closing lets go of them
         except BaseException:
             self._let_go([*self._owned, *self._unread], "failed")  # nothing may be sealed on the way out
             raise
         finally:
             self._source.close()
-        if self._targets is not None and not self._stopping and self._held:
-            raise StoreError(
-                "not everything could be staged: " + "; ".join(self._held.values()), "mend what is named and run again"
-            )
+        if self._targets is not None and not self._stopping and held:
+            raise StoreError("not everything could be staged: " + "; ".join(held), "mend what is named and run again")
 
     def step(self, timeout_s: float) -> None:
         """One round."""
@@ -159,8 +174,9 @@ class StageWriter:
         for source, position in polled.ends.items():
             self._reached_end(source, position)
         for fault in polled.faults:
-            if fault.source in self._owned:
-                self._fault(fault)
+            owned = self._owned.get(fault.source)
+            if owned is not None:
+                self._hold(fault, owned.converter, owned.buffer.end)
         self._read_chains()
         self._land()
         self._launch()
@@ -172,9 +188,9 @@ class StageWriter:
 
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
-        problems = list(self._held.values())
+        problems = [held.problem for held in self._held.values()]
         if self._failing_since_s is not None:
-            problems.append("the store fails; see the log")
+            problems.append("the store or Kafka fails; see the log")
         return Health(tuple(problems))
 
     def ready(self) -> Health:
@@ -206,16 +222,17 @@ class StageWriter:
         owned = self._owned.get(source)
         if owned is not None and position >= owned.buffer.end:
             owned.caught_up = True
-
-    def _fault(self, fault: PartitionFault) -> None:
-        self._log.error("partition held", partition=str(fault.source), problem=fault.problem, remedy=fault.remedy)
-        self._hold(fault.source, fault.problem)
+            if not owned.buffer.is_empty:
+                # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
+                # would be a position that Kafka no longer has, once retention has taken it.
+                owned.buffer.end = position
 
     # Launch and land.
 
     def _launch(self) -> None:
         now_s = self._clock.monotonic_s()
-        for flush in due([owned.filling() for owned in self._owned.values()], self._limits, now_s):
+        fillings = [owned.filling() for owned in self._owned.values()]
+        for flush in due(fillings, self._limits, now_s, paused=bool(self._paused)):
             self._begin(self._owned[flush.source], flush.reason)
         self._retry()
 
@@ -301,8 +318,8 @@ class StageWriter:
         flight.pause_s = min(flight.pause_s * 2, _LONGEST_PAUSE_S)
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
 
-    def _note_failure(self, error: StoreError) -> None:
-        """Raises the error when the store has failed for too long (rule 4)."""
+    def _note_failure(self, error: StoreError | BrokerError) -> None:
+        """Raises the error when the store or Kafka has failed for too long (rule 4)."""
         now_s = self._clock.monotonic_s()
         if self._failing_since_s is None:
             self._failing_since_s = now_s
@@ -318,6 +335,7 @@ class StageWriter:
 
     def _read_chains(self) -> None:
         """Go on from the chain's end with the partitions that wait for it."""
+        self._look_at_held()
         now_s = self._clock.monotonic_s()
         for source in [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]:
             position = self._read_chain(source)
@@ -332,14 +350,15 @@ class StageWriter:
             tail, position = self._end_of_chain(source, unread.converter)
         except MarkerError as error:
             del self._unread[source]
-            self._fault(PartitionFault(source, error.problem, error.remedy))
+            self._hold(PartitionFault(source, error.problem, error.remedy), unread.converter, None)
             return None
-        except StoreError as error:
+        except (StoreError, BrokerError) as error:
             self._note_failure(error)
             unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
             unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
             self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
             return None
+        self._failing_since_s = None
         del self._unread[source]
         self._owned[source] = Owned(source, unread.converter, tail, Buffer.begin(position, unread.converter.formats))
         return position
@@ -430,10 +449,28 @@ class StageWriter:
                 msg = f"{len(unsealed)} partitions could not be flushed within {self._revoke_timeout_s:g} s"
                 raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
 
-    def _hold(self, source: TopicPartition, problem: str) -> None:
-        self._held[source] = problem
+    def _hold(self, fault: PartitionFault, converter: Converter, position: Position | None) -> None:
+        """Leave a partition where it is (rule 5); ``position`` is the one that cannot be read, None if unknown."""
+        source = fault.source
+        self._log.error("partition held", partition=str(source), problem=fault.problem, remedy=fault.remedy)
+        self._held[source] = Held(fault.problem, converter, position, self._clock.monotonic_s() + LOOK_AT_HELD_S)
         if self._owned.pop(source, None) is not None:
             self._source.pause([source])
+
+    def _look_at_held(self) -> None:
+        """Take up again what somebody has mended: the chain can be read, and ends elsewhere."""
+        now_s = self._clock.monotonic_s()
+        for source in [source for source, held in self._held.items() if now_s >= held.look_at_s]:
+            held = self._held[source]
+            held.look_at_s = now_s + LOOK_AT_HELD_S
+            try:
+                _, position = self._end_of_chain(source, held.converter)
+            except (MarkerError, StoreError, BrokerError):
+                continue
+            if position != held.position:
+                self._log.info("partition goes on", partition=str(source), position=position)
+                del self._held[source]
+                self._unread[source] = Unread(held.converter, now_s)
 
     # Look-ups.
 
@@ -442,8 +479,10 @@ class StageWriter:
         if tail is not None:
             return tail, tail.end
         start = converter.stream.start
+        if start is StartAt.LATEST and self._stage.begins_at_zero(source):
+            return None, Position(0)
         position = self._source.resolve(source, start)
-        if start is StartAt.EARLIEST or position == 0:
+        if start is StartAt.EARLIEST or (position == 0 and start is not StartAt.LATEST):
             return None, position
         # “Latest” is another place tomorrow; write down which one it was.
         self._stage.pin(source, converter.stream, position)
@@ -453,8 +492,11 @@ class StageWriter:
     def _converter_of(self, source: TopicPartition) -> Converter | None:
         return next((found for found in self._converters if found.stream.takes(source.topic)), None)
 
+    def _is_done(self) -> bool:
+        return self._stopping or self._all_caught_up()
+
     def _all_caught_up(self) -> bool:
-        """Whether what was in Kafka at start-up has been taken in, as far as it is ours."""
+        """Whether what was in Kafka at start-up has been taken in, as far as it is ours; the rest has other owners."""
         if self._targets is None:
             return False
         if not self._targets:
@@ -466,6 +508,8 @@ class StageWriter:
                 owned.caught_up or owned.buffer.end >= self._targets.get(owned.source, 0)
                 for owned in self._owned.values()
             )
+            # What is between two owners, in the middle of a rebalance, may become ours.
+            and self._source.all_owned(self._targets)
         )
 
     def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from bootstrap.core.state import Ends
-from common.errors import BrokerError, UsageError
+from common.errors import BrokerError, ConfigError, UsageError
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class KafkaView:
     """A read-only look at a cluster."""
 
     def __init__(self, settings: Settings, group: str | None = None) -> None:
-        """``group`` is the one whose commits are asked for. Raises BrokerError for properties that are refused."""
+        """``group`` is the one whose commits are asked for. Raises ConfigError for properties that are refused."""
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._last_error = ""
         given = {key: value for key, value in settings.kafka.items() if value is not None}
@@ -42,8 +42,11 @@ class KafkaView:
             "enable.auto.offset.store": False,
             "error_cb": self._remember,
         }
-        with self._errors("open a consumer"):
+        try:
             self._consumer = Consumer({**given, **fixed}, logger=_QUIET)
+        except KafkaException as error:
+            msg = f"kafka: librdkafka refuses a property: {error.args[0].str()}"
+            raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
 
     def close(self) -> None:
         """Let go of the connections."""

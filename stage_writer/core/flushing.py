@@ -69,8 +69,8 @@ class Flush:
     reason: FlushReason
 
 
-def due(fillings: Sequence[Filling], limits: Limits, now_s: float) -> tuple[Flush, ...]:
-    """Which partitions to flush now, and why."""
+def due(fillings: Sequence[Filling], limits: Limits, now_s: float, *, paused: bool) -> tuple[Flush, ...]:
+    """Which partitions to flush now, and why; ``paused`` is whether reading is."""
     flushes = {
         filling.source: Flush(filling.source, reason)
         for filling in fillings
@@ -78,7 +78,8 @@ def due(fillings: Sequence[Filling], limits: Limits, now_s: float) -> tuple[Flus
     }
     held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
     leaving = sum(filling.flushing_bytes for filling in fillings)
-    if held + leaving <= limits.memory_bytes:
+    # What keeps reading paused has to go out, or it would stay so until the buffers are old enough.
+    if held + leaving <= limits.memory_bytes * (RESUME_SHARE if paused else 1.0):
         return tuple(flushes.values())
     for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
         if held <= limits.memory_bytes * RESUME_SHARE or filling.memory_bytes == 0:

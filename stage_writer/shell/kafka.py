@@ -5,7 +5,7 @@ Rules:
 1. Kafka's offsets are never the truth: nothing is stored or committed but, when asked, positions for people's tools,
    and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
 2. Cooperative rebalancing, ``read_committed`` and a prefetch that fits the memory bound, unless the settings say
-   otherwise.
+   otherwise. A partition that comes back to this member is read, even if it was paused when it went.
 3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and looked up
    again now and then; librdkafka is told names only.
 """
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import (
+    OFFSET_END,
     OFFSET_INVALID,
     Consumer,
+    ConsumerGroupState,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -29,7 +31,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from common.errors import BrokerError
+from common.errors import BrokerError, ConfigError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
@@ -50,6 +52,7 @@ _PREFETCH_SHARE = 4
 _REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_STATE = KafkaError._STATE  # noqa: SLF001
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _QUIET = logging.getLogger("librdkafka")
 _QUIET.addHandler(logging.NullHandler())
@@ -60,8 +63,9 @@ class KafkaSource:
     """A `stage_writer.ports.RecordSource` on a real cluster."""
 
     def __init__(self, settings: Settings, clock: Clock, log: FilteringBoundLogger, *, with_headers: bool) -> None:
-        """Nothing is contacted before a method is called. Raises BrokerError for properties that librdkafka refuses."""
+        """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses."""
         self._properties = consumer_properties(settings)
+        self._is_cooperative = is_cooperative(self._properties)
         self._log = log
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._most = settings.writer.consume_records
@@ -71,9 +75,12 @@ class KafkaSource:
         self._listener: GroupListener | None = None
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
-        with self._errors("open a consumer"):
+        try:
             self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=_QUIET)
             self._admin = AdminClient(client_properties(settings.kafka), logger=_QUIET)
+        except KafkaException as error:
+            msg = f"kafka: librdkafka refuses a property: {_reason(error)}"
+            raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join the group for the streams' topics."""
@@ -84,15 +91,23 @@ class KafkaSource:
     def poll(self, timeout_s: float) -> Polled:
         """Wait that long at most for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
-            self._refresh_topics()
+            self._look_for_topics()
         with self._errors("consume"):
             messages = self._consumer.consume(self._most, timeout_s)
         return self._sort(messages)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Go on reading an assigned partition from another position."""
+        place = _kafka(source, position)
         with self._errors(f"seek in {source}"):
-            self._consumer.seek(_kafka(source, position))
+            try:
+                self._consumer.seek(place)
+            except KafkaException as error:
+                # After an out-of-range position librdkafka has stopped the partition, and only a new start helps.
+                if error.args[0].code() != _STATE or not self._is_cooperative:
+                    raise
+                self._consumer.incremental_unassign([_kafka(source)])
+                self._consumer.incremental_assign([place])
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
         """Stop reading these; the place in the group is kept."""
@@ -128,6 +143,19 @@ class KafkaSource:
             for partition in partitions
         }
         return self._offsets(specs) if specs else {}
+
+    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
+        """Whether the group is at rest, and each of these partitions has an owner in it."""
+        group = str(self._properties["group.id"])
+        with self._errors(f"describe the group {group}"):
+            found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
+            described = found.result(TIMEOUT_S + 1)
+        owned = {
+            _source(place.topic, place.partition)
+            for member in described.members
+            for place in (member.assignment.topic_partitions if member.assignment else ())
+        }
+        return described.state == ConsumerGroupState.STABLE and owned >= set(sources)
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group for people's lag tools; a failure is of no consequence."""
@@ -195,6 +223,14 @@ class KafkaSource:
     def _due_for_topics(self) -> bool:
         return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
 
+    def _look_for_topics(self) -> None:
+        try:
+            self._refresh_topics()
+        except BrokerError as error:
+            # Brokers that are away for a while are no reason to drop what is buffered; names ride over that as well.
+            self._topics_at_s = self._clock.monotonic_s()
+            self._log.warning("topics not looked up, trying again", problem=error.problem)
+
     def _refresh_topics(self) -> None:
         names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}
         if any(stream.pattern for stream in self._streams):
@@ -217,8 +253,16 @@ class KafkaSource:
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
-        # Those that are not to be read yet need some position; they are sought before they are resumed.
-        consumer.incremental_assign([_kafka(source, positions.get(source, Position(0))) for source in sources])
+        # librdkafka remembers that a partition was paused when it was taken from us.
+        self.resume(sources)
+        # Those that are not to be read yet are sought before they are resumed; until then any place does that exists.
+        places = [_kafka(source, positions.get(source)) for source in sources]
+        for place in places:
+            place.offset = OFFSET_END if place.offset == OFFSET_INVALID else place.offset
+        if self._is_cooperative:
+            consumer.incremental_assign(places)
+        else:
+            consumer.assign(places)
         unread = [source for source in sources if source not in positions]
         if unread:
             self.pause(unread)
@@ -226,12 +270,18 @@ class KafkaSource:
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
         listener.revoked([_source(found.topic, found.partition) for found in partitions])
-        consumer.incremental_unassign(list(partitions))
+        self._unassign(consumer, partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
         listener.lost([_source(found.topic, found.partition) for found in partitions])
-        consumer.incremental_unassign(list(partitions))
+        self._unassign(consumer, partitions)
+
+    def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        if self._is_cooperative:
+            consumer.incremental_unassign(list(partitions))
+        else:
+            consumer.unassign()
 
     def _metadata(self) -> dict[str, list[int]]:
         with self._errors("list topics"):
@@ -257,8 +307,7 @@ class KafkaSource:
         try:
             yield
         except (KafkaException, TimeoutError) as error:
-            reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-            msg = f"cannot {what} at Kafka {self._servers}: {reason or 'no answer in time'}"
+            msg = f"cannot {what} at Kafka {self._servers}: {_reason(error) or 'no answer in time'}"
             raise BrokerError(msg, _REACH) from error
 
 
@@ -267,6 +316,12 @@ def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
     consumer_only = ("fetch.", "queued.", "isolation.", "partition.assignment", "session.", "heartbeat.", "max.poll.")
     group_only = ("group.", "auto.offset", "enable.partition.eof", "check.crcs")
     return {key: value for key, value in kafka.items() if not key.startswith((*consumer_only, *group_only))}
+
+
+def is_cooperative(properties: Mapping[str, Option]) -> bool:
+    """Whether a rebalance takes from a member only what goes to another one; librdkafka has calls for each kind."""
+    strategy = str(properties.get("partition.assignment.strategy", ""))
+    return properties.get("group.protocol") == "consumer" or "cooperative" in strategy
 
 
 def consumer_properties(settings: Settings) -> dict[str, Option]:
@@ -278,6 +333,8 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         "partition.assignment.strategy": "cooperative-sticky",
         "queued.max.messages.kbytes": min(prefetch_kbytes, 65536),
     }
+    if settings.kafka.get("group.protocol") == "consumer":
+        del defaults["partition.assignment.strategy"]  # there the broker assigns, and librdkafka refuses the property
     fixed: dict[str, Option] = {
         "group.id": settings.writer.group_id,
         "enable.auto.commit": False,
@@ -286,6 +343,10 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         "enable.partition.eof": True,
     }
     return {**defaults, **settings.kafka, **fixed}
+
+
+def _reason(error: Exception) -> str:
+    return error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
 
 
 def _headers(message: Message) -> Headers | None:

@@ -28,6 +28,7 @@ from common.markers import (
     Origin,
     StagedFile,
     StagedTable,
+    begin_path,
     folder_of,
     manifest_to_bytes,
     marker_from_bytes,
@@ -71,13 +72,14 @@ class ObjectStage:
         """The end of a partition's chain (rule 3)."""
         for _ in range(_READ_AGAIN):
             found = [
-                (name, item.path)
+                (name, item.size_bytes > 0, item.path)
                 for item in self._store.list(folder_of(source))
                 if (name := MarkerName.parse(item.path))
             ]
             if not found:
                 return None
-            name, path = max(found, key=lambda one: one[0].start)
+            # Of two objects for one position (a hand-typed name without padding) the one with content counts.
+            name, _, path = max(found)
             data = self._store.read(path)
             if data is not None:  # else an operator has just put it aside
                 return Tail(marker_from_bytes(name, data).span.end, name.start, path)
@@ -85,6 +87,9 @@ class ObjectStage:
 
     def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
         """Write down where a new chain begins, as an operator would; an existing marker wins."""
+        if position == 0:
+            self._store.create(begin_path(source), b"")
+            return
         name = MarkerName(source, Position(position - 1))
         manifest = Manifest(
             span=Span(name.start, position),
@@ -95,6 +100,10 @@ class ObjectStage:
             created_ms=self._clock.wall_ms(),
         )
         self._store.create(name.path, manifest_to_bytes(source, manifest))
+
+    def begins_at_zero(self, source: TopicPartition) -> bool:
+        """Whether `pin` has written down position 0, for which there is no marker."""
+        return self._store.stat(begin_path(source)) is not None
 
     def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> Job:
         """A job that seals the buffer as the marker after ``tail``."""

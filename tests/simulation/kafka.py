@@ -168,6 +168,10 @@ class GroupMember:
         del streams
         return {source: Position(self._broker.end(source)) for source in self._broker.logs}
 
+    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
+        """Whether all have an owner."""
+        return all(source in self._broker.owners for source in sources)
+
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Nobody looks."""
 

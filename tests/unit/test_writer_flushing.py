@@ -20,23 +20,28 @@ def filling(partition: int = 0, **changes: object) -> Filling:
 
 
 def test_an_empty_partition_is_never_due() -> None:
-    assert due([filling()], LIMITS, now_s=1e9) == ()
+    assert due([filling()], LIMITS, now_s=1e9, paused=False) == ()
 
 
 def test_age_needs_no_second_record() -> None:
     young = filling(first_record_at_s=100.0, records=1)
-    assert due([young], LIMITS, now_s=159.9) == ()
-    assert due([young], LIMITS, now_s=160.0) == (Flush(source(0), FlushReason.AGE),)
+    assert due([young], LIMITS, now_s=159.9, paused=False) == ()
+    assert due([young], LIMITS, now_s=160.0, paused=False) == (Flush(source(0), FlushReason.AGE),)
 
 
 def test_bytes_and_records_come_before_age() -> None:
-    assert due([filling(first_record_at_s=0.0, parquet_bytes=1000)], LIMITS, 0.0)[0].reason is FlushReason.BYTES
-    assert due([filling(first_record_at_s=0.0, records=100)], LIMITS, 0.0)[0].reason is FlushReason.RECORDS
+    assert (
+        due([filling(first_record_at_s=0.0, parquet_bytes=1000)], LIMITS, 0.0, paused=False)[0].reason
+        is FlushReason.BYTES
+    )
+    assert (
+        due([filling(first_record_at_s=0.0, records=100)], LIMITS, 0.0, paused=False)[0].reason is FlushReason.RECORDS
+    )
 
 
 def test_a_partition_with_a_flush_under_way_waits() -> None:
     busy = filling(first_record_at_s=0.0, records=100, flushing=True)
-    assert due([busy], LIMITS, now_s=1000.0) == ()
+    assert due([busy], LIMITS, now_s=1000.0, paused=False) == ()
 
 
 def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
@@ -45,7 +50,7 @@ def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
         filling(1, first_record_at_s=0.0, memory_bytes=7000),
         filling(2, first_record_at_s=0.0, memory_bytes=3000),
     ]
-    assert due(fillings, LIMITS, now_s=0.0) == (Flush(source(1), FlushReason.MEMORY),)
+    assert due(fillings, LIMITS, now_s=0.0, paused=False) == (Flush(source(1), FlushReason.MEMORY),)
 
 
 def test_what_is_on_its_way_out_is_waited_for() -> None:
@@ -53,7 +58,7 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
         filling(0, first_record_at_s=0.0, memory_bytes=3000),
         filling(1, flushing=True, flushing_bytes=9000),
     ]
-    assert due(fillings, LIMITS, now_s=0.0) == ()
+    assert due(fillings, LIMITS, now_s=0.0, paused=False) == ()
     assert should_pause(fillings, LIMITS, paused=False)
 
 
