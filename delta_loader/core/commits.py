@@ -14,12 +14,23 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.counts import (
+    ByPartition,
+    Counts,
+    Replaced,
+    ReplacedByPartition,
+    counts_from_stored,
+    counts_of,
+    counts_to_stored,
+    replaced_from_stored,
+    replaced_to_stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +49,10 @@ class CommitMetadata:
     spans: Mapping[TopicPartition, Span]
     valid_through_ms: int | None
     """All records with a timestamp up to this one are in the table; None while that cannot be said."""
+    counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
+    """What became of the spans' records; empty for a commit of a release that did not count."""
+    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+    """Ranges whose rows it took out and wrote anew."""
 
     def to_json(self) -> str:
         """The stored form."""
@@ -45,9 +60,15 @@ class CommitMetadata:
         for source, span in sorted(self.spans.items()):
             spans.setdefault(source.topic, {})[str(source.partition)] = (span.start, span.end)
         content = _Content(
-            commit_id=self.commit_id, app_id=self.app_id, spans=spans, valid_through_ms=self.valid_through_ms
+            commit_id=self.commit_id,
+            app_id=self.app_id,
+            spans=spans,
+            valid_through_ms=self.valid_through_ms,
+            counts=counts_to_stored(self.counts),
+            replaced=replaced_to_stored(self.replaced),
         )
-        return _Stored(kafka_delta_express=content).model_dump_json()
+        absent = {name for name in ("counts", "replaced") if getattr(content, name) is None}
+        return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
 
     @classmethod
     def from_json(cls, text: str) -> CommitMetadata | None:
@@ -59,9 +80,10 @@ class CommitMetadata:
                 for topic, partitions in content.spans.items()
                 for partition, (start, end) in partitions.items()
             }
+            counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
         except (ValidationError, ValueError):
             return None
-        return cls(content.commit_id, content.app_id, spans, content.valid_through_ms)
+        return cls(content.commit_id, content.app_id, spans, content.valid_through_ms, counts, replaced)
 
 
 class _Content(BaseModel):
@@ -72,6 +94,8 @@ class _Content(BaseModel):
     app_id: str
     spans: dict[str, dict[str, tuple[int, int]]]
     valid_through_ms: int | None
+    counts: ByPartition | None = None
+    replaced: ReplacedByPartition | None = None
 
 
 class _Stored(BaseModel):
@@ -189,9 +213,12 @@ def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
 
 def _commit(target: Target, naming: Naming, markers: tuple[Marker, ...], valid_through_ms: int | None) -> TableCommit:
     spans: dict[TopicPartition, Span] = {}
+    runs: dict[TopicPartition, list[Marker]] = {}
     for marker in markers:  # Each partition's markers come in order.
         source = marker.name.topic_partition
         spans[source] = Span(spans[source].start if source in spans else marker.span.start, marker.span.end)
+        runs.setdefault(source, []).append(marker)
+    counts = {source: counts_of(run) for source, run in runs.items()}
     ids = naming.ids
     return TableCommit(
         target=target,
@@ -199,5 +226,5 @@ def _commit(target: Target, naming: Naming, markers: tuple[Marker, ...], valid_t
         files=tuple(file for marker in markers for file in files_for(target.url, marker)),
         expected={ids.of(source): target.transactions.get(ids.of(source)) for source in spans},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
-        metadata=CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms),
+        metadata=CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
     )

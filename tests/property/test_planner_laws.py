@@ -9,6 +9,7 @@ from common.markers import Marker
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.transactions import TxnIds
 from delta_loader.core.commits import CommitMetadata
+from delta_loader.core.counts import Counts, Replaced
 from delta_loader.core.plan import Found, Idle, Limits, Load, Run, UnreadableMarker, next_run, plan_load
 from delta_loader.core.settle import settle_candidates, settled
 from tests.unit.test_loader_plan import by_hand, marker, name
@@ -178,12 +179,18 @@ def test_settling_never_takes_what_is_needed(found: list[Found], position: int, 
     ),
     st.none() | st.integers(0, 2**43),
     st.text(max_size=8),
+    st.lists(st.integers(0, 2**40), min_size=4, max_size=4),
 )
 def test_commit_metadata_goes_round(
-    spans: dict[TopicPartition, Span], valid_through_ms: int | None, app_id: str
+    spans: dict[TopicPartition, Span], valid_through_ms: int | None, app_id: str, numbers: list[int]
 ) -> None:
-    metadata = CommitMetadata("c-1", app_id, spans, valid_through_ms)
-    assert CommitMetadata.from_json(metadata.to_json()) == metadata
+    counts = Counts(numbers[0], numbers[1], numbers[2], numbers[3], tuple(spans.values()))
+    replaced = {source: Replaced(span, app_id, counts) for source, span in spans.items()}
+    for metadata in (
+        CommitMetadata("c-1", app_id, spans, valid_through_ms),
+        CommitMetadata("c-1", app_id, spans, valid_through_ms, dict.fromkeys(spans, counts), replaced),
+    ):
+        assert CommitMetadata.from_json(metadata.to_json()) == metadata
 
 
 @given(st.text("ab-", min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 2**62), st.booleans())

@@ -1,0 +1,152 @@
+"""What a commit's user metadata counts, so that a table can be reconciled with what was staged for it.
+
+Rules:
+
+1. Counts are summed by Kafka partition over the markers that a commit brings: records = rows + dead letters +
+   tombstones. They are an addition to the metadata: older commits have none, and older programs pass over them.
+2. Positions that an operator gave up, or said to be done before the chain began, are named as ranges: nobody may take
+   them for proved.
+3. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from common.markers import Origin, TableKind
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.markers import Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the Kafka records of one span."""
+
+    records: int
+    rows: int
+    tombstones: int
+    dead_letters: int
+    given_up: tuple[Span, ...] = ()
+    """Positions that no writer staged: an operator skipped them or began behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A range whose rows a commit took out and wrote anew."""
+
+    span: Span
+    request: str
+    """The id of the request that asked for it."""
+    counts: Counts
+
+
+def counts_of(markers: Iterable[Marker]) -> Counts:
+    """The sums over the markers of one Kafka partition, which come in order (rule 1)."""
+    records = rows = tombstones = dead_letters = 0
+    given_up: list[Span] = []
+    for marker in markers:
+        manifest = marker.manifest
+        if manifest is None or manifest.origin is not Origin.FLUSH:
+            joins = given_up and given_up[-1].end == marker.span.start
+            start = given_up.pop().start if joins else marker.span.start
+            given_up.append(Span(start, marker.span.end))
+        if manifest is not None:
+            records += manifest.records
+            tombstones += manifest.tombstones
+            dead_letters += sum(manifest.dead_letters.values())
+            rows += sum(table.rows for table in marker.tables if table.kind is TableKind.ROWS)
+    return Counts(records, rows, tombstones, dead_letters, tuple(given_up))
+
+
+class StoredCounts(BaseModel):
+    """Counts in the metadata."""
+
+    model_config = ConfigDict(frozen=True)
+
+    records: int
+    rows: int
+    tombstones: int
+    dead_letters: int
+    given_up: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, counts: Counts) -> StoredCounts:
+        """The stored form."""
+        return cls(
+            records=counts.records,
+            rows=counts.rows,
+            tombstones=counts.tombstones,
+            dead_letters=counts.dead_letters,
+            given_up=tuple((span.start, span.end) for span in counts.given_up),
+        )
+
+    def counts(self) -> Counts:
+        """The inverse of `of`."""
+        given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
+        return Counts(self.records, self.rows, self.tombstones, self.dead_letters, given_up)
+
+
+class StoredReplaced(BaseModel):
+    """A replaced range in the metadata."""
+
+    model_config = ConfigDict(frozen=True)
+
+    span: tuple[int, int]
+    request: str
+    counts: StoredCounts
+
+    @classmethod
+    def of(cls, replaced: Replaced) -> StoredReplaced:
+        """The stored form."""
+        span = (replaced.span.start, replaced.span.end)
+        return cls(span=span, request=replaced.request, counts=StoredCounts.of(replaced.counts))
+
+    def replaced(self) -> Replaced:
+        """The inverse of `of`."""
+        start, end = self.span
+        return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts())
+
+
+ByPartition = dict[str, dict[str, StoredCounts]]
+ReplacedByPartition = dict[str, dict[str, StoredReplaced]]
+
+
+def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | None:
+    """By topic and partition; None for nothing, so that it costs no byte."""
+    stored: ByPartition = {}
+    for source, found in sorted(counts.items()):
+        stored.setdefault(source.topic, {})[str(source.partition)] = StoredCounts.of(found)
+    return stored or None
+
+
+def counts_from_stored(stored: ByPartition | None) -> dict[TopicPartition, Counts]:
+    """The inverse of `counts_to_stored`."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): found.counts()
+        for topic, partitions in (stored or {}).items()
+        for partition, found in partitions.items()
+    }
+
+
+def replaced_to_stored(replaced: Mapping[TopicPartition, Replaced]) -> ReplacedByPartition | None:
+    """By topic and partition; None for nothing."""
+    stored: ReplacedByPartition = {}
+    for source, found in sorted(replaced.items()):
+        stored.setdefault(source.topic, {})[str(source.partition)] = StoredReplaced.of(found)
+    return stored or None
+
+
+def replaced_from_stored(stored: ReplacedByPartition | None) -> dict[TopicPartition, Replaced]:
+    """The inverse of `replaced_to_stored`."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): found.replaced()
+        for topic, partitions in (stored or {}).items()
+        for partition, found in partitions.items()
+    }
