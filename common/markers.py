@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,9 +66,22 @@ def begin_path(source: TopicPartition) -> str:
     return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
 
 
-def stray_path(path: str) -> str:
-    """Where the copy of a marker goes when it is put aside."""
-    return f"{STRAY}/{path}"
+def stray_path(path: str, number: int = 1) -> str:
+    """Where the copy of a marker goes when an operator puts it aside; writers take it for the sign of a rewind.
+
+    A second one of the same path has the ``number`` 2, and so on without a gap.
+    """
+    return f"{STRAY}/{path}" if number == 1 else f"{STRAY}/{path}.{number}"
+
+
+def late_path(path: str, data: bytes) -> str:
+    """Where the copy of a late claim goes when the loader puts it aside: never where a rewind's would be looked for."""
+    return f"{STRAY}/{path}.late-{digest_of(data)[:16]}"
+
+
+def digest_of(data: bytes) -> str:
+    """What tells a marker's bytes from those of another one that had the same name."""
+    return hashlib.sha256(data).hexdigest()
 
 
 class Origin(StrEnum):
@@ -258,6 +272,11 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
 def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
     """A marker from its name and its object's bytes."""
     return Marker(name, manifest_from_bytes(name, data))
+
+
+def marker_to_bytes(marker: Marker) -> bytes:
+    """The inverse of `marker_from_bytes`."""
+    return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
 
 
 def _table_to_stored(table: StagedTable) -> dict[str, object]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from common.markers import digest_of, marker_to_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -97,7 +99,8 @@ class Sealed:
     @property
     def tail(self) -> Tail:
         """The chain's end after this flush."""
-        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path)
+        digest = digest_of(marker_to_bytes(self.marker))
+        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class Tail:
     """The start of the chain's last marker."""
     path: str
     """That marker's object; a hand-typed name is not padded."""
+    digest: str
+    """Of that marker's bytes (`common.markers.digest_of`): another one may get its name once it is gone."""
 
 
 class Stage(Protocol):

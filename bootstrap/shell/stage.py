@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from bootstrap.core.repair import RewindPlan, replaces
 from bootstrap.core.state import StagedMarker
 from common.errors import MarkerError, UsageError
-from common.markers import MarkerName, folder_of, manifest_to_bytes, marker_from_bytes, stray_path
+from common.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 from common.ports import AlreadyExists
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | Non
 
 def make(store: ObjectStore, marker: Marker) -> None:
     """Create a marker. Raises UsageError when somebody else has made it meanwhile (rule 1)."""
-    if isinstance(store.create(marker.name.path, _bytes(marker)), AlreadyExists):
+    if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
         msg = f"the marker {marker.name.path} has been made by somebody else meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
 
@@ -57,7 +57,7 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     """
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
-        store.write(plan.marker.name.path, _bytes(plan.marker))
+        store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
     elif plan.marker is not None:
         make(store, plan.marker)
     if not replaces(plan):
@@ -102,10 +102,5 @@ def _copy(store: ObjectStore, path: str) -> None:
     if data is None:
         return
     for number in count(1):
-        copy = stray_path(path) if number == 1 else f"{stray_path(path)}.{number}"
-        if not isinstance(store.create(copy, data), AlreadyExists):
+        if not isinstance(store.create(stray_path(path, number), data), AlreadyExists):
             return
-
-
-def _bytes(marker: Marker) -> bytes:
-    return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)

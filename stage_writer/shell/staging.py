@@ -7,17 +7,21 @@ Rules:
    been settled, and then the table has those very files.
 2. A job may be run again after a StoreError: what is encoded stays encoded, what is uploaded stays uploaded, and the
    marker's bytes are the same, so that a claim whose acknowledgement was lost is recognised as our own.
-3. A claim is worth continuing from only if the marker before it was still there *after* it: markers are settled from
-   the low end, so a late writer that takes a freed position finds its predecessor gone, and stops there. So no stray
-   is ever continued, and the marker with the highest start is always the chain's end.
+3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
+   flush went on from: markers are settled from the low end, so a late writer that takes a freed position finds its
+   predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
+   before it; it is worth continuing from only if nothing else is in the partition. So no stray is ever continued, and
+   the marker with the highest start is always the chain's end.
 4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading begins again
-   at its new end. The copy below ``stray/`` tells such a marker from one that was settled. A partition's only marker is
-   never withdrawn, whatever lies there: it may be all that says where reading goes on.
+   at its new end. The copy of its very bytes below ``stray/`` tells such a marker from one that was settled; copies
+   that the loader makes of late claims have other names. A partition's only marker is never withdrawn, whatever lies
+   there: it may be all that says where reading goes on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from common.data_files import DataFileName
@@ -29,6 +33,7 @@ from common.markers import (
     StagedFile,
     StagedTable,
     begin_path,
+    digest_of,
     folder_of,
     manifest_to_bytes,
     marker_from_bytes,
@@ -82,7 +87,7 @@ class ObjectStage:
             name, _, path = max(found)
             data = self._store.read(path)
             if data is not None:  # else an operator has just put it aside
-                return Tail(marker_from_bytes(name, data).span.end, name.start, path)
+                return Tail(marker_from_bytes(name, data).span.end, name.start, path, digest_of(data))
         return None
 
     def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
@@ -144,20 +149,31 @@ class ObjectStage:
         return not isinstance(self._store.create(name.path, data), AlreadyExists)
 
     def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists."""
-        return self._store.stat(tail.path) is not None
+        """Whether a marker still exists, and is the one that it was."""
+        data = self._store.read(tail.path)
+        return data is not None and digest_of(data) == tail.digest
+
+    def is_alone(self, name: MarkerName) -> bool:
+        """Whether the partition has no marker but this one."""
+        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        return all(other in {None, name} for other in found)
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
         """Take our claim back when ``tail``, now gone, was put aside (rule 4); whether it was."""
-        if self._store.stat(stray_path(tail.path)) is None:
-            return False
-        folder = folder_of(name.topic_partition)
-        others = (found.path for found in self._store.list(folder) if found.path != name.path)
-        if not any(MarkerName.parse(path) for path in others):
+        if not self._was_put_aside(tail) or self.is_alone(name):
             return False
         if self._store.read(name.path) == data:  # else it is gone already, and the name may be another's
             self._store.delete([name.path])
         return True
+
+    def _was_put_aside(self, tail: Tail) -> bool:
+        for number in count(1):
+            copy = self._store.read(stray_path(tail.path, number))
+            if copy is None:
+                return False
+            if digest_of(copy) == tail.digest:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +215,9 @@ class Job:
         marker, data = self._seal(files)
         if not self._stage.claim(marker.name, data):
             return LostClaim()
-        moved = self._tail is not None and not self._stage.is_there(self._tail)
-        if self._tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, self._tail):
+        tail = self._tail
+        moved = not (self._stage.is_alone(marker.name) if tail is None else self._stage.is_there(tail))
+        if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.markers import Manifest, Marker, MarkerName, Origin, manifest_to_bytes
+from common.markers import Manifest, Marker, MarkerName, Origin, marker_to_bytes
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -51,5 +51,4 @@ def chain_of(*edges: int, source: TopicPartition = ORDERS) -> list[Marker]:
 def put(store: ObjectStore, *markers: Marker) -> None:
     """Put markers into a stage."""
     for marker in markers:
-        data = b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
-        store.write(marker.name.path, data)
+        store.write(marker.name.path, marker_to_bytes(marker))

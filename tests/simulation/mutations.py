@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import typer
 
-from common.markers import MarkerName, folder_of, marker_from_bytes
+from common.markers import MarkerName, digest_of, folder_of, marker_from_bytes
 from common.ports import Created
 from common.spans import Position
 from delta_loader import service as loader_service
@@ -101,7 +101,7 @@ def _the_end_is_the_furthest_span() -> AbstractContextManager[object]:
         for item in self._store.list(folder_of(source)):
             name, data = MarkerName.parse(item.path), self._store.read(item.path)
             if name is not None and data is not None:
-                found.append(Tail(marker_from_bytes(name, data).span.end, name.start, item.path))
+                found.append(Tail(marker_from_bytes(name, data).span.end, name.start, item.path, digest_of(data)))
         return max(found, key=lambda one: one.end, default=None)
 
     return patch.object(staging.ObjectStage, "tail", tail)

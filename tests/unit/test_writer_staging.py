@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from common.errors import StoreError
-from common.markers import MarkerName, TableKind
+from common.markers import MarkerName, TableKind, late_path, stray_path
 from common.ports import CreateOutcome, SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
@@ -140,3 +140,55 @@ def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved
     assert world.stage().tail(SOURCE) == outcome.tail
+
+
+def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World) -> None:
+    """The loader has settled the chain's first marker; its position is claimed again by one who saw no chain."""
+    zombie = world.job(0, 90, None)
+    first = world.seal(0, 10, None)
+    second = world.seal(10, 20, first.tail)
+    world.settle(0)
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "the zombie must read the chain again"
+    assert world.stage().tail(SOURCE) == second.tail, "and a later owner must not begin at its end"
+
+
+def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world: World) -> None:
+    first = world.seal(0, 10, None)
+    second = world.seal(10, 20, first.tail)
+    early, late = world.job(10, 25, first.tail), world.job(20, 90, second.tail)
+    third = world.seal(20, 30, second.tail)
+    fourth = world.seal(30, 40, third.tail)
+    world.settle(0, 10, 20)
+    assert isinstance(early.run(), Sealed)
+    outcome = late.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "a marker stands at 10 again, and it is not the one that was there"
+    assert world.stage().tail(SOURCE) == fourth.tail
+
+
+def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put_aside(world: World) -> None:
+    """Copies lie below stray/ for the name of the marker before it, and none is of that very marker."""
+    world.store.write(stray_path(MarkerName(SOURCE, Position(0)).path), b"of a rewind, long ago")
+    late = MarkerName(SOURCE, Position(0)).path
+    first = world.seal(0, 10, None)
+    world.store.write(late_path(late, world.store.read(late) or b""), world.store.read(late) or b"")
+    job = world.job(10, 20, first.tail)
+    world.store.create(MarkerName(SOURCE, Position(5)).path, b"")
+    world.settle(0)
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+
+
+def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
+    path = MarkerName(SOURCE, Position(10)).path
+    first = world.seal(0, 10, None)
+    world.store.write(stray_path(path), b"of the first rewind")
+    second = world.seal(10, 20, first.tail)
+    job = world.job(20, 30, second.tail)
+    world.store.write(stray_path(path, 2), world.store.read(path) or b"")
+    world.settle(10)
+    assert isinstance(job.run(), LostClaim)
+    assert world.stage().tail(SOURCE) == first.tail
