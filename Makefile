@@ -41,7 +41,7 @@ $(STAMP): $(LOCKS)
 demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=s3, moto or versitygw; KEEP=1)
 	@$(BIN)/python -m demo --store $(STORE) $(if $(KEEP),--keep)
 
-services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw or none)
+services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw, minio or none)
 	@$(BIN)/python -m devservices up --s3 $(S3)
 
 check: setup ## style, types, import contracts, and that the generated pages are fresh

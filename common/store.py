@@ -100,7 +100,9 @@ class FsspecStore:
                     _link_new(self._full(path), data)
                 else:
                     self._fs.pipe_file(self._full(path), data, mode="create")
-            except FileExistsError:
+            except OSError as error:
+                if not _is_refusal(error):
+                    raise
                 return Created() if self._holds(path, data) else AlreadyExists()
         return Created()
 
@@ -160,6 +162,15 @@ def prove_exclusive_create(store: ObjectStore) -> None:
         raise StoreUnfitError(
             msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
         )
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether an exclusive create found something in its place."""
+    if isinstance(error, FileExistsError):
+        return True
+    # s3fs knows the refusal only of servers that name the condition which failed; MinIO does not.
+    response = getattr(error.__cause__, "response", None)
+    return isinstance(response, dict) and response.get("Error", {}).get("Code") == "PreconditionFailed"
 
 
 def normalised(url: str) -> str:

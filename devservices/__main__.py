@@ -28,7 +28,7 @@ def devservices() -> None:
 @app.command()
 def up(
     *,
-    s3: Annotated[str, typer.Option(help="moto, versitygw, or none.")] = "moto",
+    s3: Annotated[str, typer.Option(help="moto, versitygw, minio, or none.")] = "moto",
     brokers: Annotated[int, typer.Option(min=1, help="How many Kafka brokers.")] = 1,
     kafka_port: Annotated[int, typer.Option(help="Port of the first broker; 0 for a free one.")] = 9092,
     s3_port: Annotated[int, typer.Option(help="Port of the S3 server; 0 for a free one.")] = 9000,
@@ -37,7 +37,7 @@ def up(
 ) -> None:
     """Start a broker and an S3 server; they end with this command."""
     if s3 not in {*get_args(S3Kind), "none"}:
-        msg = f"{s3!r} is none of moto, versitygw, none"
+        msg = f"{s3!r} is none of moto, versitygw, minio, none"
         raise typer.BadParameter(msg, param_hint="--s3")
     processes.end_on_sigterm()
     with ExitStack() as started:

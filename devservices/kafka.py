@@ -24,7 +24,7 @@ from devservices import processes
 from devservices.ports import HOST, free_ports, wait_until_closed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LOCK = Path(__file__).parent / "kafka.lock"
 
@@ -33,7 +33,8 @@ _OPTIONS = (
     "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 )  # fmt: skip
-_READY_TIMEOUT_S = 60
+_READY_TIMEOUT_S = 120
+_ANSWER_TIMEOUT_S = 2
 _ADMIN_TIMEOUT_S = 30
 
 
@@ -45,11 +46,31 @@ class Broker:
     port: int
     folder: Path
     child: processes.Child | None = None
+    control_port: int = 0
+    """Of the quorum's own talk."""
+    proxy_port: int | None = None
+    """Where something stands before it (`KafkaOptions.proxy_before`)."""
 
     @property
     def address(self) -> str:
         """Host and port."""
         return f"{HOST}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process was started and lives."""
+        return self.child is not None and self.child.is_running
+
+    def answers(self) -> bool:
+        """Whether it serves requests, and the cluster has a leader for each partition of each topic."""
+        # Asked with a client that knows no other broker: the others speak of a killed one for a while as if it lived.
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        try:
+            found = admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+        except KafkaException:
+            return False
+        led = all(part.leader >= 0 for topic in found.topics.values() for part in topic.partitions.values())
+        return self.number in found.brokers and led
 
     def start(self) -> processes.Child:
         """Start it, without waiting for it."""
@@ -81,6 +102,11 @@ class KafkaCluster:
         return ",".join(broker.address for broker in self.brokers)
 
     @property
+    def proxied_servers(self) -> str:
+        """The same for clients that come through the proxies, which are told of no other way."""
+        return ",".join(f"{HOST}:{broker.proxy_port}" for broker in self.brokers)
+
+    @property
     def admin(self) -> AdminClient:
         """A new admin client."""
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
@@ -99,11 +125,10 @@ class KafkaCluster:
         admin.delete_topics([name], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
 
     def wait_until_ready(self) -> None:
-        """Wait until every broker that was started is registered and answers."""
-        running = [broker.child for broker in self.brokers if broker.child is not None and broker.child.is_running]
-        admin = self.admin
-        for child in running:
-            child.wait_until(lambda: _seen(admin) >= len(running), "the Kafka broker", _READY_TIMEOUT_S)
+        """Wait until every broker that was started, and was not ended, serves requests."""
+        for broker in self.brokers:
+            if broker.child is not None and broker.is_running:
+                broker.child.wait_until(broker.answers, f"the Kafka broker {broker.number}", _READY_TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +142,8 @@ class KafkaOptions:
     """Of the first broker; a free one when absent."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """More of ``server.properties``, or other values than those below."""
+    proxy_before: Callable[[int], int] | None = None
+    """Puts something before a broker's port, and says which port to go to instead (devservices/tcp_proxy.py)."""
 
 
 @contextmanager
@@ -143,9 +170,12 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
     voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     for number, (port, control) in enumerate(listeners, start=1):
-        broker = Broker(number, port, root / f"broker-{number}")
+        broker = Broker(number, port, root / f"broker-{number}", control_port=control)
+        behind_port = free_ports(1)[0]
+        if options.proxy_before is not None:
+            broker.proxy_port = options.proxy_before(behind_port)
         broker.folder.mkdir(parents=True, exist_ok=True)
-        properties = _properties(broker, control, voters, options)
+        properties = {**_properties(broker, voters, options), **_proxied(broker, behind_port)}
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
         if not (broker.folder / "data" / "meta.properties").exists():
@@ -153,14 +183,15 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         yield broker
 
 
-def _properties(broker: Broker, control_port: int, voters: str, options: KafkaOptions) -> dict[str, str]:
+def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str, str]:
     replicas = str(min(3, options.brokers))
+    in_sync = str(max(1, int(replicas) - 1))  # so that one broker may go
     return {
         "process.roles": "broker,controller",
         "node.id": str(broker.number),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{HOST}:{control_port}",
+        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{HOST}:{broker.control_port}",
         "log.dirs": str(broker.folder / "data"),
         "num.partitions": str(options.partitions),
         "auto.create.topics.enable": "false",
@@ -168,7 +199,8 @@ def _properties(broker: Broker, control_port: int, voters: str, options: KafkaOp
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.num.partitions": "4",
         "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.min.isr": in_sync,
+        "min.insync.replicas": in_sync,
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         "broker.heartbeat.interval.ms": "500",
@@ -177,11 +209,17 @@ def _properties(broker: Broker, control_port: int, voters: str, options: KafkaOp
     }
 
 
-def _seen(admin: AdminClient) -> int:
-    try:
-        return len(admin.list_topics(timeout=1).brokers)
-    except KafkaException:
-        return 0
+def _proxied(broker: Broker, behind_port: int) -> dict[str, str]:
+    """A second listener, whose clients are told to come to the proxy's port."""
+    if broker.proxy_port is None:
+        return {}
+    own = f"PLAINTEXT://{broker.address}"
+    return {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": f"{own},PROXIED://{HOST}:{behind_port},CONTROLLER://{HOST}:{broker.control_port}",
+        "advertised.listeners": f"{own},PROXIED://{HOST}:{broker.proxy_port}",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
 
 
 def _java() -> str:

@@ -1,15 +1,20 @@
 """S3 servers: ``with running_s3("moto") as s3: s3.storage_options``.
 
-Two kinds, for what each is good at:
+Three kinds, for what each is good at:
 
 - ``moto`` comes with pip and starts in a second; its conditional writes are right under concurrency. It checks no
   credentials and keeps nothing.
 - ``versitygw`` keeps objects on a disk, checks signatures, and gets every conditional write right. It is built once
   with ``go install`` into the cache, where Go is found.
+- ``minio`` is the one that many people run. It is built in the same way, which takes minutes, so that no test asks for
+  it; its conditional writes are right, but that it deletes under a condition without looking at it.
+
+The latter two keep their objects when they are killed, and can be started again at the same address.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import subprocess
@@ -24,29 +29,70 @@ import s3fs
 
 from common.downloads import cache_folder
 from devservices import processes
-from devservices.ports import HOST, free_ports, is_open
+from devservices.ports import HOST, free_ports, is_open, wait_until_closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-S3Kind = Literal["moto", "versitygw"]
+S3Kind = Literal["moto", "versitygw", "minio"]
 
-VERSITYGW = "v1.8.0"
+_MODULES = {
+    "versitygw": ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0"),
+    "minio": ("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c"),
+}
+"""The Go programs: package and version."""
+
 REGION = "eu-central-1"  # us-east-1 is refused by name when a bucket is created
 _ACCESS_KEY = "development"
 _SECRET_KEY = "development-secret"  # noqa: S105 - of a server on the loopback interface that ends with its parent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class S3Server:
-    """A running server and what a client needs to know of it."""
+    """A server and what a client needs to know of it; it can be ended and started again at the same address."""
 
     kind: S3Kind
-    endpoint_url: str
-    child: processes.Child
+    port: int
+    folder: Path
+    endpoint_url: str = ""
+    """Where clients go; another one than the server's own when something stands between."""
+    child: processes.Child | None = None
     access_key: str = _ACCESS_KEY
     secret_key: str = _SECRET_KEY
     region: str = REGION
+
+    def __post_init__(self) -> None:
+        self.endpoint_url = self.endpoint_url or f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        wait_until_closed(self.port)
+        log = self.folder / f"{self.kind}.log"
+        self.child = processes.start(_command(self.kind, self.port, self.folder), log, _environ(self.kind))
+        self.child.wait_until(self._answers, f"the S3 server {self.kind}")
+
+    def stop(self) -> None:
+        """Let it end by itself."""
+        if self.child is not None:
+            self.child.stop()
+
+    def kill(self) -> None:
+        """An end without a word."""
+        if self.child is not None:
+            self.child.kill()
+
+    def _answers(self) -> bool:
+        """Whether it answers to HTTP, whatever it says: MinIO listens before it can serve."""
+        if not is_open(self.port):
+            return False
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
+        try:
+            connection.request("GET", "/")
+            return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
 
     @property
     def storage_options(self) -> dict[str, object]:
@@ -82,40 +128,41 @@ def running_s3(kind: S3Kind = "moto", folder: Path | None = None, port: int | No
         root.mkdir(parents=True, exist_ok=True)
         number = port or free_ports(1)[0]
         processes.require_free(number)
-        child = processes.start(_command(kind, number, root), root / f"{kind}.log", _environ(kind))
-        started.callback(child.stop)
-        child.wait_until(lambda: is_open(number), f"the S3 server {kind}")
-        yield S3Server(kind, f"http://{HOST}:{number}", child)
+        server = S3Server(kind, number, root)
+        started.callback(server.stop)
+        server.start()
+        yield server
 
 
 def why_not(kind: S3Kind) -> str | None:
     """Why this kind cannot run here; None when it can."""
-    if kind == "versitygw" and shutil.which("go") is None and not _versitygw().exists():
-        return "versitygw is built with Go, and no `go` is on the path"
+    if kind in _MODULES and shutil.which("go") is None and not program_of(kind).exists():
+        return f"{kind} is built with Go, and no `go` is on the path"
     return None
 
 
-def ensure_versitygw() -> Path:
+def ensure_program(kind: S3Kind) -> Path:
     """The program, built when it is not in the cache; raises ServiceError."""
-    program = _versitygw()
+    program = program_of(kind)
     if not program.exists():
-        if reason := why_not("versitygw"):
+        if reason := why_not(kind):
             raise processes.ServiceError(reason)
         program.parent.mkdir(parents=True, exist_ok=True)
         # Built beside its place and moved there, so that two test runs may do so at once.
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
-            source = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW}"
+            source = "@".join(_MODULES[kind])
             environ = {**os.environ, "GOBIN": folder}
             done = subprocess.run(["go", "install", source], env=environ, check=False, capture_output=True, text=True)
             if done.returncode != 0:
                 msg = f"go install {source} failed:\n{done.stderr}"
                 raise processes.ServiceError(msg)
-            (Path(folder) / "versitygw").replace(program)
+            (Path(folder) / kind).replace(program)
     return program
 
 
-def _versitygw() -> Path:
-    return cache_folder() / "bin" / f"versitygw-{VERSITYGW}"
+def program_of(kind: S3Kind) -> Path:
+    """Where the program of a Go server is once it is built."""
+    return cache_folder() / "bin" / f"{kind}-{_MODULES[kind][1]}"
 
 
 def _command(kind: S3Kind, port: int, root: Path) -> list[str]:
@@ -125,19 +172,37 @@ def _command(kind: S3Kind, port: int, root: Path) -> list[str]:
         case "versitygw":
             objects = root / "objects"
             objects.mkdir(exist_ok=True)
-            command = [str(ensure_versitygw()), "--port", f"{HOST}:{port}", "--region", REGION, "--quiet", "posix"]
+            command = [str(ensure_program(kind)), "--port", f"{HOST}:{port}", "--region", REGION, "--quiet", "posix"]
             if not _takes_attributes(objects):
                 sidecar = root / "attributes"
                 sidecar.mkdir(exist_ok=True)
                 command += ["--sidecar", str(sidecar)]
             return [*command, str(objects)]
+        case "minio":
+            return [
+                str(ensure_program(kind)),
+                "server",
+                "--quiet",
+                "--address",
+                f"{HOST}:{port}",
+                str(root / "objects"),
+            ]
         case _:
             assert_never(kind)
 
 
 def _environ(kind: S3Kind) -> dict[str, str]:
-    keys = {"ROOT_ACCESS_KEY": _ACCESS_KEY, "ROOT_SECRET_KEY": _SECRET_KEY}
-    return keys if kind == "versitygw" else {"PYTHONWARNINGS": "ignore"}
+    match kind:
+        case "moto":
+            return {"PYTHONWARNINGS": "ignore"}
+        case "versitygw":
+            return {"ROOT_ACCESS_KEY": _ACCESS_KEY, "ROOT_SECRET_KEY": _SECRET_KEY}
+        case "minio":
+            quiet = {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+            keys = {"MINIO_ROOT_USER": _ACCESS_KEY, "MINIO_ROOT_PASSWORD": _SECRET_KEY}
+            return {**quiet, **keys, "MINIO_REGION": REGION}
+        case _:
+            assert_never(kind)
 
 
 def _takes_attributes(folder: Path) -> bool:
@@ -154,4 +219,4 @@ def _takes_attributes(folder: Path) -> bool:
 
 if __name__ == "__main__":  # python -m devservices.s3: fill the cache, as `make setup` does where Go is found
     if why_not("versitygw") is None:
-        ensure_versitygw()
+        ensure_program("versitygw")

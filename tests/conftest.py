@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Server
+    from devservices.s3 import S3Kind, S3Server
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
@@ -74,12 +74,12 @@ def moto() -> Iterator[S3Server]:
 def versitygw() -> Iterator[S3Server]:
     """The S3 server that keeps what it is given and checks who asks, with the bucket ``versitygw``."""
     from devservices.processes import ServiceError
-    from devservices.s3 import ensure_versitygw, running_s3, why_not
+    from devservices.s3 import ensure_program, running_s3, why_not
 
     if reason := why_not("versitygw"):
         pytest.skip(reason)
     try:
-        ensure_versitygw()
+        ensure_program("versitygw")
     except ServiceError as error:
         if os.environ.get("CI"):
             raise
@@ -87,6 +87,22 @@ def versitygw() -> Iterator[S3Server]:
     with running_s3("versitygw") as server:
         server.create_bucket("versitygw")
         yield server
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Server]:
+    """The S3 server of `built("minio")`."""
+    from devservices.s3 import running_s3
+
+    with running_s3("minio") as server:
+        yield server
+
+
+def built(*kinds: S3Kind) -> list[str]:
+    """Which of these servers are in the cache; what takes minutes to build is tested by who has built it."""
+    from devservices.s3 import program_of
+
+    return [kind for kind in kinds if program_of(kind).exists()]
 
 
 _LAKES = ["file", *(pytest.param(kind, marks=pytest.mark.s3) for kind in ("moto", "versitygw"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -13,9 +14,14 @@ import pytest
 import s3fs
 from confluent_kafka import Consumer, Producer
 
+from common.ports import AlreadyExists
+from common.store import FsspecStore, prove_exclusive_create
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
-from devservices.ports import is_open
+from devservices.ports import free_ports, is_open
+from devservices.s3 import running_s3
+from devservices.tcp_proxy import running_tcp_proxies
+from tests.conftest import built
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
-    from devservices.s3 import S3Server
+    from devservices.s3 import S3Kind, S3Server
+    from devservices.tcp_proxy import TcpProxy
     from tests.conftest import Lake
 
 
@@ -58,6 +65,63 @@ def test_a_killed_broker_comes_back_with_its_records() -> None:
         producer.produce(topic, b"2")
         assert producer.flush(30) == 0
     assert not is_open(broker.port)
+
+
+@pytest.mark.broker
+def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled(tmp_path: Path) -> None:
+    with running_tcp_proxies() as proxies:
+        made: list[TcpProxy] = []
+
+        def before(port: int) -> int:
+            made.append(proxies.before(port))
+            return made[-1].port
+
+        with running_kafka(KafkaOptions(brokers=3, proxy_before=before), tmp_path) as cluster:
+            topic = cluster.create_topic("kept", partitions=3)
+            producer = Producer({"bootstrap.servers": cluster.proxied_servers, "log_level": 0, "acks": "all"})
+
+            def sent(timeout_s: float) -> bool:
+                for partition in range(3):
+                    producer.produce(topic, b"1", partition=partition)
+                return bool(producer.flush(timeout_s) == 0)
+
+            assert sent(30)
+            cluster.brokers[0].kill()
+            assert sent(60)
+            cluster.brokers[0].start()
+            cluster.wait_until_ready()
+            for proxy in made:
+                proxy.cut()
+            assert sent(30)
+            for proxy in made:
+                proxy.stall()
+            assert not sent(1)  # and nobody went around the proxies
+            for proxy in made:
+                proxy.resume()
+            assert producer.flush(30) == 0
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", built("versitygw", "minio"))
+def test_a_killed_s3_server_comes_back_with_its_objects(kind: S3Kind, tmp_path: Path) -> None:
+    with running_s3(kind, tmp_path) as server:
+        server.create_bucket("kept")
+        store = FsspecStore("s3://kept/stage", server.storage_options)
+        prove_exclusive_create(store)
+        store.create("one", b"1")
+        server.kill()
+        assert not is_open(server.port)
+        server.start()
+        assert isinstance(store.create("one", b"2"), AlreadyExists)
+        assert store.read("one") == b"1"
+
+
+def test_ports_are_not_those_of_outgoing_connections() -> None:
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        # Of a range whose first port nobody knows here; two samples do.
+        assert max(ports) < min(server.getsockname()[1], client.getsockname()[1])
 
 
 @pytest.mark.s3
