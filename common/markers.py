@@ -79,6 +79,11 @@ def late_path(path: str, data: bytes) -> str:
     return f"{STRAY}/{path}.late-{digest_of(data)[:16]}"
 
 
+def is_late_path(path: str) -> bool:
+    """Whether `late_path` made this path."""
+    return ".late-" in path.rpartition("/")[2]
+
+
 def digest_of(data: bytes) -> str:
     """What tells a marker's bytes from those of another one that had the same name."""
     return hashlib.sha256(data).hexdigest()

@@ -82,6 +82,9 @@ LOADER_FILES = _counter("delta_loader_files_total", ("app_id",), "Data files add
 LOADER_ROWS = _counter("delta_loader_rows_total", ("app_id",), "Rows added to tables, dead letters included.")
 LOADER_BYTES = _counter("delta_loader_bytes_total", ("app_id",), "Bytes of Parquet added to tables.")
 LOADER_SETTLED = _counter("delta_loader_settled_markers_total", ("app_id",), "Markers deleted after their retention.")
+LOADER_STRAYS = _counter(
+    "delta_loader_strays_total", ("app_id",), "Late claims of freed positions, recognised and put aside."
+)
 LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs, by outcome.")
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
 LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)

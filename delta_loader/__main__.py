@@ -269,6 +269,8 @@ def _summary(reports: Sequence[StreamReport]) -> str:
     for report in reports:
         end = "failed" if report.failure else "done"
         lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
+        if report.strays:
+            lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
         lines += [f"  {source} is held ({reason.reason}): {reason.problem}" for source, reason in report.held.items()]
         if report.failure:
             lines.append(f"  {report.failure}")

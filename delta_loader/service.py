@@ -50,6 +50,7 @@ from delta_loader.core.plan import (
     shapes_of,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+from delta_loader.strays import StrayKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +94,7 @@ class StreamReport:
     rows: int = 0
     files: int = 0
     settled: int = 0
+    strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
 
@@ -204,6 +206,7 @@ class StreamLoad:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
         listing = self._ports.stage.listing(self._stream)
         self._look_at_tables()
+        listing = self._put_strays_aside(listing)
         while not stop():
             load = plan_load(self._runs(listing), self._limits)
             if load is None:
@@ -267,6 +270,19 @@ class StreamLoad:
             problem=reason.problem,
             remedy=reason.remedy,
         )
+
+    def _put_strays_aside(self, listing: Listing) -> Listing:
+        """Before anything is planned: what is certain to be a late claim goes out of the way (core/strays.py)."""
+        self._read_around_positions(listing)
+        positions = {source: self._position(source) for source in listing}
+        near = [found for source in listing for found in self._found(source)]
+        listing, strays = StrayKeeper(self._ports.stage, self._urls).put_aside(listing, positions, near)
+        for marker in strays:
+            self._report.strays += 1
+            self._ports.metrics.add(catalogue.LOADER_STRAYS, app_id=self._stream.app_id)
+            files = sum(len(table.files) for table in marker.tables)
+            self._log.warning("stray put aside", marker=marker.name.path, span=str(marker.span), files=files)
+        return listing
 
     # Commit.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.markers import DONE, MarkerName, marker_from_bytes
+from common.markers import DONE, STRAY, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
 
 if TYPE_CHECKING:
@@ -55,6 +55,19 @@ class Listed:
 
 
 Listing = Mapping["TopicPartition", Listed]
+
+
+def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
+    """The listing as it is once these markers are gone; a partition whose markers are all gone is not in it."""
+    gone = set(names)
+    left: dict[TopicPartition, Listed] = {}
+    for source, listed in listing.items():
+        kept = [name for name in listed.names if name not in gone]
+        if kept:
+            left[source] = Listed(
+                {name: listed.paths[name] for name in kept}, {name: listed.modified_ms[name] for name in kept}, kept
+            )
+    return left
 
 
 class Stage:
@@ -112,6 +125,30 @@ class Stage:
             self._store.delete(path for name in sorted(finished[source]) for path in listed.paths[name])
 
         self._parallel(delete_in_turn, finished)
+
+    def put_aside(self, listing: Listing, names: Sequence[MarkerName]) -> Listing:
+        """Copy late claims below ``stray/``, then delete them, each in the order given; the listing without them.
+
+        Raises StoreError. A copy's name is made of its bytes, so that this may be done again after any crash.
+        """
+        for name in names:
+            for path in listing[name.topic_partition].paths[name]:
+                data = self._store.read(path)
+                if data is not None:
+                    self._store.create(late_path(path, data), data)
+                    self._store.delete([path])
+        return without(listing, names)
+
+    def aside(self, stream: Stream) -> tuple[int, int]:
+        """How many markers of a stream's topics were put aside: late claims, and by rewinds. Raises StoreError."""
+        folder = f"{STRAY}/{DONE}"
+        folders = [f"{folder}/"] if stream.pattern is not None else [f"{folder}/{topic}/" for topic in stream.topics]
+        late = rewound = 0
+        for found in (item for prefix in folders for item in self._store.list(prefix)):
+            if stream.takes(found.path.split("/")[2]):
+                late += is_late_path(found.path)
+                rewound += not is_late_path(found.path)
+        return late, rewound
 
 
 def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:

@@ -14,7 +14,7 @@ from common.transactions import TxnIds
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
 from delta_loader.core.plan import comparable, next_run
-from delta_loader.core.status import PartitionStatus, StreamStatus
+from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def _stream_status(
         for source in sources
     )
     version, way = (None, None) if state is None else (state.version, way_of_loading(state))
-    return StreamStatus(stream.app_id, stream.table, version, way, partitions)
+    return StreamStatus(stream.app_id, stream.table, version, way, partitions, Aside(*stage.aside(stream)))
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:

@@ -47,6 +47,16 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Aside:
+    """Markers that were put aside, below ``stray/``."""
+
+    late: int = 0
+    """Late claims of freed positions, by the loader."""
+    rewound: int = 0
+    """By an operator's rewind."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamStatus:
     """One stream."""
 
@@ -56,6 +66,7 @@ class StreamStatus:
     """The table's version; None when there is no table."""
     way: Way | None
     partitions: tuple[PartitionStatus, ...]
+    aside: Aside = Aside()
     failure: str | None = None
     """Why nothing more could be found out."""
 
@@ -99,6 +110,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "version": stream.version,
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
+        "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
 
@@ -150,6 +162,10 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         return [*lines, f"  cannot be told: {stream.failure}"]
     if stream.way is not None:
         lines.append(f"  loaded by {way_name(stream.way)}: {stream.way.reason}")
+    if stream.aside.late or stream.aside.rewound:
+        lines.append(
+            f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
+        )
     if not stream.partitions:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")

@@ -196,6 +196,7 @@ class GroupMember:
         if self.expelled:
             gone = set(self.owned)
             self.owned.clear()
+            self._paused.clear()  # a partition that comes back is read
             listener.lost(gone)
             self._join()
         if self._generation != self._broker.generation:

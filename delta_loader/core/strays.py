@@ -1,0 +1,127 @@
+"""Which markers are strays: late claims of positions that had been freed. Recognised by evidence that is certain.
+
+A writer that was stopped for a day claims the position that it wanted then. The table has it, its marker was settled,
+so the name is free and the claim succeeds. The writer finds out at once and stops there (stage_writer/shell/staging.py,
+rule 3); the marker that it left behind is a stray.
+
+Rules:
+
+1. Markers are settled from the low end only, and never the last. So a freed position lies below the living chain, and a
+   stray is at the low end of the listing: only what stands there is looked at, and the lowest *branch* is taken or left
+   as a whole. A branch is a marker and those that go on from it, each naming the one before it.
+2. The last marker of a Kafka partition is where writers go on. A branch that it belongs to is left.
+3. A branch goes only if nothing is lost by it: the table covers it, or the living chain has staged, without a gap from
+   the table's position on, whatever the branch claims beyond that. One that reaches further stays until then. (If
+   nothing else begins at the table's position, the planner may even load from it: Kafka's records are the same.)
+4. The evidence is the lowest marker beside the branch. It goes on from another marker than those of the branch, and
+   what it goes on from is not where the branch ends: that would be a chain from which a marker was lost. One that
+   goes on from nothing (hand-made, or by an operator) is no evidence.
+5. The other evidence is time, by the store's own clock: a branch whose last marker was written long after a marker
+   above it, which in a chain cannot be. So is a late claim known that looks exactly like the marker that was settled.
+6. Whatever is not certain is left: what the table covers is settled in its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.markers import Marker, MarkerName, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from common.spans import Position
+    from delta_loader.core.plan import Found
+
+SKEW_MS = 60_000
+"""How far the store's times of two markers may be off."""
+_LONGEST_BRANCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LowEnd:
+    """What is known of the markers of one Kafka partition, of which the lowest are looked at."""
+
+    names: Sequence[MarkerName]
+    """All of the partition, by position; at least one."""
+    modified_ms: Mapping[MarkerName, int]
+    position: Position
+    """The table's."""
+    known: Mapping[MarkerName, Found]
+    """The markers that have been read so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Strays, if the chain does without them: highest first, which is the order in which they may go."""
+
+    markers: tuple[Marker, ...]
+
+    @property
+    def end(self) -> Position:
+        """The position up to which something else has to be loaded or staged (rule 3)."""
+        return self.markers[0].span.end
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Nothing can be said before these markers are read."""
+
+    names: tuple[MarkerName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoStray:
+    """Nothing at the low end is certain to be a stray."""
+
+
+def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
+    """The branch at the low end, if it is one of strays."""
+    if len(low.names) == 1 or low.names[0].start >= low.position:
+        return NoStray()
+    branch = _branch(low)
+    if not isinstance(branch, tuple):
+        return branch
+    inside = {marker.name for marker in branch}
+    witness_name = next(name for name in low.names if name not in inside)  # the last one is not in it
+    witness = low.known.get(witness_name)
+    if witness is None:
+        return Unread((witness_name,))
+    if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
+        return Branch(branch[::-1])
+    return NoStray()
+
+
+def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:
+    """The lowest marker and those that go on from it, lowest first; NoStray when the last one is among them."""
+    branch: list[Marker] = []
+    name = low.names[0]
+    while name in low.modified_ms and len(branch) < _LONGEST_BRANCH:
+        found = low.known.get(name)
+        if found is None:
+            return Unread((name,))
+        if not isinstance(found, Marker) or name == low.names[-1]:
+            return NoStray()
+        if branch and (found.previous != branch[-1].name.start or _is_late(low, branch[-1], {name})):
+            return tuple(branch)
+        branch.append(found)
+        name = MarkerName(name.topic_partition, found.span.end)
+    return tuple(branch) if len(branch) < _LONGEST_BRANCH else NoStray()
+
+
+def _speaks_against(witness: Found, tip: Marker) -> bool:
+    """Whether the lowest marker beside a branch shows that the branch is not of the chain (rule 4)."""
+    if not isinstance(witness, Marker) or witness.manifest is None or witness.manifest.origin is Origin.BOOTSTRAP:
+        return False
+    if witness.previous is None:
+        return False
+    linked = witness.previous == tip.name.start and witness.name.start == tip.span.end
+    lost_between = witness.previous == tip.span.end
+    return not (linked or lost_between)
+
+
+def _is_late(low: LowEnd, marker: Marker, above: AbstractSet[MarkerName]) -> bool:
+    """Whether a marker was written long after one above it (rule 5)."""
+    return low.modified_ms[marker.name] > min(low.modified_ms[name] for name in above) + SKEW_MS

@@ -1,0 +1,134 @@
+"""Chains under attack by any number of late writers: which markers are recognised as strays, and which never are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.markers import Marker, MarkerName
+from common.spans import Position
+from delta_loader.core.plan import Run, next_run
+from delta_loader.core.settle import settle_candidates, settled
+from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, lowest_branch
+from tests.fakes.markers import ORDERS, flush
+
+LENGTHS = st.integers(1, 9)
+
+
+@dataclass
+class World:
+    """One partition: its living chain, the strays, and what the table has."""
+
+    now_ms: int = 0
+    table: int = 0
+    living: list[Marker] = field(default_factory=list)
+    strays: dict[MarkerName, Marker] = field(default_factory=dict)
+    written_ms: dict[MarkerName, int] = field(default_factory=dict)
+    freed: dict[int, int | None] = field(default_factory=dict)
+    """Positions of settled markers, with the start of the marker before each."""
+
+    @property
+    def markers(self) -> list[Marker]:
+        return [*self.living, *self.strays.values()]
+
+    def write(self, marker: Marker) -> None:
+        self.now_ms += SKEW_MS + 1
+        self.written_ms[marker.name] = self.now_ms
+
+    def append(self, length: int) -> None:
+        start = self.living[-1].span.end if self.living else 0
+        marker = flush(start, start + length, self.living[-1].span.start if self.living else None)
+        self.living.append(marker)
+        self.write(marker)
+
+    def load(self, count: int) -> None:
+        ends = [marker.span.end for marker in self.living if marker.span.end > self.table]
+        self.table = ends[min(count, len(ends)) - 1] if ends else self.table
+
+    def settle(self) -> None:
+        names = settle_candidates(self.written_ms, Position(self.table), self.now_ms - SKEW_MS * 3)
+        by_name = {marker.name: marker for marker in self.markers}
+        for name in settled([by_name[name] for name in names], Position(self.table)):
+            del self.written_ms[name]
+            if self.strays.pop(name, None) is None:
+                gone = self.living.pop(0)
+                assert gone.name == name
+                self.freed[gone.span.start] = gone.previous
+
+    def claim_late(self, which: int, length: int) -> None:
+        """A writer that does not know of the settling; it goes no further, because it finds out."""
+        free = [start for start in sorted(self.freed) if MarkerName(ORDERS, Position(start)) not in self.strays]
+        if free:
+            start = free[which % len(free)]
+            marker = flush(start, start + length, self.freed[start])
+            self.strays[marker.name] = marker
+            self.write(marker)
+
+    def look(self) -> bool:
+        """One turn of the recognition; whether it put something aside."""
+        known = {marker.name: marker for marker in self.markers}
+        names = sorted(known)
+        if not names:
+            return False
+        outcome = lowest_branch(LowEnd(names, self.written_ms, Position(self.table), known))
+        if not isinstance(outcome, Branch):
+            return False
+        rest = [marker for marker in self.markers if marker not in outcome.markers]
+        run = next_run(Position(self.table), rest)
+        if outcome.end > (run.end if isinstance(run, Run) else self.table):
+            return False
+        for marker in outcome.markers:
+            assert marker.name in self.strays, f"{marker} lives"
+            del self.strays[marker.name], self.written_ms[marker.name]
+        return True
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), LENGTHS, LENGTHS),
+        st.tuples(st.just("load"), LENGTHS, LENGTHS),
+        st.tuples(st.just("settle"), LENGTHS, LENGTHS),
+        st.tuples(st.just("late"), st.integers(0, 20), st.integers(1, 40)),
+        st.tuples(st.just("look"), LENGTHS, LENGTHS),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=400)
+@given(events)
+def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tuple[str, int, int]]) -> None:
+    world = World()
+    for step, one, two in [("append", 3, 0), ("append", 3, 0), ("load", 2, 0), *steps]:
+        match step:
+            case "append":
+                world.append(one)
+            case "load":
+                world.load(one)
+            case "settle":
+                world.settle()
+            case "late":
+                world.claim_late(one, two)
+            case _:
+                world.look()
+    world.append(60)  # the living chain goes on, and is loaded
+    world.load(100)
+    while world.look():
+        pass
+    assert not world.strays
+
+
+@settings(max_examples=200)
+@given(st.lists(LENGTHS, min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
+def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int) -> None:
+    world = World()
+    for length in lengths:
+        world.append(length)
+    world.load(loaded)
+    kept = world.living[min(gone, len(lengths) - 1) :]
+    names = [marker.name for marker in kept]
+    known = {marker.name: marker for marker in kept}
+    low = LowEnd(names, {name: world.written_ms[name] for name in names}, Position(max(world.table, 1)), known)
+    assert not isinstance(lowest_branch(low), Branch)
