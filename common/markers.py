@@ -9,6 +9,8 @@ Rules:
    inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
 4. A manifest never trusts its surroundings: a path in it that leaves its table's root, or a span that does not begin
    at the marker's name, raises MarkerError.
+5. A marker of a topic that was made anew has the next *generation* (common/beginnings.py). Its format is version 2, so
+   that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-BEGIN = "begin"
-VERSION = 1
+VERSION = 2
+"""The highest version that is read; a chain of generation 0 is still written as version 1 (rule 5)."""
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
 
@@ -59,11 +61,6 @@ class MarkerName:
 def folder_of(source: TopicPartition) -> str:
     """The folder of a Kafka partition's markers, with the closing slash."""
     return f"{DONE}/{source.topic}/{source.partition}/"
-
-
-def begin_path(source: TopicPartition) -> str:
-    """The object that says: a chain without any marker begins at position 0. No marker can stand before that."""
-    return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
 
 
 def stray_path(path: str, number: int = 1) -> str:
@@ -155,6 +152,10 @@ class Manifest:
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
     tables: tuple[StagedTable, ...] = ()
+    topic_id: str | None = None
+    """The broker's id of the topic that the records are from; None where nobody knows it."""
+    generation: int = 0
+    """How often the topic was made anew, and its chain begun again, before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,10 @@ class Marker:
     def tables(self) -> tuple[StagedTable, ...]:
         """What was staged for each table; nothing for a marker made by hand."""
         return self.manifest.tables if self.manifest is not None else ()
+
+    def is_older_than(self, generation: int) -> bool:
+        """Whether it is of a lower generation. One made by hand names none, and is of the one that it lies in."""
+        return self.manifest is not None and self.manifest.generation < generation
 
 
 # The stored form. Pydantic reads it, so that a broken marker's error names the field.
@@ -210,7 +215,7 @@ class _StoredTable(_Stored):
 
 
 class _StoredManifest(_Stored):
-    version: Literal[1]
+    version: Literal[1, 2]
     topic: str
     partition: _Count
     start: _Offset
@@ -226,6 +231,8 @@ class _StoredManifest(_Stored):
     lowest_timestamp_ms: int | None
     highest_timestamp_ms: int | None
     tables: list[_StoredTable]
+    topic_id: str | None = None
+    generation: _Count = 0
 
 
 class _StoredVersion(BaseModel):
@@ -236,7 +243,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
     """The stored form of a manifest: UTF-8 JSON, one object."""
     stored = _StoredManifest.model_validate(
         {
-            "version": VERSION,
+            "version": 1 if manifest.generation == 0 else VERSION,
             "topic": str(source.topic),
             "partition": int(source.partition),
             "start": int(manifest.span.start),
@@ -252,13 +259,18 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "lowest_timestamp_ms": manifest.lowest_timestamp_ms,
             "highest_timestamp_ms": manifest.highest_timestamp_ms,
             "tables": [_table_to_stored(table) for table in manifest.tables],
+            "topic_id": manifest.topic_id,
+            "generation": manifest.generation,
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
 
 
 def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
-    """The inverse of `manifest_to_bytes`; None for an empty marker. Raises MarkerError, which names the marker."""
+    """The inverse of `manifest_to_bytes`; None for an empty marker.
+
+    Raises MarkerError, which names the marker.
+    """
     if not data:
         return None
     try:
@@ -322,6 +334,8 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         lowest_timestamp_ms=stored.lowest_timestamp_ms,
         highest_timestamp_ms=stored.highest_timestamp_ms,
         tables=tables,
+        topic_id=stored.topic_id,
+        generation=stored.generation,
     )
 
 

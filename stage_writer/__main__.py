@@ -18,10 +18,11 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore, prove_exclusive_create
+from stage_writer.catching_up import missing_topic
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
-from stage_writer.shell.kafka import KafkaSource
+from stage_writer.shell.kafka import KafkaSource, session_s
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
@@ -69,6 +70,7 @@ def run(
         clock=clock,
         log=log,
         metrics=metrics,
+        session_s=session_s(settings.kafka),
     )
     server = None
     if settings.writer.http is not None:
@@ -114,8 +116,7 @@ def _check_topics(settings: Settings) -> None:
         mine = [found for found in ends if stream.takes(found.topic)]
         missing = [topic for topic in stream.topics if not stream.pattern and topic not in {m.topic for m in mine}]
         if missing:
-            msg = f"the stream {stream.app_id!r} names the topic {missing[0]!r}, which Kafka does not have"
-            raise ConfigError(msg, "create the topic, or mend streams[].topics")
+            raise missing_topic(stream, missing[0])
         typer.echo(f"kafka    ok: {stream.app_id} has {len(mine)} partition(s)")
 
 

@@ -6,6 +6,7 @@ A simulation implements them without threads, and decides what happens when.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from common.markers import digest_of, marker_to_bytes
@@ -13,9 +14,10 @@ from common.markers import digest_of, marker_to_bytes
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from common.beginnings import Beginning
     from common.markers import Marker
     from common.settings import Start, Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
 
@@ -76,8 +78,14 @@ class RecordSource(Protocol):
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
 
-    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
-        """Whether the group is at rest, and each of these partitions has an owner in it."""
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """Those of these partitions that nobody in the group has; None while the group is not at rest.
+
+        Raises ConfigError when this member may not ask.
+        """
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group for people's lag tools."""
@@ -100,7 +108,9 @@ class Sealed:
     def tail(self) -> Tail:
         """The chain's end after this flush."""
         digest = digest_of(marker_to_bytes(self.marker))
-        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest)
+        manifest = self.marker.manifest
+        lineage = Lineage() if manifest is None else Lineage(manifest.generation, manifest.topic_id)
+        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest, lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,41 @@ class LostClaim:
     """Somebody else has sealed this position; our files are left for VACUUM."""
 
 
-FlushOutcome = Sealed | LostClaim
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """Nothing was claimed: this writer may be one that its group has given up. Run the job again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTopic:
+    """Nothing was claimed: the topic has been created again, and nobody knows which of the two was read."""
+
+    topic_id: str
+
+
+FlushOutcome = Sealed | LostClaim | Postponed | OtherTopic
+
+
+class ClaimVerdict(Enum):
+    """What a guard says of a claim."""
+
+    CLAIM = "claim"
+    WAIT = "wait"
+
+
+class ClaimGuard(Protocol):
+    """Asked by a job, in its own thread, right before it claims. Raises BrokerError when Kafka does not answer."""
+
+    def __call__(self) -> ClaimVerdict | OtherTopic:
+        """Whether the claim may be made now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Which chain of its Kafka partition a flush belongs to (common/beginnings.py, rule 2)."""
+
+    generation: int = 0
+    topic_id: str | None = None
 
 
 class Flushing(Protocol):
@@ -172,6 +216,8 @@ class Tail:
     """That marker's object; a hand-typed name is not padded."""
     digest: str
     """Of that marker's bytes (`common.markers.digest_of`): another one may get its name once it is gone."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """The generation of the chain, and the topic that the marker is of."""
 
 
 class Stage(Protocol):
@@ -180,11 +226,20 @@ class Stage(Protocol):
     def tail(self, source: TopicPartition) -> Tail | None:
         """The end of a partition's chain, or None while there is none."""
 
-    def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
-        """Write down where a new chain begins; an existing marker wins."""
+    def beginning(self, source: TopicPartition) -> Beginning | None:
+        """Where a partition's chain begins while it has no marker; None while nothing says so."""
 
-    def begins_at_zero(self, source: TopicPartition) -> bool:
-        """Whether `pin` has written down position 0, for which there is no marker."""
+    def begin(self, source: TopicPartition, beginning: Beginning) -> None:
+        """Write down where a new chain begins; what is there already wins."""
 
-    def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> FlushJob:
-        """A job that seals the buffer as the marker after ``tail``."""
+    def flush_job(
+        self,
+        source: TopicPartition,
+        stream: Stream,
+        buffer: Buffer,
+        tail: Tail | None,
+        *,
+        lineage: Lineage = ...,
+        guard: ClaimGuard = ...,
+    ) -> FlushJob:
+        """A job that seals the buffer as the marker after ``tail``, when the guard lets it."""

@@ -11,23 +11,28 @@ Rules:
    Dropping loses nothing: the next owner reads from the chain's end.
 4. A store that fails, or a Kafka that does not say where to begin, is tried again with growing pauses, the place in
    the group kept; when it fails for too long, the service ends with the error.
-5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position) is held and reported; the
-   others go on. Its chain is looked at now and then: when it ends elsewhere, somebody has mended it.
+5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one)
+   is held and reported; the others go on. Its chain is looked at now and then: when it ends elsewhere, somebody has
+   mended it.
+6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
+   created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
+7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
 from common.http_server import Health
-from common.settings import StartAt
-from common.spans import Position
+from stage_writer.catching_up import CatchingUp
 from stage_writer.core.buffer import Buffer
 from stage_writer.core.flushing import Filling, FlushReason, Limits, due, should_pause
-from stage_writer.ports import LostClaim, PartitionFault, Sealed
+from stage_writer.core.freshness import Freshness
+from stage_writer.places import Place, Places, is_other, other_topic
+from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -36,13 +41,26 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.ports import Clock
-    from common.spans import TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.ports import Converter, Flushing, FlushJob, RecordSource, Stage, Tail, Workers
+    from stage_writer.ports import (
+        ClaimGuard,
+        Converter,
+        Flushing,
+        FlushJob,
+        Lineage,
+        RecordSource,
+        Stage,
+        Tail,
+        Workers,
+    )
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
 LOOK_AT_HELD_S = 30.0
+LOOK_AT_TOPICS_S = 30.0
+SESSION_S = 45.0
+"""librdkafka's own."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
@@ -67,6 +85,7 @@ class Owned:
     source: TopicPartition
     converter: Converter
     tail: Tail | None
+    lineage: Lineage
     buffer: Buffer
     flight: Flight | None = None
     caught_up: bool = False
@@ -101,8 +120,8 @@ class Held:
 
     problem: str
     converter: Converter
-    position: Position | None
-    """Where it stands; None when its chain cannot be read."""
+    place: Place | None
+    """Where its chain ended then; None when it could not be read."""
     look_at_s: float
 
 
@@ -122,7 +141,9 @@ class StageWriter:
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
+        session_s: float = SESSION_S,
     ) -> None:
+        """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
         self._limits = limits
         self._revoke_timeout_s = revoke_timeout_s
@@ -136,7 +157,10 @@ class StageWriter:
         self._owned: dict[TopicPartition, Owned] = {}
         self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, Held] = {}
-        self._targets: Mapping[TopicPartition, Position] | None = None
+        self._places = Places(source, stage)
+        self._freshness = Freshness(session_s)
+        self._topics_looked_at_s = clock.monotonic_s()
+        self._catching_up: CatchingUp | None = None
         self._joined = False
         self._paused: set[TopicPartition] = set()
         self._failing_since_s: float | None = None
@@ -148,7 +172,7 @@ class StageWriter:
         """Stage until `stop`, or until what is in Kafka now is staged. Raises what ends the service."""
         streams = [converter.stream for converter in self._converters]
         if until_caught_up:
-            self._targets = self._source.end_positions(streams)
+            self._catching_up = CatchingUp(self._source, self._clock, streams)
         self._source.subscribe(streams, self)
         try:
             done = False
@@ -163,20 +187,20 @@ class StageWriter:
             raise
         finally:
             self._source.close()
-        if self._targets is not None and not self._stopping and held:
+        if self._catching_up is not None and not self._stopping and held:
             raise StoreError("not everything could be staged: " + "; ".join(held), "mend what is named and run again")
 
     def step(self, timeout_s: float) -> None:
         """One round."""
         polled = self._source.poll(timeout_s)
+        self._freshness.polled(self._clock.monotonic_s())
         for batch in polled.batches:
             self._take(batch)
         for source, position in polled.ends.items():
             self._reached_end(source, position)
         for fault in polled.faults:
-            owned = self._owned.get(fault.source)
-            if owned is not None:
-                self._hold(fault, owned.converter, owned.buffer.end)
+            self._faulty(fault)
+        self._look_at_topics()
         self._read_chains()
         self._land()
         self._launch()
@@ -246,9 +270,23 @@ class StageWriter:
     def _begin(self, owned: Owned, reason: FlushReason) -> None:
         if owned.buffer.is_empty or owned.flight is not None:
             return
-        job = self._stage.flush_job(owned.source, owned.converter.stream, owned.buffer, owned.tail)
+        stream, guard = owned.converter.stream, self._guard(owned)
+        job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
         owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job))
         owned.buffer = Buffer.begin(owned.buffer.end, owned.converter.formats)
+
+    def _guard(self, owned: Owned) -> ClaimGuard:
+        """What a job of this partition asks before it claims (rules 6 and 7); called in the job's thread."""
+        source, lineage = owned.source, owned.lineage
+
+        def guard() -> ClaimVerdict | OtherTopic:
+            found = None if lineage.topic_id is None else self._source.topic_ids([source.topic]).get(source.topic)
+            if found is not None and is_other(lineage, found):
+                return OtherTopic(found)
+            ours = self._owned.get(source) is owned and self._freshness.is_fresh(self._clock.monotonic_s())
+            return ClaimVerdict.CLAIM if ours else ClaimVerdict.WAIT
+
+        return guard
 
     def _land(self) -> None:
         for owned in list(self._owned.values()):
@@ -257,18 +295,22 @@ class StageWriter:
                 continue
             try:
                 outcome = flight.running.result()
-            except StoreError as error:
+            except (StoreError, BrokerError) as error:
                 self._try_later(flight, error)
                 continue
             self._failing_since_s = None
-            owned.flight = None
             match outcome:
                 case Sealed():
+                    owned.flight = None
                     self._sealed(owned, flight, outcome)
                 case LostClaim():
                     self._metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.source.topic)
                     self._log.warning("claim lost", partition=str(owned.source))
                     self._begin_again(owned)
+                case Postponed():
+                    flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S
+                case OtherTopic():
+                    self._topic_went(owned)
                 case _:
                     assert_never(outcome)
 
@@ -310,8 +352,9 @@ class StageWriter:
         if self._report_positions:
             self._source.report({owned.source: span.end})
 
-    def _try_later(self, flight: Flight, error: StoreError) -> None:
-        self._note_failure(error)
+    def _try_later(self, flight: Flight, error: StoreError | BrokerError) -> None:
+        if isinstance(error, StoreError):  # brokers that are away are waited for, as reading does
+            self._note_failure(error)
         now_s = self._clock.monotonic_s()
         flight.running = None
         flight.retry_at_s = now_s + flight.pause_s
@@ -337,7 +380,8 @@ class StageWriter:
         """Go on from the chain's end with the partitions that wait for it."""
         self._look_at_held()
         now_s = self._clock.monotonic_s()
-        for source in [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]:
+        waiting = [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]
+        for source in waiting:
             position = self._read_chain(source)
             if position is not None:
                 self._source.seek(source, position)
@@ -347,7 +391,8 @@ class StageWriter:
         """Own a partition from its chain's end on; None when it has to wait, or is held."""
         unread = self._unread[source]
         try:
-            tail, position = self._end_of_chain(source, unread.converter)
+            topic_id = self._source.topic_ids([source.topic]).get(source.topic)
+            place = self._places.of(source, unread.converter.stream)
         except MarkerError as error:
             del self._unread[source]
             self._hold(PartitionFault(source, error.problem, error.remedy), unread.converter, None)
@@ -360,8 +405,13 @@ class StageWriter:
             return None
         self._failing_since_s = None
         del self._unread[source]
-        self._owned[source] = Owned(source, unread.converter, tail, Buffer.begin(position, unread.converter.formats))
-        return position
+        if is_other(place.lineage, topic_id):
+            self._hold(other_topic(source), unread.converter, place)
+            return None
+        buffer = Buffer.begin(place.position, unread.converter.formats)
+        lineage = replace(place.lineage, topic_id=topic_id or place.lineage.topic_id)
+        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer)
+        return place.position
 
     # Breathe.
 
@@ -421,6 +471,7 @@ class StageWriter:
         """Flush and wait, until all is sealed or the time is over."""
         deadline_s = self._clock.monotonic_s() + self._revoke_timeout_s
         while True:
+            self._freshness.sign(self._clock.monotonic_s())
             self._land()
             self._retry()
             waiting = [owned for owned in leaving if self._owned.get(owned.source) is owned]
@@ -449,13 +500,51 @@ class StageWriter:
                 msg = f"{len(unsealed)} partitions could not be flushed within {self._revoke_timeout_s:g} s"
                 raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
 
-    def _hold(self, fault: PartitionFault, converter: Converter, position: Position | None) -> None:
-        """Leave a partition where it is (rule 5); ``position`` is the one that cannot be read, None if unknown."""
+    def _faulty(self, fault: PartitionFault) -> None:
+        """Kafka cannot serve a partition; see whether that is because the topic is another one."""
+        owned = self._owned.get(fault.source)
+        if owned is None:
+            return
+        found = self._topic_ids([fault.source.topic]).get(fault.source.topic)
+        if is_other(owned.lineage, found):
+            self._topic_went(owned)
+        else:
+            self._hold(fault, owned.converter, Place(owned.tail, owned.buffer.end, owned.lineage))
+
+    def _look_at_topics(self) -> None:
+        """Find out now and then whether the topics are still the same, so that status and health say so."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._topics_looked_at_s < LOOK_AT_TOPICS_S:
+            return
+        self._topics_looked_at_s = now_s
+        found = self._topic_ids({source.topic for source in self._owned})
+        for owned in list(self._owned.values()):
+            if is_other(owned.lineage, found.get(owned.source.topic)):
+                self._topic_went(owned)
+
+    def _topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        try:
+            return self._source.topic_ids(topics) if topics else {}
+        except BrokerError as error:
+            self._log.warning("topics not looked up", problem=error.problem)
+            return {}
+
+    def _topic_went(self, owned: Owned) -> None:
+        """Drop what may be from another topic, and hold the partition; a chain that has nothing yet begins anew."""
+        if owned.tail is None and owned.lineage.generation == 0:
+            self._begin_again(owned)
+            return
+        place = Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
+        self._hold(other_topic(owned.source), owned.converter, place)
+
+    def _hold(self, fault: PartitionFault, converter: Converter, place: Place | None) -> None:
+        """Leave a partition where it is (rule 5); ``place`` is the one that cannot be read, None if unknown."""
         source = fault.source
         self._log.error("partition held", partition=str(source), problem=fault.problem, remedy=fault.remedy)
-        self._held[source] = Held(fault.problem, converter, position, self._clock.monotonic_s() + LOOK_AT_HELD_S)
-        if self._owned.pop(source, None) is not None:
+        if source in self._owned:
+            self._let_go([source], "held")
             self._source.pause([source])
+        self._held[source] = Held(fault.problem, converter, place, self._clock.monotonic_s() + LOOK_AT_HELD_S)
 
     def _look_at_held(self) -> None:
         """Take up again what somebody has mended: the chain can be read, and ends elsewhere."""
@@ -464,30 +553,15 @@ class StageWriter:
             held = self._held[source]
             held.look_at_s = now_s + LOOK_AT_HELD_S
             try:
-                _, position = self._end_of_chain(source, held.converter)
+                place = self._places.of(source, held.converter.stream)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if position != held.position:
-                self._log.info("partition goes on", partition=str(source), position=position)
+            if held.place is None or _differ(place, held.place):
+                self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._unread[source] = Unread(held.converter, now_s)
 
     # Look-ups.
-
-    def _end_of_chain(self, source: TopicPartition, converter: Converter) -> tuple[Tail | None, Position]:
-        tail = self._stage.tail(source)
-        if tail is not None:
-            return tail, tail.end
-        start = converter.stream.start
-        if start is StartAt.LATEST and self._stage.begins_at_zero(source):
-            return None, Position(0)
-        position = self._source.resolve(source, start)
-        if start is StartAt.EARLIEST or (position == 0 and start is not StartAt.LATEST):
-            return None, position
-        # “Latest” is another place tomorrow; write down which one it was.
-        self._stage.pin(source, converter.stream, position)
-        tail = self._stage.tail(source)
-        return tail, position if tail is None else tail.end
 
     def _converter_of(self, source: TopicPartition) -> Converter | None:
         return next((found for found in self._converters if found.stream.takes(source.topic)), None)
@@ -496,23 +570,29 @@ class StageWriter:
         return self._stopping or self._all_caught_up()
 
     def _all_caught_up(self) -> bool:
-        """Whether what was in Kafka at start-up has been taken in, as far as it is ours; the rest has other owners."""
-        if self._targets is None:
+        """Whether what was in Kafka at start-up is taken in, as far as it is ours; the rest has other owners."""
+        goal = self._catching_up
+        if goal is None:
             return False
-        if not self._targets:
+        if goal.is_nothing:
             return True
-        return (
-            self._joined
-            and not self._unread
-            and all(
-                owned.caught_up or owned.buffer.end >= self._targets.get(owned.source, 0)
-                for owned in self._owned.values()
-            )
-            # What is between two owners, in the middle of a rebalance, may become ours.
-            and self._source.all_owned(self._targets)
-        )
+        ours = self._owned.values()
+        if not self._joined or self._unread:
+            return False
+        if not all(owned.caught_up or owned.buffer.end >= goal.target(owned.source) for owned in ours):
+            return False
+        try:
+            return goal.others_have_the_rest()
+        except BrokerError as error:
+            self._note_failure(error)
+            return False
 
     def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:
         self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))
         if sources:
             self._log.info(event, partitions=[str(source) for source in sorted(sources)], owned=len(self._owned))
+
+
+def _differ(place: Place, held: Place) -> bool:
+    """Whether a chain ends elsewhere by now, or is another one."""
+    return place.position != held.position or place.lineage.generation != held.lineage.generation

@@ -7,7 +7,9 @@ Rules:
 2. Cooperative rebalancing, ``read_committed`` and a prefetch that fits the memory bound, unless the settings say
    otherwise. A partition that comes back to this member is read, even if it was paused when it went.
 3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and looked up
-   again now and then; librdkafka is told names only.
+   again now and then; librdkafka is told names only. A named topic that is not there is waited for, and said so.
+4. A topic that was deleted and created again under its name is read on by librdkafka, from the old one's position, as
+   if nothing had happened. So the service asks for the topics' ids (stage_writer/service.py, rule 6).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    TopicCollection,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -40,6 +43,7 @@ from stage_writer.ports import GroupListener, PartitionFault, Polled
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from confluent_kafka.admin import TopicDescription
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
@@ -49,10 +53,12 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
 _PREFETCH_SHARE = 4
+_SESSION_MS = 45_000
 _REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
+_NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 _QUIET = logging.getLogger("librdkafka")
 _QUIET.addHandler(logging.NullHandler())
@@ -144,18 +150,42 @@ class KafkaSource:
         }
         return self._offsets(specs) if specs else {}
 
-    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
-        """Whether the group is at rest, and each of these partitions has an owner in it."""
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+        with self._errors("describe topics"):
+            try:
+                answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != _NO_FEATURE:
+                    raise
+                return dict.fromkeys(topics)
+            found: dict[Topic, str | None] = {}
+            for name, answer in answers.items():
+                try:
+                    found[Topic(name)] = _topic_id(answer.result(TIMEOUT_S + 1))
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+        return found
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """Those of these partitions that nobody in the group has; None while the group is not at rest."""
         group = str(self._properties["group.id"])
         with self._errors(f"describe the group {group}"):
             found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
-            described = found.result(TIMEOUT_S + 1)
+            try:
+                described = found.result(TIMEOUT_S + 1)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise
+                msg = f"kafka: this user may not describe the consumer group {group}, which --until-caught-up needs"
+                raise ConfigError(msg, f"allow it to Describe the group {group}") from error
         owned = {
             _source(place.topic, place.partition)
             for member in described.members
             for place in (member.assignment.topic_partitions if member.assignment else ())
         }
-        return described.state == ConsumerGroupState.STABLE and owned >= set(sources)
+        return None if described.state != ConsumerGroupState.STABLE else set(sources) - owned
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit positions to the group for people's lag tools; a failure is of no consequence."""
@@ -205,20 +235,43 @@ class KafkaSource:
             return [
                 PartitionFault(
                     _source(topic, partition),
-                    f"Kafka does not have position {message.offset()} of {topic}/{partition}: {error.str()}",
-                    "if the records were deleted by retention, give them up with `bootstrap skip`; if the topic was "
-                    "made anew, give the stream a new stage",
+                    *self._out_of_range(_source(topic, partition), Position(message.offset())),
                 )
             ]
         if error.fatal() or error.code() in _FATAL_GROUP:
             msg = f"Kafka at {self._servers} refuses this group member: {error.str()}"
             raise BrokerError(msg, _REACH)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return []  # not there yet; librdkafka looks again
+            # Not there yet, or no longer; librdkafka looks again.
+            self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())
+            return []
         if topic is not None and partition >= 0:
             problem = f"{topic}/{partition}: {error.str()}"
             return [PartitionFault(_source(topic, partition), problem, "see the broker's log")]
         return []
+
+    def _out_of_range(self, source: TopicPartition, position: Position) -> tuple[str, str]:
+        """Problem and remedy of a position that Kafka does not have."""
+        skip = f"bootstrap skip CONFIG --topic {source.topic} --partition {source.partition} --to"
+        try:
+            low = self._offsets({source: OffsetSpec.earliest()})[source]
+            high = self._offsets({source: OffsetSpec.latest()})[source]
+        except BrokerError:
+            return (
+                f"Kafka does not have position {position} of {source}",
+                f"if its records were deleted, give them up with `{skip} OFFSET --yes`",
+            )
+        if position < low:
+            return (
+                f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}",
+                f"put them back, or give them up with `{skip} {low} --yes`",
+            )
+        lost = "it is not the topic that was staged, or its brokers have lost its last records"
+        restart = f"bootstrap restart CONFIG --topic {source.topic} --partition {source.partition} --yes"
+        return (
+            f"{source} ends at {high} in Kafka, before position {position}: {lost}",
+            f"load what is staged, and begin a new chain with `{restart}`",
+        )
 
     def _due_for_topics(self) -> bool:
         return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
@@ -331,6 +384,8 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         "client.id": "kafka-delta-express",
         "isolation.level": "read_committed",
         "partition.assignment.strategy": "cooperative-sticky",
+        # How soon a topic or a partition that was added is seen; librdkafka's own are five minutes.
+        "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
         "queued.max.messages.kbytes": min(prefetch_kbytes, 65536),
     }
     if settings.kafka.get("group.protocol") == "consumer":
@@ -343,6 +398,17 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         "enable.partition.eof": True,
     }
     return {**defaults, **settings.kafka, **fixed}
+
+
+def session_s(kafka: Mapping[str, Option]) -> float:
+    """How long the group waits for a sign of life from a member."""
+    return float(str(kafka.get("session.timeout.ms", _SESSION_MS))) / 1000
+
+
+def _topic_id(described: TopicDescription) -> str | None:
+    """A topic's id; None from a broker that is too old to have them, which says zero."""
+    text = str(described.topic_id)
+    return None if described.topic_id is None or not text.strip("A=") else text
 
 
 def _reason(error: Exception) -> str:

@@ -16,6 +16,9 @@ Rules:
    at its new end. The copy of its very bytes below ``stray/`` tells such a marker from one that was settled; copies
    that the loader makes of late claims have other names. A partition's only marker is never withdrawn, whatever lies
    there: it may be all that says where reading goes on.
+5. Markers of a lower generation than the partition's are passed over: they are of a topic that is no more.
+6. Right before a claim a guard is asked: after a pause that the group may not have borne, a job waits; and what may
+   come from a topic that was created again is not staged into the old one's chain.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
+from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
 from common.data_files import DataFileName
+from common.errors import StoreError
 from common.markers import (
     Manifest,
     Marker,
@@ -32,7 +37,6 @@ from common.markers import (
     Origin,
     StagedFile,
     StagedTable,
-    begin_path,
     digest_of,
     folder_of,
     manifest_to_bytes,
@@ -40,8 +44,18 @@ from common.markers import (
     stray_path,
 )
 from common.ports import AlreadyExists, Clock, ObjectStore
-from common.spans import Position, Span
-from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
+from common.spans import Span
+from stage_writer.ports import (
+    ClaimGuard,
+    ClaimVerdict,
+    FlushOutcome,
+    Lineage,
+    LostClaim,
+    OtherTopic,
+    Postponed,
+    Sealed,
+    Tail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +67,11 @@ if TYPE_CHECKING:
     from stage_writer.core.buffer import Buffer, EncodedFile, TableFormat
 
 _READ_AGAIN = 5
+_FIRST = Lineage()
+
+
+def _always() -> ClaimVerdict:
+    return ClaimVerdict.CLAIM
 
 
 class ObjectStage:
@@ -74,45 +93,50 @@ class ObjectStage:
         self._writer = writer
 
     def tail(self, source: TopicPartition) -> Tail | None:
-        """The end of a partition's chain (rule 3)."""
+        """The end of a partition's chain (rules 3 and 5)."""
+        beginning = self.beginning(source)
+        generation = 0 if beginning is None else beginning.generation
         for _ in range(_READ_AGAIN):
             found = [
                 (name, item.size_bytes > 0, item.path)
                 for item in self._store.list(folder_of(source))
                 if (name := MarkerName.parse(item.path))
             ]
-            if not found:
-                return None
             # Of two objects for one position (a hand-typed name without padding) the one with content counts.
-            name, _, path = max(found)
-            data = self._store.read(path)
-            if data is not None:  # else an operator has just put it aside
-                return Tail(marker_from_bytes(name, data).span.end, name.start, path, digest_of(data))
-        return None
+            for name, _, path in sorted(found, reverse=True):
+                data = self._store.read(path)
+                if data is None:
+                    break  # an operator has just put it aside: look again
+                marker = marker_from_bytes(name, data)
+                if not marker.is_older_than(generation):
+                    return _tail(marker, path, digest_of(data), generation)
+            else:
+                return None
+        msg = f"the markers of {source} vanish while they are read"
+        raise StoreError(msg, "wait for the repair that is under way")
 
-    def pin(self, source: TopicPartition, stream: Stream, position: Position) -> None:
-        """Write down where a new chain begins, as an operator would; an existing marker wins."""
-        if position == 0:
-            self._store.create(begin_path(source), b"")
-            return
-        name = MarkerName(source, Position(position - 1))
-        manifest = Manifest(
-            span=Span(name.start, position),
-            previous=None,
-            app_id=stream.app_id,
-            origin=Origin.BOOTSTRAP,
-            writer=self._writer,
-            created_ms=self._clock.wall_ms(),
-        )
-        self._store.create(name.path, manifest_to_bytes(source, manifest))
+    def beginning(self, source: TopicPartition) -> Beginning | None:
+        """Where a partition's chain begins while it has no marker."""
+        path = begin_path(source)
+        data = self._store.read(path)
+        return None if data is None else beginning_from_bytes(path, data)
 
-    def begins_at_zero(self, source: TopicPartition) -> bool:
-        """Whether `pin` has written down position 0, for which there is no marker."""
-        return self._store.stat(begin_path(source)) is not None
+    def begin(self, source: TopicPartition, beginning: Beginning) -> None:
+        """Write down where a new chain begins; what is there already wins."""
+        self._store.create(begin_path(source), beginning_to_bytes(beginning))
 
-    def flush_job(self, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None) -> Job:
-        """A job that seals the buffer as the marker after ``tail``."""
-        return Job(self, source, stream, buffer, tail)
+    def flush_job(
+        self,
+        source: TopicPartition,
+        stream: Stream,
+        buffer: Buffer,
+        tail: Tail | None,
+        *,
+        lineage: Lineage = _FIRST,
+        guard: ClaimGuard = _always,
+    ) -> Job:
+        """A job that seals the buffer as the marker after ``tail``, when the guard lets it."""
+        return Job(self, Flush(source, stream, buffer, tail, lineage), guard)
 
     # What a job needs of the stage; jobs run in threads, and nothing here has a state.
 
@@ -127,12 +151,13 @@ class ObjectStage:
         """Write a data file below its table's root."""
         self._tables(file.table.url).write(file.staged.path, file.data.to_pybytes())
 
-    def manifest(self, stream: Stream, buffer: Buffer, tail: Tail | None, tables: tuple[StagedTable, ...]) -> Manifest:
+    def manifest(self, flush: Flush, tables: tuple[StagedTable, ...]) -> Manifest:
         """The marker's content."""
+        buffer = flush.buffer
         return Manifest(
             span=Span(buffer.start, buffer.end),
-            previous=None if tail is None else tail.marker,
-            app_id=stream.app_id,
+            previous=None if flush.tail is None else flush.tail.marker,
+            app_id=flush.stream.app_id,
             origin=Origin.FLUSH,
             writer=self._writer,
             created_ms=self._clock.wall_ms(),
@@ -142,6 +167,8 @@ class ObjectStage:
             lowest_timestamp_ms=buffer.lowest_timestamp_ms,
             highest_timestamp_ms=buffer.highest_timestamp_ms,
             tables=tables,
+            topic_id=flush.lineage.topic_id,
+            generation=flush.lineage.generation,
         )
 
     def claim(self, name: MarkerName, data: bytes) -> bool:
@@ -177,6 +204,17 @@ class ObjectStage:
 
 
 @dataclass(frozen=True, slots=True)
+class Flush:
+    """What one flush is of."""
+
+    source: TopicPartition
+    stream: Stream
+    buffer: Buffer
+    tail: Tail | None
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
 class NewFile:
     """A Parquet file that has a name and is not uploaded, or nobody knows."""
 
@@ -188,15 +226,11 @@ class NewFile:
 class Job:
     """A `stage_writer.ports.FlushJob`."""
 
-    def __init__(
-        self, stage: ObjectStage, source: TopicPartition, stream: Stream, buffer: Buffer, tail: Tail | None
-    ) -> None:
+    def __init__(self, stage: ObjectStage, flush: Flush, guard: ClaimGuard) -> None:
         self._stage = stage
-        self._source = source
-        self._stream = stream
-        self._buffer = buffer
-        self._tail = tail
-        self._memory_bytes = buffer.memory_bytes
+        self._flush = flush
+        self._guard = guard
+        self._memory_bytes = flush.buffer.memory_bytes
         self._files: list[NewFile] | None = None
         self._uploaded = 0
         self._marker: tuple[Marker, bytes] | None = None
@@ -207,15 +241,24 @@ class Job:
         return self._memory_bytes
 
     def run(self) -> FlushOutcome:
-        """Encode, upload, claim; each step once, however often this is called (rule 2)."""
+        """Encode, upload, ask, claim; the first two once, however often this is called (rule 2)."""
         files = self._encode()
         for file in files[self._uploaded :]:
             self._stage.upload(file)
             self._uploaded += 1
         marker, data = self._seal(files)
+        match self._guard():
+            case ClaimVerdict.CLAIM:
+                return self._claim(marker, data, files)
+            case ClaimVerdict.WAIT:
+                return Postponed()
+            case OtherTopic() as other:
+                return other
+
+    def _claim(self, marker: Marker, data: bytes, files: list[NewFile]) -> FlushOutcome:
         if not self._stage.claim(marker.name, data):
             return LostClaim()
-        tail = self._tail
+        tail = self._flush.tail
         moved = not (self._stage.is_alone(marker.name) if tail is None else self._stage.is_there(tail))
         if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
@@ -223,20 +266,29 @@ class Job:
 
     def _encode(self) -> list[NewFile]:
         if self._files is None:
+            flush = self._flush
             self._files = [
-                self._stage.new_file(self._source, self._buffer, rows.table, file)
-                for rows in self._buffer.tables
+                self._stage.new_file(flush.source, flush.buffer, rows.table, file)
+                for rows in flush.buffer.tables
                 for file in rows.finish()
             ]
         return self._files
 
     def _seal(self, files: list[NewFile]) -> tuple[Marker, bytes]:
         if self._marker is None:
-            tables = tuple(_staged_table(rows.table, files) for rows in self._buffer.tables)
-            manifest = self._stage.manifest(self._stream, self._buffer, self._tail, tables)
-            name = MarkerName(self._source, self._buffer.start)
-            self._marker = Marker(name, manifest), manifest_to_bytes(self._source, manifest)
+            flush = self._flush
+            tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
+            manifest = self._stage.manifest(flush, tables)
+            name = MarkerName(flush.source, flush.buffer.start)
+            self._marker = Marker(name, manifest), manifest_to_bytes(flush.source, manifest)
         return self._marker
+
+
+def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
+    manifest = marker.manifest
+    # A newer one than the beginning's: somebody has lost the beginning.
+    lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

@@ -33,7 +33,7 @@ from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
-from tests.simulation.kafka import Broker, GroupMember
+from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
@@ -292,6 +292,7 @@ class History:
             clock=clock,
             log=_SILENT,
             metrics=Metrics(),
+            session_s=SESSION_MS / 1000,
         )
         try:
             service.run(until_caught_up=False)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.settings import StartAt
-from common.spans import Position, TopicPartition
+from common.spans import Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.ports import PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process
@@ -168,9 +168,13 @@ class GroupMember:
         del streams
         return {source: Position(self._broker.end(source)) for source in self._broker.logs}
 
-    def all_owned(self, sources: Collection[TopicPartition]) -> bool:
-        """Whether all have an owner."""
-        return all(source in self._broker.owners for source in sources)
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """Each topic has one for ever."""
+        return dict.fromkeys(topics, "1")
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """Those without an owner."""
+        return [source for source in sources if source not in self._broker.owners]
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Nobody looks."""

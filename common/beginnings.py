@@ -1,0 +1,78 @@
+"""Where the chain of a Kafka partition begins before it has a marker, and which topic it is a chain of.
+
+Rules:
+
+1. ``begin/<topic>/<partition>/<20 zeros>.begin`` says where a chain without any marker begins. A marker can say so for
+   every position but 0. It is made by exclusive create and has one name for all positions, so that two writers that
+   start at once agree. An empty one says position 0.
+2. A topic that was deleted and created again has other records at the same offsets. Its chain is a new one: it has the
+   next *generation*, which its beginning, each of its markers and its txn actions name. Nothing but a beginning starts
+   a generation (``bootstrap restart``), so a partition's generation is its beginning's, and 0 where there is none.
+3. A marker of a lower generation than the partition's is a stray, whatever positions it speaks of.
+4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
+   chain's are known, they have to be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import MarkerError
+from common.spans import MAX_POSITION, Position
+
+if TYPE_CHECKING:
+    from common.spans import TopicPartition
+
+BEGIN = "begin"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is written down about a chain before its first marker."""
+
+    position: Position
+    """Where it begins while it has no marker."""
+    generation: int = 0
+    topic_id: str | None = None
+    """The broker's id of the topic; None where nobody knows it."""
+
+
+def begin_path(source: TopicPartition) -> str:
+    """The beginning's object below the stage's root."""
+    return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+    version: Literal[1]
+    position: Annotated[int, Field(ge=0, le=MAX_POSITION)] = 0
+    generation: Annotated[int, Field(ge=0)] = 0
+    topic_id: str | None = None
+
+
+def beginning_to_bytes(beginning: Beginning) -> bytes:
+    """The stored form: UTF-8 JSON, one object."""
+    stored = _Stored(
+        version=1, position=beginning.position, generation=beginning.generation, topic_id=beginning.topic_id
+    )
+    return stored.model_dump_json().encode()
+
+
+def beginning_from_bytes(path: str, data: bytes) -> Beginning:
+    """The inverse of `beginning_to_bytes`; an empty object says position 0. Raises MarkerError, which names it."""
+    if not data:
+        return Beginning(Position(0))
+    try:
+        stored = _Stored.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        msg = f"the object {path} cannot be read: {place}: {first['msg']}"
+        raise MarkerError(
+            msg, "upgrade this service, or put the object back from a version or backup of the bucket"
+        ) from error
+    return Beginning(Position(stored.position), stored.generation, stored.topic_id)

@@ -1,0 +1,191 @@
+"""What a writer lives through in a real consumer group, each history with its own test."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.markers import MarkerName, marker_from_bytes
+from common.ports import SystemClock
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.store import FsspecStore
+from stage_writer.shell.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+
+def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earliest") -> dict[str, object]:
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "streams": [
+            {"app_id": "orders", "topics": [topic], "table": f"{folder}/orders", "columns": "id INT", "start": start}
+        ],
+    }
+
+
+def produce(kafka: KafkaCluster, topic: str, records: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(records):
+        producer.produce(topic, b'{"id": %d}' % number, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def produce_in_transaction(kafka: KafkaCluster, topic: str, records: int) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(records):
+        producer.produce(topic, b'{"id": %d}' % number)
+    producer.commit_transaction(60)
+
+
+def staged(folder: Path) -> dict[int, tuple[int, int]]:
+    """By partition, where its chain ends and how many records it has."""
+    store, found = FsspecStore(f"{folder}/stage"), dict[int, tuple[int, int]]()
+    for item in store.list("done"):
+        name = MarkerName.parse(item.path)
+        assert name is not None
+        marker = marker_from_bytes(name, store.read(item.path) or b"")
+        end, records = found.get(name.topic_partition.partition, (0, 0))
+        more = 0 if marker.manifest is None else marker.manifest.records
+        found[name.topic_partition.partition] = (max(end, marker.span.end), records + more)
+    return found
+
+
+class Beginner:
+    """A listener that begins everywhere at one position."""
+
+    def __init__(self, position: int) -> None:
+        self.position = Position(position)
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return dict.fromkeys(sources, self.position)
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+
+def read(source: KafkaSource, records: int, within_s: float = 30.0) -> list[int]:
+    offsets: list[int] = []
+    end_s = time.monotonic() + within_s
+    while len(offsets) < records and time.monotonic() < end_s:
+        for batch in source.poll(0.2).batches:
+            offsets += batch.offsets.tolist()
+    return offsets
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, strategy: str
+) -> None:
+    topic = new_topic(2)
+    produce(kafka, topic, 10, 0)
+    produce(kafka, topic, 10, 1)
+    given = settings(kafka, tmp_path, topic)
+    given["kafka"] = {"bootstrap.servers": kafka.bootstrap_servers, "partition.assignment.strategy": strategy}
+    config = Settings.model_validate(given)
+    both = {TopicPartition(Topic(topic), Partition(partition)) for partition in (0, 1)}
+    first, second = (KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False) for _ in range(2))
+    with closing(first):
+        first.subscribe(config.streams, Beginner(0))
+        assert len(read(first, 20)) == 20
+        first.pause(both)
+        with closing(second):
+            second.subscribe(config.streams, Beginner(0))
+            end_s = time.monotonic() + 60
+            while not read(second, 1, 0.2):  # both have to be polled for a rebalance to come to its end
+                first.poll(0.1)
+                assert time.monotonic() < end_s
+        first.resume(both)  # the service forgets what was taken from it; this is for what it kept
+        produce(kafka, topic, 5, 0)
+        produce(kafka, topic, 5, 1)
+        assert len(read(first, 20)) >= 20, "the partition that came back begins at 0, the other one goes on"
+
+
+def test_a_partition_that_kafka_had_to_stop_goes_on_from_another_position(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    produce(kafka, topic, 10)
+    config = Settings.model_validate(settings(kafka, tmp_path, topic))
+    place = TopicPartition(Topic(topic), Partition(0))
+    with closing(KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False)) as source:
+        source.subscribe(config.streams, Beginner(500))
+        end_s = time.monotonic() + 30
+        while not source.poll(0.2).faults:
+            assert time.monotonic() < end_s
+        source.pause([place])
+        source.seek(place, Position(4))
+        source.resume([place])
+        assert read(source, 6) == list(range(4, 10))
+
+
+def test_until_caught_up_fails_when_a_partition_is_held(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    for partition in (0, 1):
+        produce(kafka, topic, 10, partition)
+    FsspecStore(f"{tmp_path}/stage").write(f"done/{topic}/0/3.done", b"{")
+    done = programs.run("stage-writer", "run", programs.config(settings(kafka, tmp_path, topic)), "--until-caught-up")
+    assert done.returncode == 1
+    assert f"done/{topic}/0/" in done.stderr
+    assert FsspecStore(f"{tmp_path}/stage").stat(f"done/{topic}/1/{0:020d}.done")
+
+
+def test_writers_that_catch_up_together_leave_nothing_between_them(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    for partition in range(4):
+        produce(kafka, topic, 50, partition)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(3)]
+    assert [writer.process.wait(120) for writer in writers] == [0, 0, 0]
+    assert staged(tmp_path) == dict.fromkeys(range(4), (50, 50))
+
+
+def test_latest_of_an_empty_partition_stays_where_it_was(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic, "latest"))
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    produce(kafka, topic, 7)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert staged(tmp_path) == {0: (7, 7)}
+
+
+def test_retention_behind_a_transaction_holds_nothing(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    """The marker of the transaction has the offset 10; once it has gone, too, Kafka knows no position 10."""
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    produce_in_transaction(kafka, topic, 10)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    everything = KafkaPartition(topic, 0, -1)
+    admin = kafka.admin  # held, because the answer is lost when the client is collected
+    admin.delete_records([everything])[everything].result(30)
+    produce_in_transaction(kafka, topic, 5)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert staged(tmp_path) == {0: (17, 15)}
