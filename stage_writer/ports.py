@@ -189,8 +189,8 @@ class Converter(Protocol):
     def formats(self) -> Sequence[TableFormat]:
         """The stream's tables."""
 
-    def convert(self, batch: MessageBatch) -> StagedRows:
-        """Rows for each of `formats`, and what became of the other messages."""
+    def convert(self, batches: Sequence[MessageBatch]) -> Sequence[StagedRows]:
+        """For each batch, rows for each of `formats`, and what became of its other messages."""
 
 
 class FlushJob(Protocol):

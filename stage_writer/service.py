@@ -35,7 +35,7 @@ from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.buffer import StagedRows
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
@@ -194,8 +195,7 @@ class StageWriter:
         """One round."""
         polled = self._source.poll(timeout_s)
         self._freshness.polled(self._clock.monotonic_s())
-        for batch in polled.batches:
-            self._take(batch)
+        self._take(polled.batches)
         for source, position in polled.ends.items():
             self._reached_end(source, position)
         for fault in polled.faults:
@@ -223,21 +223,30 @@ class StageWriter:
 
     # Take.
 
-    def _take(self, batch: MessageBatch) -> None:
-        owned = self._owned.get(batch.source)
-        if owned is None:
-            return  # revoked or held since it was fetched
-        fresh = batch.after(owned.buffer.end)
-        topic = batch.source.topic
-        self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
-        if len(fresh) < len(batch):
-            self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(fresh), topic=topic)
-        if len(fresh) == 0:
-            return
-        staged = owned.converter.convert(fresh)
+    def _take(self, batches: Iterable[MessageBatch]) -> None:
+        """Convert what is new and ours, all of a stream together, and buffer it."""
+        fresh: dict[Converter, list[MessageBatch]] = {}
+        ends: dict[TopicPartition, Position] = {}
+        for batch in batches:
+            owned = self._owned.get(batch.source)
+            if owned is None:
+                continue  # revoked or held since it was fetched
+            new = batch.after(ends.get(batch.source, owned.buffer.end))
+            topic = batch.source.topic
+            self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
+            if len(new) < len(batch):
+                self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
+            if len(new):
+                ends[batch.source] = new.end
+                fresh.setdefault(owned.converter, []).append(new)
+        for converter, found in fresh.items():
+            for batch, staged in zip(found, converter.convert(found), strict=True):
+                self._buffer(self._owned[batch.source], staged)
+
+    def _buffer(self, owned: Owned, staged: StagedRows) -> None:
         owned.buffer.add(staged, self._clock.monotonic_s())
         if staged.tombstones:
-            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=topic)
+            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=owned.source.topic)
         for error_class, count in staged.dead_letters.items():
             app_id = owned.converter.stream.app_id
             self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)

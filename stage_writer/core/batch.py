@@ -1,12 +1,17 @@
-"""A batch of messages of one Kafka partition, as columns.
+"""Messages as columns: a batch of one Kafka partition, and several batches together.
 
-Rules: the columns have one entry for each message, in Kafka's order; offsets rise strictly (`after` sees to it, because
-librdkafka can deliver one twice).
+Rules:
+
+1. The columns of a batch have one entry for each message, in Kafka's order; offsets rise strictly (`MessageBatch.after`
+   sees to it, because librdkafka can deliver one twice).
+2. What costs by the call and not by the message is done for all batches of a poll at once (`Messages`), so that a
+   thousand partitions with ten messages each cost as much as one with ten thousand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +20,8 @@ import pyarrow as pa
 from common.spans import Offset, Position, position_after
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from common.spans import TopicPartition
@@ -65,3 +72,62 @@ class MessageBatch:
         """The lowest and the highest record time, or None when no message has one."""
         known = self.timestamps_ms[self.timestamps_ms != NO_TIMESTAMP]
         return (int(known.min()), int(known.max())) if len(known) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of one or several batches, one batch after the other (rule 2). Never empty of batches."""
+
+    batches: tuple[MessageBatch, ...]
+    starts: NDArray[np.int64]
+    """For each batch the index of its first message here, and the number of all messages at the end."""
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    values: pa.BinaryArray
+    keys: pa.BinaryArray
+    headers: tuple[Headers | None, ...] | None
+
+    @classmethod
+    def of(cls, batches: Sequence[MessageBatch]) -> Messages:
+        """The batches together; their columns are not copied when there is but one."""
+        starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
+        if len(batches) == 1:
+            (only,) = batches
+            return cls((only,), starts, only.offsets, only.timestamps_ms, only.values, only.keys, only.headers)
+        with_headers = all(batch.headers is not None for batch in batches)
+        return cls(
+            tuple(batches),
+            starts,
+            np.concatenate([batch.offsets for batch in batches]),
+            np.concatenate([batch.timestamps_ms for batch in batches]),
+            _concatenated([batch.values for batch in batches]),
+            _concatenated([batch.keys for batch in batches]),
+            tuple(chain.from_iterable(batch.headers or () for batch in batches)) if with_headers else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each batch begins in ``index``, rising indices of messages; and the length of ``index`` at the end."""
+        return np.searchsorted(index, self.starts)
+
+    def topics(self, index: NDArray[np.int64]) -> pa.StringArray:
+        """The topics of some messages, given by their rising indices."""
+        return self._of_sources(index, pa.array([str(batch.source.topic) for batch in self.batches]))
+
+    def partitions(self, index: NDArray[np.int64]) -> pa.Int32Array:
+        """The Kafka partitions of some messages, given by their rising indices."""
+        return self._of_sources(index, pa.array([int(batch.source.partition) for batch in self.batches], pa.int32()))
+
+    def _of_sources(self, index: NDArray[np.int64], names: pa.Array) -> pa.Array:
+        if len(names) == 1:
+            return pa.repeat(names[0], len(index))
+        return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
+
+
+def _concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
+    if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    return pa.concat_arrays(columns)

@@ -1,4 +1,4 @@
-"""From a batch of messages to the rows of a stream's tables.
+"""From batches of messages to the rows of a stream's tables.
 
     decode (columns) ─► derive (SQL) ─► the table's rows
          └─ rejects ─────┴─► the dead-letter table's rows
@@ -7,11 +7,15 @@ Rules:
 
 1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones.
 2. Columns come in the order: declared, derived, Kafka's own. What can be wrong about them is found at construction.
+3. The batches of all Kafka partitions of a stream are converted together, and their rows parted again: what JSON reader
+   and SQL engine cost by the call is paid once, however many partitions a poll brought.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +25,7 @@ from common.errors import SchemaError
 from common.markers import TableKind
 from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
 from common.settings.model import KAFKA_COLUMNS
-from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch
+from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.settings import Stream
+    from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decode import Reject
+
+    Index = NDArray[np.int64]
 
 KAFKA_FIELDS = tuple(
     Field(name, data_type)
@@ -86,54 +93,104 @@ class StreamConverter:
         """Whether an expression asks for the records' headers."""
         return self._deriver is not None and self._deriver.needs_headers
 
-    def convert(self, batch: MessageBatch) -> StagedRows:
-        """Rows for each of `formats`, and what became of the other messages."""
-        decoded = self._decoder.decode(batch.values)
+    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
+        """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""
+        if not batches:
+            return []
+        messages = Messages.of(batches)
+        decoded = self._decoder.decode(messages.values)
         rows, index = decoded.rows, decoded.row_index
         rejects = list(decoded.rejects)
         if self._deriver is not None:
-            derived = self._deriver.derive(rows, index, batch)
+            derived = self._deriver.derive(rows, index, messages)
             rows, index = derived.rows, derived.row_index
             rejects += derived.rejects
         if self._stream.kafka_columns:
-            for field, column in zip(KAFKA_FIELDS, _kafka_columns(batch, index), strict=True):
+            for field, column in zip(KAFKA_FIELDS, _kafka_columns(messages, index), strict=True):
                 rows = rows.append_column(field.name, column)
         rejects.sort(key=lambda reject: reject.index)
         own, dead = self._formats
-        return StagedRows(
+        return _by_batch(
+            messages,
+            _Part(index, rows.cast(own.arrow_schema)),
+            _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
+            rejects,
+            decoded.tombstones,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one table, and the rising indices of their messages."""
+
+    index: Index
+    rows: pa.Table
+
+    def split(self, messages: Messages) -> list[pa.Table]:
+        """The rows of each batch."""
+        bounds = messages.bounds(self.index).tolist()
+        return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
+
+
+def _by_batch(
+    messages: Messages, own: _Part, dead: _Part, rejects: Sequence[Reject], tombstones: Index
+) -> list[StagedRows]:
+    reject_bounds = messages.bounds(dead.index).tolist()
+    tombstone_counts = np.diff(messages.bounds(tombstones)).tolist()
+    return [
+        StagedRows(
             end=batch.end,
             records=len(batch),
-            tombstones=len(decoded.tombstones),
-            dead_letters=Counter(str(reject.error_class) for reject in rejects),
+            tombstones=gone,
+            dead_letters=Counter(str(reject.error_class) for reject in rejects[first:last]),
             timestamp_bounds_ms=batch.timestamp_bounds_ms(),
-            rows=(rows.cast(own.arrow_schema), _dead_letters(batch, rejects, dead.arrow_schema)),
+            rows=rows,
         )
+        for batch, gone, (first, last), rows in zip(
+            messages.batches,
+            tombstone_counts,
+            pairwise(reject_bounds),
+            zip(own.split(messages), dead.split(messages), strict=True),
+            strict=True,
+        )
+    ]
+
+
+def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
+    """Some of the rows; a small part is copied, or it would keep all of them in memory for as long as it waits."""
+    part = rows.slice(start, end - start)
+    if part.num_rows * 2 >= rows.num_rows or part.num_rows == 0:
+        return part
+    return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=rows.schema)
+
+
+def _places(rejects: Sequence[Reject]) -> Index:
+    return np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
 
 
 def _table_format(url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str]) -> TableFormat:
     return TableFormat(url, kind, schema_to_json(schema), to_arrow_schema(schema), tuple(partition_by))
 
 
-def _kafka_columns(batch: MessageBatch, index: NDArray[np.int64]) -> tuple[pa.Array, ...]:
-    count = len(index)
-    stamps = batch.timestamps_ms[index]
+def _kafka_columns(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
+    stamps = messages.timestamps_ms[index]
     micros = pa.array(stamps * 1000, mask=stamps == NO_TIMESTAMP, type=pa.int64())
     return (
-        pa.repeat(pa.scalar(str(batch.source.topic)), count),
-        pa.repeat(pa.scalar(int(batch.source.partition), pa.int32()), count),
-        pa.array(batch.offsets[index]),
+        messages.topics(index),
+        messages.partitions(index),
+        pa.array(messages.offsets[index]),
         micros.cast(pa.timestamp("us", "UTC")),
     )
 
 
-def _dead_letters(batch: MessageBatch, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
+def _dead_letters(messages: Messages, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
     if not rejects:
         return schema.empty_table()
-    index = np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
+    index = _places(rejects)
     columns = [
-        *_kafka_columns(batch, index),
-        batch.keys.take(pa.array(index)),
-        batch.values.take(pa.array(index)).cast(pa.binary()),
+        *_kafka_columns(messages, index),
+        messages.keys.take(pa.array(index)),
+        messages.values.take(pa.array(index)).cast(pa.binary()),
         pa.array([str(reject.error_class) for reject in rejects]),
         pa.array([reject.error for reject in rejects]),
     ]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stage_writer.core.batch import Headers, MessageBatch
+    from stage_writer.core.batch import Headers, Messages
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -98,11 +98,11 @@ class Deriver:
         """Whether an expression asks for ``kafka.headers``."""
         return "headers" in self._kafka_parts
 
-    def derive(self, rows: pa.Table, row_index: Index, batch: MessageBatch) -> Derived:
-        """The rows with their derived columns; ``row_index`` names each row's message in ``batch``."""
+    def derive(self, rows: pa.Table, row_index: Index, messages: Messages) -> Derived:
+        """The rows with their derived columns; ``row_index`` names each row's message, rising."""
         source = rows
         if self._kafka_parts:
-            source = rows.append_column(KAFKA, _kafka_column(self._kafka_parts, row_index, batch))
+            source = rows.append_column(KAFKA, _kafka_column(self._kafka_parts, row_index, messages))
         columns, failures = self._evaluate(source)
         if failures:
             kept = np.ones(len(rows), np.bool_)
@@ -243,28 +243,28 @@ def _kafka_type(parts: Sequence[str]) -> pa.DataType:
     return pa.struct([(part, _KAFKA_PARTS[part]) for part in parts])
 
 
-def _kafka_column(parts: Sequence[str], row_index: Index, batch: MessageBatch) -> pa.StructArray:
-    arrays = [_kafka_part(part, row_index, batch) for part in parts]
+def _kafka_column(parts: Sequence[str], row_index: Index, messages: Messages) -> pa.StructArray:
+    arrays = [_kafka_part(part, row_index, messages) for part in parts]
     return pa.StructArray.from_arrays(arrays, fields=[pa.field(part, _KAFKA_PARTS[part]) for part in parts])
 
 
-def _kafka_part(part: str, row_index: Index, batch: MessageBatch) -> pa.Array:  # noqa: PLR0911 - one for each part
+def _kafka_part(part: str, row_index: Index, messages: Messages) -> pa.Array:  # noqa: PLR0911 - one for each part
     match part:
         case "topic":
-            return pa.repeat(pa.scalar(str(batch.source.topic)), len(row_index))
+            return messages.topics(row_index)
         case "partition":
-            return pa.repeat(pa.scalar(int(batch.source.partition), pa.int32()), len(row_index))
+            return messages.partitions(row_index)
         case "offset":
-            return pa.array(batch.offsets[row_index], pa.int64())
+            return pa.array(messages.offsets[row_index], pa.int64())
         case "timestamp":
-            stamps = batch.timestamps_ms[row_index]
+            stamps = messages.timestamps_ms[row_index]
             return pa.array(stamps * 1000, pa.int64(), mask=stamps == NO_TIMESTAMP).view(pa.timestamp("us", tz="UTC"))
         case "key":
-            return batch.keys.take(pa.array(row_index)).cast(pa.binary())
+            return messages.keys.take(pa.array(row_index)).cast(pa.binary())
         case "key_text":
-            return _text_where_valid(batch.keys.take(pa.array(row_index)).cast(pa.binary()))
+            return _text_where_valid(messages.keys.take(pa.array(row_index)).cast(pa.binary()))
         case _:
-            headers = batch.headers or (None,) * len(batch)
+            headers = messages.headers or (None,) * len(messages)
             return pa.array([_header_map(headers[row]) for row in row_index.tolist()], _KAFKA_PARTS["headers"])
 
 

@@ -38,7 +38,7 @@ from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from common.delta_log import TableState
     from common.settings import Stream
@@ -80,8 +80,11 @@ class PlainConverter:
             ),
         )
 
-    def convert(self, batch: MessageBatch) -> StagedRows:
+    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """Rows, dead letters and tombstones by value."""
+        return [self._convert(batch) for batch in batches]
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
         values = batch.values.to_pylist()
         rows = [batch.offsets[index] for index, value in enumerate(values) if value == GOOD]
         dead = [batch.offsets[index] for index, value in enumerate(values) if value == BAD]

@@ -11,7 +11,7 @@ import pytest
 from common.errors import ExpressionError, SchemaError
 from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch
+from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Derived, Deriver
 from stage_writer.core.rejects import ErrorClass
@@ -45,7 +45,7 @@ def batch_of(
 
 def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Derived:
     decoded = Decoder(COLUMNS).decode(batch.values)
-    return Deriver(COLUMNS, expressions).derive(decoded.rows, decoded.row_index, batch)
+    return Deriver(COLUMNS, expressions).derive(decoded.rows, decoded.row_index, Messages.of([batch]))
 
 
 def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:

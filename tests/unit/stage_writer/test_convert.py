@@ -1,0 +1,111 @@
+"""A stream's messages are converted together, whatever partitions they are from, and parted again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.convert import StreamConverter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stage_writer.core.buffer import StagedRows
+
+
+def converter() -> StreamConverter:
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "localhost:9092"},
+            "stage": {"url": "/stage"},
+            "streams": [
+                {
+                    "app_id": "orders",
+                    "topics": ["orders", "returns"],
+                    "table": "/orders",
+                    "columns": "id INT",
+                    "derive": {
+                        "place": "kafka.topic || '/' || kafka.partition || '/' || kafka.offset",
+                        "tenth": "CAST(CASE WHEN id = 10 THEN 'ten' ELSE '1' END AS INT)",
+                        "key": "kafka.key_text",
+                    },
+                }
+            ],
+        }
+    )
+    return StreamConverter(settings.streams[0])
+
+
+def batch(topic: str, partition: int, values: Sequence[bytes | None], first: int = 0) -> MessageBatch:
+    count = len(values)
+    return MessageBatch(
+        TopicPartition(Topic(topic), Partition(partition)),
+        np.arange(first, first + count),
+        np.arange(first, first + count) * 1000,
+        pa.array(values, pa.binary()),
+        pa.array([b"key %d" % number for number in range(count)], pa.binary()),
+        None,
+    )
+
+
+BATCHES = [
+    batch("orders", 0, [b'{"id": 1}', None, b"{", b'{"id": 10}', b'{"id": 25}'], 100),
+    batch("orders", 7, [b'{"id": 3}']),
+    batch("returns", 0, [None, None]),
+    batch("orders", 2, [b"[]", b'{"id": 1.5}']),
+    batch("returns", 1, [b'{"id": 4}', b'{"id": 5}', b'{"id": 6}'], 10**9),
+]
+
+
+def content(staged: StagedRows) -> tuple[object, ...]:
+    return (
+        staged.end,
+        staged.records,
+        staged.tombstones,
+        dict(staged.dead_letters),
+        staged.timestamp_bounds_ms,
+        [rows.to_pylist() for rows in staged.rows],
+    )
+
+
+def test_together_is_the_same_as_one_by_one() -> None:
+    together = converter().convert(BATCHES)
+    apart = [converter().convert([one])[0] for one in BATCHES]
+    assert [content(staged) for staged in together] == [content(staged) for staged in apart]
+
+
+def test_each_row_is_of_its_own_partition() -> None:
+    first, *_, last = converter().convert(BATCHES)
+    assert first.rows[0].column("place").to_pylist() == ["orders/0/100", "orders/0/104"]
+    assert first.rows[1].column("_kafka_offset").to_pylist() == [102, 103]
+    assert last.rows[0].column("_kafka_topic").to_pylist() == ["returns"] * 3
+    assert last.rows[0].column("key").to_pylist() == ["key 0", "key 1", "key 2"]
+    assert last.end == Position(10**9 + 3)
+
+
+def test_a_small_part_keeps_nothing_of_the_others_alive() -> None:
+    large = batch("orders", 0, [b'{"id": %d}' % number for number in range(11, 5000)])
+    _, small = converter().convert([large, batch("orders", 1, [b'{"id": 1}'])])
+    assert small.rows[0].get_total_buffer_size() < 1000
+
+
+def test_nothing_makes_nothing() -> None:
+    assert converter().convert([]) == []
+
+
+@pytest.mark.parametrize("types", [(pa.binary(), pa.large_binary()), (pa.large_binary(), pa.large_binary())])
+def test_messages_of_any_size_come_together(types: tuple[pa.DataType, ...]) -> None:
+    found = Messages.of(
+        [
+            MessageBatch(one.source, one.offsets, one.timestamps_ms, one.values.cast(kind), one.keys, None)
+            for one, kind in zip(BATCHES, types, strict=False)
+        ]
+    )
+    assert found.values.to_pylist() == [*BATCHES[0].values.to_pylist(), *BATCHES[1].values.to_pylist()]
+    assert found.partitions(np.array([0, 4, 5])).to_pylist() == [0, 0, 7]
