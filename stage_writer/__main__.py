@@ -23,6 +23,7 @@ from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
+from stage_writer.shell.memory import keep_memory
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
@@ -45,6 +46,7 @@ def run(
 ) -> None:
     """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
     settings = cli.settings_from(config, print_config=print_config)
+    keep_memory()
     log = set_up_logs(settings.logs, "stage-writer")
     clock, metrics = SystemClock(), Metrics()
     converters = converters_of(settings)
