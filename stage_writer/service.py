@@ -33,6 +33,7 @@ from stage_writer.core.flushing import Filling, FlushReason, Limits, due, should
 from stage_writer.core.freshness import Freshness
 from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
+from stage_writer.telling import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import StagedRows
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
@@ -155,6 +155,7 @@ class StageWriter:
         self._clock = clock
         self._log = log
         self._metrics = metrics
+        self._teller = Teller(clock, log, metrics)
         self._owned: dict[TopicPartition, Owned] = {}
         self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, Held] = {}
@@ -232,24 +233,14 @@ class StageWriter:
             if owned is None:
                 continue  # revoked or held since it was fetched
             new = batch.after(ends.get(batch.source, owned.buffer.end))
-            topic = batch.source.topic
-            self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
-            if len(new) < len(batch):
-                self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
+            self._teller.polled(batch, new)
             if len(new):
                 ends[batch.source] = new.end
                 fresh.setdefault(owned.converter, []).append(new)
         for converter, found in fresh.items():
             for batch, staged in zip(found, converter.convert(found), strict=True):
-                self._buffer(self._owned[batch.source], staged)
-
-    def _buffer(self, owned: Owned, staged: StagedRows) -> None:
-        owned.buffer.add(staged, self._clock.monotonic_s())
-        if staged.tombstones:
-            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=owned.source.topic)
-        for error_class, count in staged.dead_letters.items():
-            app_id = owned.converter.stream.app_id
-            self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+                self._owned[batch.source].buffer.add(staged, self._clock.monotonic_s())
+                self._teller.converted(batch, converter.stream.app_id, staged)
 
     def _reached_end(self, source: TopicPartition, position: Position) -> None:
         owned = self._owned.get(source)
@@ -324,42 +315,15 @@ class StageWriter:
                     assert_never(outcome)
 
     def _sealed(self, owned: Owned, flight: Flight, sealed: Sealed) -> None:
-        span, manifest = sealed.marker.span, sealed.marker.manifest
-        now_s = self._clock.monotonic_s()
-        app_id = owned.converter.stream.app_id
-        rows = 0 if manifest is None else manifest.records - manifest.tombstones - sum(manifest.dead_letters.values())
-        self._log.info(
-            "sealed",
-            partition=str(owned.source),
-            start=span.start,
-            end=span.end,
-            rows=rows,
-            files=sealed.files,
-            size_bytes=sealed.size_bytes,
-            reason=flight.reason.value,
-        )
-        self._metrics.add(catalogue.WRITER_FLUSHES, app_id=app_id, reason=flight.reason.value)
-        self._metrics.add(catalogue.WRITER_FILES, sealed.files, app_id=app_id)
-        self._metrics.add(catalogue.WRITER_BYTES, sealed.size_bytes, app_id=app_id)
-        self._metrics.add(catalogue.WRITER_ROWS, rows, app_id=app_id)
-        self._metrics.observe(catalogue.WRITER_FLUSH_SECONDS, now_s - flight.began_s)
-        for table in sealed.marker.tables:
-            for file in table.files:
-                self._metrics.observe(catalogue.WRITER_FILE_BYTES, file.size_bytes)
-        self._metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
-        self._metrics.set(
-            catalogue.WRITER_STAGED_POSITION,
-            span.end,
-            topic=owned.source.topic,
-            partition=str(owned.source.partition),
-        )
+        seconds = self._clock.monotonic_s() - flight.began_s
+        self._teller.sealed(owned.converter.stream.app_id, sealed, flight.reason, seconds)
         if sealed.chain_moved:
             self._log.warning("chain moved", partition=str(owned.source))
             self._begin_again(owned)
             return
         owned.tail = sealed.tail
         if self._report_positions:
-            self._source.report({owned.source: span.end})
+            self._source.report({owned.source: sealed.tail.end})
 
     def _try_later(self, flight: Flight, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # brokers that are away are waited for, as reading does
