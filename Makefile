@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo services check test unit integration format lock clean simulate
+.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders
 SHELL := /bin/sh
 
 VENV := .venv
@@ -13,6 +13,7 @@ STORE ?= file
 S3 ?= moto
 TESTS ?= tests
 SEEDS ?= 10000
+MINUTES ?= 5
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
@@ -60,6 +61,13 @@ integration: setup ## the tests that need a broker, an S3 server or Spark
 simulate: setup ## thousands of histories of the real services in a hostile world (SEEDS=…), and each rule broken on purpose
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.mutations
+
+chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, KEEP=1), then the books
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep)
+
+two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
+	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
 
 test: check ## all checks and all tests
 	$(BIN)/pytest $(TESTS)

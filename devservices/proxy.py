@@ -82,6 +82,8 @@ class Proxy:
     endpoint_url: str
     policy: Callable[[Request], Verdict]
     seen: list[Seen] = field(default_factory=list)
+    remembers: bool = True
+    """Whether it keeps `seen`; a run of many minutes had better not."""
 
     def statuses(self, method: str, ending: str) -> list[int | None]:
         """What the server answered to one method on the paths that end so, in the order of the answers."""
@@ -90,9 +92,12 @@ class Proxy:
 
 
 @contextmanager
-def running_proxy(target_url: str, policy: Callable[[Request], Verdict] | None = None) -> Iterator[Proxy]:
+def running_proxy(
+    target_url: str, policy: Callable[[Request], Verdict] | None = None, *, remembers: bool = True
+) -> Iterator[Proxy]:
     """Listen on a free port of the loopback interface and pass everything on to ``target_url``, but for the policy."""
     with _Server(target_url, policy or (lambda _request: Pass())) as server:
+        server.proxy.remembers = remembers
         thread = threading.Thread(target=server.serve_forever, name="proxy", daemon=True)
         thread.start()
         try:
@@ -119,7 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except ConnectionError:
+        except (OSError, http.client.HTTPException):
+            # One of the two ends has gone; the other one sees a connection that closes.
             self.close_connection = True
 
     def log_message(self, *_arguments: object) -> None:
@@ -129,7 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             self.send_error(http.HTTPStatus.NOT_IMPLEMENTED)
             return
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # the client has gone in the middle of it
+            self.close_connection = True
+            return
         path, _, query = self.path.partition("?")
         headers = {key.lower(): value for key, value in self.headers.items()}
         request = Request(self.command, path, query, headers, hashlib.sha256(body).hexdigest())
@@ -179,5 +189,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _keep(self, seen: Seen) -> None:
-        # The list's own append is atomic.
-        self.server.proxy.seen.append(seen)
+        if self.server.proxy.remembers:
+            self.server.proxy.seen.append(seen)  # which is atomic

@@ -1,0 +1,158 @@
+"""``python -m tests.chaos``: minutes of faults, then the books.
+
+Exit 0 when every record is where it should be, once; 1 when not, with the seed, the timeline and the folder kept; 130
+after Ctrl+C. No process is left behind in any case.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast, get_args
+
+import typer
+
+from devservices import processes
+from devservices.s3 import S3Kind, ensure_program
+from tests.chaos import books
+from tests.chaos.plan import Kind, plan
+from tests.chaos.services import bugs, counted
+from tests.chaos.world import APP_ID, TOPIC, World, running_world
+from tests.verifier import read_kafka
+
+if TYPE_CHECKING:
+    from tests.verifier import Sent
+
+_CAUGHT_UP_WITHIN_S = 600
+_END_WITHIN_S = 120
+_PROTOCOLS = ("classic", "consumer")
+
+
+def main(
+    *,
+    minutes: Annotated[float, typer.Option(help="How long things go wrong.")] = 5,
+    store: Annotated[str, typer.Option(help="versitygw or minio.")] = "versitygw",
+    seed: Annotated[int | None, typer.Option(help="The plan's; a new one by default.")] = None,
+    rate: Annotated[float, typer.Option(help="Records a second.")] = 200,
+    protocol: Annotated[str | None, typer.Option(help="The group's: classic or consumer; by the seed.")] = None,
+    keep: Annotated[bool, typer.Option(help="Keep the folder also when all is well.")] = False,
+) -> None:
+    """Run, and tell what came of it."""
+    if store not in get_args(S3Kind) or store == "moto":
+        msg = f"{store!r} keeps nothing when it is killed: say versitygw or minio"
+        raise typer.BadParameter(msg, param_hint="--store")
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    protocol = protocol or _PROTOCOLS[seed % 2]
+    processes.end_on_sigterm()
+    ensure_program(cast("S3Kind", store))
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    again = f"make chaos MINUTES={minutes:g} STORE={store} SEED={seed}"
+    typer.echo(f"{again}   ({protocol} group, in {folder})")
+    faults = [f"the run did not come to its end: {again}"]
+    try:
+        with running_world(folder, cast("S3Kind", store), seed, protocol) as world:
+            faults = _run(world, seed, 60 * minutes, rate)
+    finally:
+        if faults or keep:
+            typer.echo(f"the timeline, the logs and the data are in {folder}")
+        else:
+            shutil.rmtree(folder)
+    if faults:
+        typer.echo("\n  ".join([f"{len(faults)} faults; run it again with: {again}", *faults[:30]]))
+        sys.exit(1)
+    typer.echo("every record once, values right, every acknowledged commit in the log")
+
+
+def _run(world: World, seed: int, seconds: float, rate: float) -> list[str]:
+    """The faults that were found."""
+    began_s = time.monotonic()
+    world.start_all(seed, rate)
+    world.warm_up()
+    for fault in plan(seed, seconds):
+        world.run_until(fault.at_s)
+        world.inflict(fault)
+    world.run_until(seconds)
+    world.heal()
+    faults, sent = _catch_up(world)
+    faults += _let_end(world)
+    faults += books.ledger_faults(world.ledger, sent, seed)
+    world.tell("the verifier reads")
+    faults += books.table_faults(world.table, world.s3, sent)
+    loaders = world.services.named("loader")
+    tables = [world.table, f"{world.table}_dead_letters"]
+    acknowledged, missing = books.commit_faults(tables, world.s3, loaders)
+    faults += missing + bugs([*loaders, *world.services.named("writer"), *world.services.named("producer")])
+    _report(world, sent, acknowledged)
+    typer.echo(f"{time.monotonic() - began_s:.0f} s in all")
+    return faults
+
+
+def _catch_up(world: World) -> tuple[list[str], list[Sent]]:
+    """End the producer, and wait until its last records are in the table."""
+    [producer] = world.services.named("producer")
+    producer.terminate()
+    faults = [] if world.wait_until(lambda: not producer.is_running, _END_WITHIN_S) else ["the producer does not end"]
+    sent = read_kafka(world.kafka.bootstrap_servers, TOPIC)
+    world.tell(f"Kafka has {len(sent)} records")
+    last = books.last_offsets(sent)
+    lag: dict[int, int] = last
+
+    def is_caught_up() -> bool:
+        nonlocal lag
+        lag = books.behind(world.table, APP_ID, world.s3, last)
+        return not lag
+
+    if not world.wait_until(is_caught_up, _CAUGHT_UP_WITHIN_S):
+        faults.append(f"after {_CAUGHT_UP_WITHIN_S} s without a fault the table is behind by partition: {lag}")
+    world.tell("all is loaded")
+    return faults, sent
+
+
+def _let_end(world: World) -> list[str]:
+    """Everybody ends on SIGTERM, with 0."""
+    asked = [service for service in world.services.all if service.is_running]
+    before = sum(len(service.ends) for service in asked)
+    for service in asked:
+        service.wanted = False
+        service.terminate()
+    world.wait_until(lambda: not any(service.is_running for service in asked), _END_WITHIN_S)
+    world.services.supervise()
+    faults = [f"{service.name} does not end on SIGTERM" for service in asked if service.is_running]
+    ends = [end for service in asked for end in service.ends]
+    return faults + (ends[before:] if len(ends) > before else [])
+
+
+def _report(world: World, sent: list[Sent], acknowledged: dict[str, int]) -> None:
+    lines = [f"{len(sent)} records, of them {sum(one.value is None for one in sent)} tombstones"]
+    lines += ["", "faults"]
+    lines += [f"  {world.done[kind]:>5}  {kind}{_skipped(world, kind)}" for kind in Kind]
+    lines += [f"  {count:>5}  {what}" for what, count in sorted(world.troubles.done.items())]
+    writers, loaders = (counted(world.services.named(name)) for name in ("writer", "loader"))
+    lines += ["", "what the services say"]
+    for name, told in (("writers", writers), ("loaders", loaders)):
+        lines += [f"  {count:>5}  {name}: {event}" for event, count in told.most_common()]
+    lines += [f"  {books.strays(world.stage, world.s3):>5}  markers in stray/"]
+    lines += [f"  {count:>5}  acknowledged commits of {name}" for name, count in sorted(acknowledged.items())]
+    log = books.commits_of(world.table, world.s3)
+    lines += [f"  {Counter(log.values())[None]:>5}  commits of others, the table's first among them"]
+    ends = [end for service in world.services.all for end in service.ends]
+    if ends:
+        lines += ["", "ends that nobody asked for", *(f"  {end}" for end in ends)]
+    (world.folder / "report.txt").write_text("\n".join(lines), "utf-8")
+    typer.echo("\n".join(lines))
+
+
+def _skipped(world: World, kind: Kind) -> str:
+    count = world.skipped[kind]
+    return f" (and {count} times there was nobody)" if count else ""
+
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(main)
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,133 @@
+"""What came of it: a verifier that shares no code with the services reads Kafka and the tables.
+
+Rules:
+
+1. Kafka is compared with the producer's ledger first: what was kept is there once, what was aborted is not, and each
+   record is the one that its number says. So the verifier's own ground is firm.
+2. The tables are read by delta-rs and by DuckDB, and compared with Kafka record by record.
+3. Each commit that a loader was told is made (its log says so, whether or not it was killed a moment later) is in the
+   Delta log under its version and its id, and no id is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from common.delta_log import read_table_state
+from common.errors import KafkaDeltaExpressError
+from common.store import FsspecStore
+from tests.chaos.producer import ABORTED, KEPT
+from tests.chaos.records import expected, number_of, record
+from tests.chaos.services import events
+from tests.verifier import delta_rs_reader, duckdb_reader, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from devservices.s3 import S3Server
+    from tests.chaos.services import Service
+    from tests.verifier import Sent
+
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+
+
+def ledger_faults(ledger: Path, sent: Sequence[Sent], seed: int) -> list[str]:
+    """What of Kafka's content is not what the producer was told (rule 1)."""
+    lines = [line.split() for line in ledger.read_text("ascii").splitlines()]
+    if lines[-1] != ["end"]:
+        return ["the producer did not come to its end"]
+    fates = {number: fate for first, end, fate in lines[:-1] for number in range(int(first), int(end))}
+    found = Counter(number_of(one) for one in sent)
+    faults = [
+        f"record {number} was acknowledged, and Kafka has it not" for number in fates if _lost(number, fates, found)
+    ]
+    faults += [f"record {number} was aborted, and Kafka has it" for number in found if fates.get(number) == ABORTED]
+    faults += [f"Kafka has record {number} {count} times" for number, count in found.items() if count > 1]
+    for one in sent:
+        wanted = record(seed, number_of(one))
+        if (one.place[1], one.key, one.value) != (wanted.partition, wanted.key, wanted.value):
+            faults.append(f"{one.place} is not record {number_of(one)}")
+    return faults
+
+
+def _lost(number: int, fates: Mapping[int, str], found: Mapping[int, int]) -> bool:
+    return fates[number] == KEPT and number not in found
+
+
+def last_offsets(sent: Sequence[Sent]) -> dict[int, int]:
+    """The last record of each Kafka partition."""
+    last: dict[int, int] = {}
+    for one in sent:
+        _, partition, offset = one.place
+        last[partition] = max(offset, last.get(partition, -1))
+    return last
+
+
+def behind(table: str, app_id: str, server: S3Server, last: Mapping[int, int]) -> dict[int, int]:
+    """How many offsets of each Kafka partition a table does not have yet; empty when it has all."""
+    try:
+        state = read_table_state(FsspecStore(table, server.storage_options))
+    except KafkaDeltaExpressError:
+        state = None
+    loaded = {} if state is None else state.transactions
+    lag = {partition: offset - loaded.get(f"{app_id}-{partition}", -1) for partition, offset in last.items()}
+    return {partition: count for partition, count in lag.items() if count > 0}
+
+
+def table_faults(table: str, server: S3Server, sent: Sequence[Sent]) -> list[str]:
+    """What the verifier finds wrong (rule 2)."""
+    readers = {"delta-rs": delta_rs_reader(server), "DuckDB": duckdb_reader(server, server.storage_options)}
+    faults = []
+    for name, reader in readers.items():
+        findings = verify(sent, reader(table), reader(f"{table}_dead_letters"), expected)
+        if not findings.clean:
+            faults.append(f"read by {name}: {findings}")
+    return faults
+
+
+def commit_faults(
+    tables: Sequence[str], server: S3Server, loaders: Sequence[Service]
+) -> tuple[dict[str, int], list[str]]:
+    """How many commits each loader was told it has made, and what of that is not in the log (rule 3)."""
+    logs = {table: commits_of(table, server) for table in tables}
+    acknowledged: Counter[str] = Counter()
+    faults: list[str] = []
+    for event in events(loaders):
+        if event.name == "committed":
+            acknowledged[event.service] += 1
+            table, version = str(event.content["table"]), int(str(event.content["version"]))
+            if logs[table].get(version) != event.content["commit_id"]:
+                faults.append(f"{event.service} was told of version {version} of {table}, which is somebody else's")
+    for table, log in logs.items():
+        ids = Counter(commit_id for commit_id in log.values() if commit_id is not None)
+        faults += [f"{table} has commit {one} {count} times" for one, count in ids.items() if count > 1]
+        if sorted(log) != list(range(len(log))):
+            faults.append(f"{table} has versions {sorted(log)}")
+    return dict(acknowledged), faults
+
+
+def commits_of(table: str, server: S3Server) -> dict[int, str | None]:
+    """The commit id of each version, None for other people's."""
+    store = FsspecStore(table, server.storage_options)
+    found: dict[int, str | None] = {}
+    for item in store.list("_delta_log"):
+        match = _COMMIT.fullmatch(item.path)
+        if match is not None:
+            lines = [json.loads(line) for line in (store.read(item.path) or b"").splitlines()]
+            texts = [line["commitInfo"].get("userMetadata") for line in lines if "commitInfo" in line]
+            found[int(match[1])] = _commit_id(texts[0]) if texts and texts[0] else None
+    return found
+
+
+def _commit_id(text: str) -> str | None:
+    found = json.loads(text)
+    return str(found["kafka_delta_express"]["commit_id"]) if "kafka_delta_express" in found else None
+
+
+def strays(stage: str, server: S3Server) -> int:
+    """Markers that were put aside."""
+    return sum(1 for _ in FsspecStore(stage, server.storage_options).list("stray/"))

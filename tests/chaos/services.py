@@ -1,0 +1,195 @@
+"""Processes that are killed, paused and started again, as a supervisor would start them.
+
+Rules:
+
+1. A process leads a group of its own. What befalls it befalls the whole group (a loader has a JVM), unless said
+   otherwise, and is done by the group's id, never by a name.
+2. Who ends is started again after a second, as long as it is wanted. An end that nobody asked for is kept with its
+   exit code: a service may end so when its store is gone, and somebody must be able to see it.
+3. `Services.end` leaves no process behind, whatever happened before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from devservices import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_START_AGAIN_AFTER_S = 1.0
+_GROUP_GONE_WITHIN_S = 20
+
+
+@dataclass(slots=True)
+class Service:
+    """One process after the other of the same command."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    wanted: bool = True
+    child: processes.Child | None = None
+    logs: list[Path] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    paused: bool = False
+    ending_since_s: float | None = None
+    killed: bool = False
+    ends: list[str] = field(default_factory=list)
+    """Ends that nobody asked for."""
+    _start_at_s: float = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives."""
+        return self.child is not None and self.child.is_running
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it runs and nothing befalls it now."""
+        return self.is_running and not self.paused and self.ending_since_s is None
+
+    def start(self) -> None:
+        """Start the next process."""
+        self.logs.append(self.folder / f"{self.name}-{len(self.logs) + 1}.log")
+        self.child = processes.start(self.command, self.logs[-1])
+        self.groups.append(self.child.process.pid)
+        self.paused = self.killed = False
+        self.ending_since_s = None
+
+    def kill(self, *, whole_group: bool = True) -> None:
+        """SIGKILL."""
+        if self.child is not None:
+            self.killed = True
+            if whole_group:
+                _signal_group(self.groups[-1], signal.SIGKILL)
+            self.child.kill()
+
+    def pause(self) -> None:
+        """Stop everything in its tracks."""
+        self.paused = True
+        _signal_group(self.groups[-1], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let everything go on."""
+        if self.paused and self.is_running:
+            _signal_group(self.groups[-1], signal.SIGCONT)
+        self.paused = False
+
+    def terminate(self) -> None:
+        """SIGTERM, as a supervisor sends it: to the process itself."""
+        if self.child is not None and self.is_running:
+            self.ending_since_s = time.monotonic()
+            self.child.signal(signal.SIGTERM)
+
+    def supervise(self) -> None:
+        """Start it again if it has ended and is wanted."""
+        if self.is_running:
+            return
+        now_s = time.monotonic()
+        if self.child is not None:
+            code = self.child.process.returncode
+            if not self.killed and (code != 0 or (self.wanted and self.ending_since_s is None)):
+                asked = "" if self.ending_since_s is None else " on SIGTERM"
+                self.ends.append(f"{self.name} ended with {code}{asked}, see {self.logs[-1].name}")
+            self.child, self.paused, self.ending_since_s = None, False, None
+            self._start_at_s = now_s + _START_AGAIN_AFTER_S
+        if self.wanted and now_s >= self._start_at_s:
+            self.start()
+
+
+@dataclass(slots=True)
+class Services:
+    """All of them."""
+
+    folder: Path
+    all: list[Service] = field(default_factory=list)
+
+    def add(self, name: str, module: str, *arguments: str | Path) -> Service:
+        """Begin with a service: ``python -m module arguments``."""
+        service = Service(name, [sys.executable, "-m", module, *map(str, arguments)], self.folder)
+        self.all.append(service)
+        service.start()
+        return service
+
+    def named(self, name: str) -> list[Service]:
+        """Those whose name begins so."""
+        return [service for service in self.all if service.name.startswith(name)]
+
+    def supervise(self) -> None:
+        """Look after them."""
+        for service in self.all:
+            service.supervise()
+
+    def end(self) -> list[int]:
+        """End everything now; the groups that still have a process afterwards, which is none."""
+        groups = [group for service in self.all for group in service.groups]
+        for service in self.all:
+            service.wanted = False
+            service.kill()
+        for group in groups:
+            _signal_group(group, signal.SIGKILL)
+        deadline_s = time.monotonic() + _GROUP_GONE_WITHIN_S
+        while (left := [group for group in groups if _is_there(group)]) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a service's log says."""
+
+    service: str
+    name: str
+    content: dict[str, object]
+
+
+def events(services: Sequence[Service]) -> Iterator[Event]:
+    """Everything in the logs, but for lines that were cut off by a kill."""
+    for service in services:
+        for log in service.logs:
+            for line in log.read_text("utf-8", "replace").splitlines():
+                if line.startswith("{"):
+                    with suppress(ValueError):
+                        content = json.loads(line)
+                        yield Event(service.name, str(content.get("event")), content)
+
+
+def counted(services: Sequence[Service]) -> Counter[str]:
+    """How often each event was told."""
+    return Counter(event.name for event in events(services))
+
+
+def bugs(services: Sequence[Service]) -> list[str]:
+    """Logs with what no fault may cause."""
+    signs = ("Traceback (most recent call last)", '"unexpected exception"')
+    return [
+        f"{log.name} has {sign}"
+        for service in services
+        for log in service.logs
+        for sign in signs
+        if sign in log.read_text("utf-8", "replace")
+    ]
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
