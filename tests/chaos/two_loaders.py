@@ -40,7 +40,8 @@ _HELD_SHARE = 0.5
 _HELD_S = 4.0
 _ROWS = 5
 _PARTITIONS = 3
-_LOADED_WITHIN_S = 180
+_STAGE_EVERY_S = 1.0
+_LOADED_WITHIN_S = 300
 _END_WITHIN_S = 60
 _APPS = ("orders", "returns")
 
@@ -108,7 +109,7 @@ def race(folder: Path, store: S3Kind, seed: int, seconds: float) -> list[str]:
             config = folder / f"config-{number}.yaml"
             config.write_text(yaml.safe_dump(_settings(order, proxy.endpoint_url)), "utf-8")
             services.add(f"loader-{number}", "delta_loader", "run", config)
-        staged = _stage_until(streams, time.monotonic() + seconds, services)
+        staged = _stage(streams, seconds, services)
         faults = [] if _loaded(services, server, streams[0].table, staged) else ["not all is loaded"]
         for service in services.all:
             service.wanted = False
@@ -141,17 +142,22 @@ def _settings(streams: list[Staging], endpoint_url: str) -> dict[str, object]:
     }
 
 
-def _stage_until(streams: list[Staging], deadline_s: float, services: Services) -> dict[tuple[str, int], int]:
-    """Stage markers until then; the end of each Kafka partition."""
+def _stage(streams: list[Staging], seconds: float, services: Services) -> dict[tuple[str, int], int]:
+    """Stage markers for so long after the first of them was loaded; the end of each Kafka partition."""
     ends: dict[tuple[str, int], int] = {}
-    while time.monotonic() < deadline_s:
+    first = f"_delta_log/{1:020}.json"
+    waiting_until_s = time.monotonic() + _LOADED_WITHIN_S
+    deadline_s: float | None = None
+    while time.monotonic() < (deadline_s or waiting_until_s):
         for stream in streams:
             for partition in range(_PARTITIONS):
                 start = ends.get((stream.topic, partition), 0)
                 stream.flush(partition, start, start + _ROWS)
                 ends[stream.topic, partition] = start + _ROWS
         services.supervise()
-        time.sleep(0.5)
+        time.sleep(_STAGE_EVERY_S)
+        if deadline_s is None and streams[0].store(streams[0].table).stat(first) is not None:
+            deadline_s = time.monotonic() + seconds
     return ends
 
 
