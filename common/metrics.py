@@ -85,6 +85,9 @@ LOADER_SETTLED = _counter("delta_loader_settled_markers_total", ("app_id",), "Ma
 LOADER_STRAYS = _counter(
     "delta_loader_strays_total", ("app_id",), "Late claims of freed positions, recognised and put aside."
 )
+LOADER_CLEANED = _counter(
+    "delta_loader_cleaned_total", ("what",), "Objects that the clean-up removed: data files, stray markers, uploads."
+)
 LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs, by outcome.")
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
 LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)

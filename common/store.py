@@ -24,6 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from common.errors import ConfigError, StoreError, StoreUnfitError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
+from common.scanning import Upload, abort, scan, uploads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -67,6 +68,25 @@ class FsspecStore:
             # The temporary files of rule 1 are nobody's business.
             if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
                 yield StoredObject(full[skip:], int(info["size"]), _modified_ms(info))
+
+    def scan(self, prefix: str) -> Iterator[StoredObject]:
+        """What `list` says, a page or a folder at a time: for what may be a million objects."""
+        skip = len(self._root) + 1
+        with self._errors("list", prefix):
+            for full, info in scan(self._fs, self._full(prefix.rstrip("/"))):
+                yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """The multipart uploads below a folder that were begun and not ended; none where the store knows none."""
+        skip = len(self._root) + 1
+        with self._errors("list the uploads below", prefix):
+            for full, upload_id, started in uploads(self._fs, self._full(prefix.rstrip("/"))):
+                yield Upload(full[skip:], upload_id, int(started.timestamp() * 1000))
+
+    def abort(self, upload: Upload) -> None:
+        """End an upload without its object."""
+        with self._errors("abort the upload of", upload.path):
+            abort(self._fs, self._full(upload.path), upload.upload_id)
 
     def read(self, path: str) -> bytes | None:
         """The object's bytes, or None when it is not there."""

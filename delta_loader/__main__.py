@@ -26,6 +26,9 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore
+from delta_loader.clean import CleanUp
+from delta_loader.clean_command import clean
+from delta_loader.clean_schedule import ScheduledCleanUp
 from delta_loader.core.status import to_json, to_text
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
 from delta_loader.schedule import Schedule, wait_until
@@ -97,6 +100,9 @@ def status(
     raise typer.Exit(int(any(stream.failure for stream in streams)))
 
 
+app.command()(clean)
+
+
 @dataclass(frozen=True, slots=True)
 class _Loader:
     """A loader that is ready to load."""
@@ -106,6 +112,7 @@ class _Loader:
     lease: LoaderLease | None
     """None when the settings want none."""
     lease_thread: LeaseThread | None
+    clean_up: ScheduledCleanUp
 
     def may_load(self) -> bool:
         """Whether no other loader does."""
@@ -122,6 +129,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     metrics, clock = Metrics(), SystemClock()
+    clean_up = ScheduledCleanUp(settings, CleanUp(settings, _clean_store_opener(settings), parallel), log, metrics)
     ready: list[_Loader] = []
     if settings.loader.http is not None:
         server = HttpServer(settings.loader.http, service_pages("delta-loader", *_health(ready), metrics.exposition))
@@ -145,7 +153,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
         log=log,
         metrics=metrics,
     )
-    ready.append(_Loader(LoaderService(settings.streams, settings.loader, ports), tables.alive, lease, lease_thread))
+    service = LoaderService(settings.streams, settings.loader, ports)
+    ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up))
     return ready[0]
 
 
@@ -193,6 +202,8 @@ def _run_on_schedule(loader: _Loader, schedule: Schedule, stopped: Event) -> Non
         began = datetime.now(UTC)
         loader.service.run_pass(lambda: stopped.is_set() or not loader.may_load())
         _require_spark(loader)
+        if loader.may_load():
+            loader.clean_up.look(datetime.now(UTC))
         if loader.may_load():  # otherwise the one who takes it over loads, and this one as soon as it has it again
             wait_until(schedule.next_after(began, datetime.now(UTC)), stopped)
 
@@ -255,6 +266,10 @@ def _opener(settings: Settings) -> OpenStore:
         return stores[url]
 
     return open_store
+
+
+def _clean_store_opener(settings: Settings) -> Callable[[str], FsspecStore]:
+    return lambda url: FsspecStore(url, settings.stage.storage_options)
 
 
 def _parallel(pool: ThreadPoolExecutor) -> ParallelMap:

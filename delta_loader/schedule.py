@@ -24,15 +24,15 @@ _CRON_FIELDS = 5
 class Schedule:
     """The times at which to load."""
 
-    def __init__(self, text: str) -> None:
-        """From ``loader.schedule``; raises ConfigError for a cron line that is none."""
+    def __init__(self, text: str, key: str = "loader.schedule") -> None:
+        """From the text of a setting; raises ConfigError for a cron line that is none."""
         try:
             if len(text.split()) == _CRON_FIELDS:
                 self._trigger = CronTrigger.from_crontab(text, timezone=UTC)
             else:
                 self._trigger = IntervalTrigger(seconds=parse_duration_s(text), timezone=UTC)
         except ValueError as error:
-            msg = f"loader.schedule: {text!r} is not a schedule: {error}"
+            msg = f"{key}: {text!r} is not a schedule: {error}"
             raise ConfigError(msg, 'write an interval such as 15m, or a cron line such as "*/15 * * * *"') from error
 
     def next_after(self, last: datetime, now: datetime) -> datetime:

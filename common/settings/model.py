@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
-from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue
+from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,6 +121,17 @@ class LoaderSettings(_Section):
         "word is replaced after this time, one that was stopped at once. At least `1s`; `0s` for no lease: then "
         "every loader loads, which is as safe and wastes work.",
     )
+    clean_up: str = Field(
+        default="off",
+        description="When to remove what nothing refers to, as `delta-loader clean` does: `off`, an interval such as "
+        "`1d`, or a cron line. It is looked at after each load.",
+    )
+    clean_up_older_than_s: DurationS = Field(
+        default=7 * 86400.0,
+        alias="clean_up_older_than",
+        description="The safe age: nothing younger is removed. At least `writer.flush_after`, `writer.revoke_timeout`, "
+        "an hour and `marker_retention` together.",
+    )
     max_files: int = Field(default=10_000, gt=0, description="Most data files in one Delta commit.")
     max_bytes: SizeBytes = Field(
         default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
@@ -135,6 +146,12 @@ class LoaderSettings(_Section):
         description="Passed to the SparkSession, and wins over what this program sets.",
         examples=[{"spark.master": "local[*]"}],
     )
+
+    @field_validator("clean_up", mode="before")
+    @classmethod
+    def _clean_up(cls, value: object) -> str:
+        # YAML reads a bare ``off`` as false.
+        return "off" if value in ("off", False) else check_schedule(value)
 
     @field_validator("lease_s")
     @classmethod

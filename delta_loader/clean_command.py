@@ -1,0 +1,47 @@
+"""``delta-loader clean``: removes what nothing refers to; a dry run unless ``--yes``. Needs no Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
+
+import typer
+
+from common.cli import ConfigArgument, settings_from
+from common.errors import UsageError
+from common.settings.values import parse_duration_s
+from common.store import FsspecStore
+from delta_loader.clean import CleanUp
+from delta_loader.core.cleaning import as_json as to_json
+from delta_loader.core.cleaning import as_text
+
+_THREADS = 32
+
+
+def clean(
+    config: ConfigArgument,
+    *,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Nothing younger is looked at; loader.clean_up_older_than."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+) -> None:
+    """Remove data files and stray markers that nothing refers to, and uploads that were never ended."""
+    settings = settings_from(config)
+    try:
+        age_s = settings.loader.clean_up_older_than_s if older_than is None else parse_duration_s(older_than)
+    except ValueError as error:
+        msg = f"--older-than {older_than!r} {error}"
+        raise UsageError(msg, "write for example --older-than 7d") from None
+    stores: dict[str, FsspecStore] = {}
+
+    def open_store(url: str) -> FsspecStore:
+        return stores.setdefault(url, FsspecStore(url, settings.stage.storage_options))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        work = CleanUp(settings, open_store, lambda function, items: list(pool.map(function, items)))
+        tallies = work.run(age_s, remove=yes)
+    typer.echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
+    raise typer.Exit(int(any(tally.failure for tally in tallies)))

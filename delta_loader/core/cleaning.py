@@ -1,0 +1,159 @@
+"""What a clean-up may remove, and what it says about it.
+
+Rules:
+
+1. Only files that a stage writer named are looked at (`common.data_files.DataFileName`), and of these only those of
+   topics that the stream whose table it is takes: whoever else puts files below a table has names of his own.
+2. Nothing younger than the safe age is looked at. It is at least as long as a file may wait for its marker, and the
+   marker for settling: a flush, its retries, and the retention of markers.
+3. A marker that cannot be read may refer to anything of its Kafka partition, so all of that stays.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from common.data_files import DataFileName, shortened
+from common.errors import MarkerError, UsageError
+from common.settings.values import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.settings import Settings, Stream
+
+RETRIES_S = 3600.0
+"""More than the time for which a writer tries to flush; it gives up long before."""
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A folder in which data files lie."""
+
+    url: str
+    folder: str
+    streams: tuple[Stream, ...]
+    """Whose files may lie here."""
+    has_log: bool
+    """Whether it is a Delta table."""
+
+    def file(self, path: str) -> DataFileName | None:
+        """What a data file of ours says by its name; None for all others (rule 1)."""
+        try:
+            name = DataFileName.parse(path)
+        except MarkerError:
+            return None
+        topic = str(name.topic_partition.topic)
+        return name if any(_takes(stream, topic) for stream in self.streams) else None
+
+
+def _takes(stream: Stream, topic: str) -> bool:
+    return stream.takes(topic) or any(shortened(found) == topic for found in stream.topics)
+
+
+def areas(settings: Settings) -> tuple[Area, ...]:
+    """Every folder with data files, each once."""
+    by_url: dict[str, list[Stream]] = {}
+    for stream in settings.streams:
+        for url in (stream.table, stream.dead_letters):
+            by_url.setdefault(url.rstrip("/"), []).append(stream)
+    tables = [Area(url, "", tuple(streams), has_log=True) for url, streams in by_url.items()]
+    return (*tables, Area(settings.stage.url.rstrip("/"), "data", settings.streams, has_log=False))
+
+
+def require_safe(settings: Settings, older_than_s: float) -> None:
+    """Raise UsageError for an age that is not safe (rule 2)."""
+    writer, loader = settings.writer, settings.loader
+    floor_s = writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S + loader.marker_retention_s
+    if older_than_s < floor_s:
+        age, floor = duration_text(older_than_s), duration_text(floor_s)
+        msg = f"what is older than {age} may still be waiting for its marker, or the marker for settling"
+        raise UsageError(
+            msg,
+            f"give at least {floor}: writer.flush_after, writer.revoke_timeout, an hour of retries and "
+            "loader.marker_retention together",
+        )
+
+
+def names_in(data: bytes) -> Iterator[str]:
+    """The file names in a marker or a staged replacement, whatever its version; raises ValueError for no JSON."""
+    if data:
+        yield from _paths(json.loads(data))
+
+
+def _paths(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        path = value.get("path")
+        if isinstance(path, str):
+            yield path.rpartition("/")[2]
+        for inner in value.values():
+            yield from _paths(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _paths(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was found in one place."""
+
+    what: str
+    """``data files``, ``stray markers`` or ``uploads``."""
+    url: str
+    count: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+    examples: tuple[str, ...] = ()
+    """A few of the paths."""
+    failure: str | None = None
+    """Why nothing is removed here."""
+
+    def and_one(self, path: str, size_bytes: int, modified_ms: int) -> Tally:
+        """With one more."""
+        oldest_ms = modified_ms if self.oldest_ms is None else min(self.oldest_ms, modified_ms)
+        examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, path)
+        return Tally(self.what, self.url, self.count + 1, self.size_bytes + size_bytes, oldest_ms, examples)
+
+
+def as_text(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str:
+    """The report for people."""
+    lines = [line for tally in tallies for line in _lines(tally, done=done)]
+    if not any(tally.count or tally.failure for tally in tallies):
+        return f"nothing that is older than {duration_text(older_than_s)} and that nothing refers to"
+    if not done:
+        lines.append("nothing was changed; --yes removes it")
+    return "\n".join(lines)
+
+
+def _lines(tally: Tally, *, done: bool) -> Iterator[str]:
+    if tally.failure is not None:
+        yield f"{tally.url}: left alone, {tally.failure}"
+    if tally.count:
+        moment = datetime.fromtimestamp((tally.oldest_ms or 0) / 1000, UTC).isoformat(timespec="seconds")
+        size = f", {tally.size_bytes:,} bytes" if tally.size_bytes else ""
+        verb = "removed" if done else "to remove"
+        yield f"{tally.url}: {tally.count:,} {tally.what} {verb}{size}, the oldest of {moment}"
+        yield from (f"  {path}" for path in tally.examples)
+        if tally.count > len(tally.examples):
+            yield f"  and {tally.count - len(tally.examples):,} more"
+
+
+def as_json(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str:
+    """The report for machines. Keys are only ever added."""
+    found = [
+        {
+            "what": tally.what.replace(" ", "_"),
+            "url": tally.url,
+            "count": tally.count,
+            "bytes": tally.size_bytes,
+            "oldest_ms": tally.oldest_ms,
+            "examples": list(tally.examples),
+            "failure": tally.failure,
+        }
+        for tally in tallies
+    ]
+    return json.dumps({"removed": done, "older_than_s": older_than_s, "found": found}, indent=2)

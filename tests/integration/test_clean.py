@@ -1,0 +1,110 @@
+"""The clean-up on S3, as a user runs it, beside tables that Spark has made; and uploads that nobody ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import s3fs
+
+from common.store import FsspecStore
+from delta_loader.clean import CleanUp
+from delta_loader.core import cleaning
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.cleaning import Tally
+    from devservices.s3 import S3Server
+    from tests.integration.conftest import Programs
+
+
+def clean_now(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tally]:
+    """As if an hour was a moment: on S3 nobody can make a file older than it is."""
+    monkeypatch.setattr(cleaning, "RETRIES_S", 0.0)
+    settings = settings_for(staging, marker_retention=0)
+    writer = settings.writer.model_copy(update={"flush_after_s": 0.1, "revoke_timeout_s": 0.0})
+    settings = settings.model_copy(update={"writer": writer})
+    time.sleep(2.5)  # S3 tells whole seconds
+    work = CleanUp(settings, lambda url: FsspecStore(url, staging.storage_options), in_turn)
+    return {f"{tally.what} {tally.url.rpartition('/')[2]}": tally for tally in work.run(1.0, remove=True)}
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", ["moto", "versitygw"])
+def test_uploads_and_files_left_behind_on_s3(
+    request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: S3Server = request.getfixturevalue(kind)
+    staging = Staging(f"{server.create_bucket('clean-up')}/lake", storage_options=server.storage_options)
+    fs = s3fs.S3FileSystem(skip_instance_cache=True, **server.storage_options)
+    kept = staging.flush(0, 0, 10)
+    gone = staging.flush(0, 10, 20)
+    staging.store(staging.stage_url).delete([gone.name.path])
+    fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="lake/tables/orders/day=1/left-behind.parquet")
+    fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="lake/stage/done/orders/0/1.done")
+    fs.call_s3("create_multipart_upload", Bucket="clean-up", Key="somebody/elses")
+
+    found = clean_now(staging, monkeypatch)
+
+    assert (found["data files orders"].count, found["uploads orders"].count, found["uploads stage"].count) == (1, 1, 1)
+    left = [found.path for found in staging.store(staging.table).list("")]
+    assert left == [file.path for table in kept.tables for file in table.files]
+    uploads = fs.call_s3("list_multipart_uploads", Bucket="clean-up").get("Uploads") or []
+    assert [upload["Key"] for upload in uploads] == ["somebody/elses"]
+
+
+@pytest.mark.s3
+def test_a_listing_of_many_pages(moto: S3Server) -> None:
+    url = moto.create_bucket("pages")
+    store = FsspecStore(f"{url}/below", moto.storage_options)
+    fs = s3fs.S3FileSystem(skip_instance_cache=True, **moto.storage_options)
+    fs.pipe({f"pages/below/folder/{number}": b"" for number in range(1005)})
+    assert len({found.path for found in store.scan("")}) == 1005
+    assert {found.path for found in store.scan("folder")} == {found.path for found in store.list("folder")}
+
+
+@pytest.mark.spark
+def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from common.ports import SystemClock
+    from delta_loader.shell.delta import SparkDeltaTables
+
+    staging = Staging.below(tmp_path)
+    tables = SparkDeltaTables(spark, SystemClock())
+    for start in range(0, 30, 10):
+        staging.flush(0, start, start + 10, days=["2026-01-01", "a/b=c %ü"])
+    loader_for(staging, tables).run_pass()
+    spark.sql(f"ALTER TABLE delta.`{staging.table}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    spark.sql(f"OPTIMIZE delta.`{staging.table}`")
+    spark.sql(f"DELETE FROM delta.`{staging.table}` WHERE id = 0")  # noqa: S608 - a folder of this test's
+    gone = staging.flush(0, 30, 40)
+    store = staging.store(staging.stage_url)
+    store.delete([*staging.markers(), gone.name.path])
+
+    found = clean_now(staging, monkeypatch)
+
+    assert found["data files orders"].count == 1
+    reader = spark.read.format("delta")
+    assert reader.option("versionAsOf", 1).load(staging.table).count() == 30, "before OPTIMIZE and DELETE"
+    assert reader.load(staging.table).count() == 29
+
+
+def test_the_command_tells_first_and_removes_when_asked(tmp_path: Path, programs: Programs) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    settings = settings_for(staging).model_dump(mode="json", by_alias=True)
+    config = programs.config({key: settings[key] for key in ("kafka", "stage", "streams")})
+    assert "nothing that is older" in programs.succeed("delta-loader", "clean", config)
+    assert json.loads(programs.succeed("delta-loader", "clean", config, "--yes", "--json"))["removed"] is True
+    refused = programs.run("delta-loader", "clean", config, "--older-than", "1h")
+    assert (refused.returncode, "give at least" in refused.stderr, "Traceback" in refused.stderr) == (2, True, False)
+    unreadable = programs.run("delta-loader", "clean", config, "--older-than", "soon")
+    assert unreadable.returncode == 2
