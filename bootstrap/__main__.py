@@ -13,6 +13,8 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.work import Work
 from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
+from common.commit_metadata import Decision
+from common.errors import UsageError
 from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
 
@@ -112,6 +114,28 @@ def rewind(
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
     typer.echo(view.rewind_as_text(decided, late, done=yes))
+
+
+@app.command()
+def accept(
+    *,
+    config: ConfigArgument,
+    stream: Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream that stopped.")],
+    replay: Annotated[bool, typer.Option("--replay", help="Load again what its tables lost.")] = False,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Its tables are right as they are.")] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="With --replay: without the records that Kafka no longer has.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Answer a table that went back (RESTORE, replaced, made anew, positions expired), so that its stream goes on."""
+    if replay == go_on:
+        msg = "accept wants either --replay or --go-on"
+        raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")
+    work = Work(settings_from(config), SystemClock())
+    decision = Decision.REPLAY if replay else Decision.GO_ON
+    accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
+    typer.echo(view.accept_as_text(accepting, plans, done=yes))
 
 
 def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:

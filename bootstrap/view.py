@@ -6,10 +6,15 @@ import json
 from typing import TYPE_CHECKING, assert_never
 
 from bootstrap.core.plan import LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
+from common.commit_metadata import Decision
+from common.spans import Span
+from common.went_back import described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from bootstrap.accepting import Accepting
+    from bootstrap.core.accept import AcceptPlan, PartitionAnswer
     from bootstrap.core.repair import RewindPlan, SkipPlan
 
 _HEAD = ("topic", "partition", "position", "marker")
@@ -50,6 +55,32 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
+
+
+def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
+    """What an answer says, and what is done for it."""
+    lines: list[str] = []
+    for plan in plans:
+        lines.append(described(plan.event.url, plan.event.back))
+        for found in plan.partitions:
+            lines += [f"  {line}" for line in _accepted(plan, found, done=done)]
+        lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.answer(plan).path}")
+    lines.append("The loader obeys it at its next run." if done else _DRY)
+    return "\n".join(lines)
+
+
+def _accepted(plan: AcceptPlan, found: PartitionAnswer, *, done: bool) -> Iterator[str]:
+    if plan.decision is Decision.GO_ON:
+        yield f"{found.source}: loading {_will(done)} go on at {found.position}; what the table lacks stays away"
+        return
+    yield f"{found.source}: loading {_will(done)} begin again at {found.position}"
+    if found.given_up is not None:
+        yield f"  Kafka no longer has {found.given_up}: {found.given_up.positions} positions are given up"
+    if found.staged_to > found.position:
+        yield f"  the markers of {Span(found.position, found.staged_to)} are there with all their files, and are used"
+    if found.rewind is not None:
+        yield f"  the writers {_will(done)} stage again from {found.rewind.position} on, which Kafka has"
+        yield from (f"  {_verb(done, 'put aside', 'to put aside')}  {one.path}" for one in found.rewind.put_aside)
 
 
 _DRY = "Nothing was changed; add --yes to do it."

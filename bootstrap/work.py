@@ -1,4 +1,4 @@
-"""What the four commands do, from top to bottom: look, decide, show, and change what was decided.
+"""What the commands do, from top to bottom: look, decide, show, and change what was decided.
 
 Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
 on; the decisions themselves are in bootstrap/core/.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
+from bootstrap.accepting import Accepting
 from bootstrap.core.plan import StreamPlan, check_known, plan_partition
 from bootstrap.core.sources import (
     FromDelta,
@@ -35,8 +36,10 @@ from common.transactions import TxnIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from bootstrap.core.accept import AcceptPlan
     from bootstrap.core.repair import RewindPlan, SkipPlan
     from bootstrap.core.state import Ends
+    from common.commit_metadata import Decision
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import Position
@@ -155,7 +158,36 @@ class Work:
         prove_exclusive_create(self._store)
         return staging.rewind(self._store, plan)
 
+    # accept
+
+    def accept(
+        self, app_id: str, decision: Decision, *, give_up: bool, do_it: bool
+    ) -> tuple[Accepting, tuple[AcceptPlan, ...]]:
+        """Plan the answer to a stream's tables that went back; with ``do_it``, carry it out."""
+        (stream,) = self._streams(app_id)
+        with closing(KafkaView(self._settings)) as kafka:
+            ends = kafka.ends(kafka.partitions(stream))
+        tables = {
+            url: state
+            for url in (stream.table, stream.dead_letters)
+            if (state := read_table_state(self._open(url))) is not None
+        }
+        accepting = Accepting(
+            stream=stream,
+            open_store=self._open,
+            state_of=lambda source, table: self._state(stream, ends[source], source, table),
+            sources=tuple(ends),
+            author=self._author,
+        )
+        plans = accepting.plan(tables, decision, give_up=give_up)
+        if do_it:
+            accepting.carry_out(self._store, plans)
+        return accepting, plans
+
     # looking
+
+    def _open(self, url: str) -> FsspecStore:
+        return FsspecStore(url, self._options)
 
     def _streams(self, app_id: str | None) -> tuple[Stream, ...]:
         streams = tuple(stream for stream in self._settings.streams if app_id in (None, stream.app_id))

@@ -10,18 +10,21 @@ Rules:
 2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
 3. A commit that Delta's clean-up took since the log was listed is not as if it had said nothing: the log is listed
    again, and a newer checkpoint has what it said.
+4. With ``delta.setTransactionRetentionDuration`` a txn action that is older is as if it were not there, as in Delta.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import pyarrow.parquet as pq
 
 from common.errors import TableError
+from common.table_properties import TXN_RETENTION, retention_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,14 +134,15 @@ class _Replay:
     def __init__(self) -> None:
         self._metadata: dict[str, object] = {}
         self._protocol: dict[str, object] = {}
-        self._transactions: dict[str, int] = {}
+        self._transactions: dict[str, tuple[int, int | None]] = {}
 
     def apply(self, actions: Iterable[Mapping[str, object]]) -> None:
         for action in actions:
             for name, value in action.items():
                 content = cast("dict[str, object]", value)
                 if name == "txn":
-                    self._transactions[str(content["appId"])] = int(cast("int", content["version"]))
+                    updated_ms = cast("int | None", content.get("lastUpdated"))
+                    self._transactions[str(content["appId"])] = int(cast("int", content["version"])), updated_ms
                 elif name == "metaData":
                     self._metadata = content
                 else:
@@ -150,18 +154,27 @@ class _Replay:
             raise TableError(msg, "check that the URL is the table's root and that its log is whole")
         features = [*_texts(self._protocol.get("readerFeatures")), *_texts(self._protocol.get("writerFeatures"))]
         # A Parquet map comes as pairs, a JSON object as a dictionary.
-        properties = self._metadata.get("configuration") or {}
+        properties = dict(cast("Mapping[str, str]", self._metadata.get("configuration") or {}))
         return TableState(
             version=version,
             table_id=str(self._metadata.get("id", "")),
             schema=str(self._metadata["schemaString"]),
             partition_by=tuple(_texts(self._metadata.get("partitionColumns"))),
-            properties=dict(cast("Mapping[str, str]", properties)),
+            properties=properties,
             reader_version=int(cast("int", self._protocol.get("minReaderVersion", 1))),
             writer_version=int(cast("int", self._protocol.get("minWriterVersion", 1))),
             features=frozenset(features),
-            transactions=dict(self._transactions),
+            transactions=self._kept(retention_ms(properties.get(TXN_RETENTION, ""))),
         )
+
+    def _kept(self, retained_ms: int | None) -> dict[str, int]:
+        """The txn actions that have not expired (rule 4)."""
+        oldest_ms = None if retained_ms is None else time.time_ns() // 1_000_000 - retained_ms
+        return {
+            app_id: version
+            for app_id, (version, updated_ms) in self._transactions.items()
+            if oldest_ms is None or (updated_ms is not None and updated_ms > oldest_ms)
+        }
 
 
 def _texts(value: object) -> list[str]:

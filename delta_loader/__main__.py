@@ -20,7 +20,7 @@ import typer
 
 from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
 from common.cli import run as run_app
-from common.errors import TableError
+from common.errors import ConfigError, KafkaDeltaExpressError, TableError
 from common.http_server import Health, HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -29,8 +29,10 @@ from common.store import FsspecStore
 from delta_loader.clean import CleanUp
 from delta_loader.clean_command import clean
 from delta_loader.clean_schedule import ScheduledCleanUp
+from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, fatal
 from delta_loader.core.status import to_json, to_text
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
+from delta_loader.preflight import Preflight
 from delta_loader.schedule import Schedule, wait_until
 from delta_loader.service import LoaderService, Ports, StreamReport
 from delta_loader.shell.kafka import BrokerEnds
@@ -38,7 +40,7 @@ from delta_loader.stage import Stage
 from delta_loader.status import stream_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
@@ -80,6 +82,60 @@ def run(
             raise typer.Exit(int(any(report.failure for report in reports)))
         _run_on_schedule(loader, schedule, stopped)
     log.info("stopped")
+
+
+@app.command()
+def check(
+    config: ConfigArgument,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+) -> None:
+    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka; exit 0 or 2."""
+    settings = settings_from(config)
+    set_up_logs(settings.logs, "delta-loader")
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
+        checks = [*_preflight(settings, pool), *_spark_checks(settings, stack)]
+    typer.echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
+    raise typer.Exit(2 if any(found.level is Level.ERROR for found in checks) else 0)
+
+
+def _preflight(settings: Settings, pool: ThreadPoolExecutor) -> list[Check]:
+    """What can be looked at without Spark."""
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    stage = Stage(store, _parallel(pool))
+    looks = Preflight(settings, store, stage, _opener(settings), BrokerEnds(settings), SystemClock())
+    return list(looks.checks())
+
+
+def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
+    """Whether Spark starts, and Delta's log store refuses what it has to."""
+    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415 - see _loader
+
+    try:
+        spark = build_session(settings)
+        stack.callback(spark.stop)
+        yield Check("spark", Level.OK, f"version {spark.version} starts with its jars")
+        prove_log_stores(spark, _tables_of(settings), _opener(settings))
+        yield Check("log", Level.OK, "two loaders cannot write the same commit")
+    except KafkaDeltaExpressError as error:
+        yield Check("spark", Level.ERROR, error.problem, error.remedy)
+
+
+def _tables_of(settings: Settings) -> list[str]:
+    return [url for stream in settings.streams for url in (stream.table, stream.dead_letters)]
+
+
+def _require_fitness(settings: Settings, pool: ThreadPoolExecutor, log: FilteringBoundLogger) -> None:
+    """Tell what is wrong before the first pass. Raises ConfigError when nothing could be loaded."""
+    checks = _preflight(settings, pool)
+    for found in checks:
+        if found.level is not Level.OK:
+            tell = log.error if found.level is Level.ERROR else log.warning
+            tell("preflight", check=found.name, problem=found.message, remedy=found.remedy)
+    for found in fatal(checks, [stream.app_id for stream in settings.streams]):
+        raise ConfigError(found.message, found.remedy)
 
 
 @app.command()
@@ -126,7 +182,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
 
-    parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
+    pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
+    parallel = _parallel(pool)
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, _clean_store_opener(settings), parallel), log, metrics)
@@ -142,6 +199,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     stack.callback(spark.stop)
     opener = _opener(settings)
     prove_log_stores(spark, (url for stream in settings.streams for url in (stream.table, stream.dead_letters)), opener)
+    _require_fitness(settings, pool, log)
     tables = SparkDeltaTables(spark, clock)
     ports = Ports(
         stage=stage,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from common.delta_log import TableState
     from common.ports import ObjectStore
+    from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
 
@@ -25,11 +26,17 @@ class DeltaTables(Protocol):
     def state(self, url: str) -> TableState | None:
         """The newest state of a table; None when there is none."""
 
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        """The table's commits from a version down to the oldest that its log still has; read as they are asked for."""
+
     def create(self, url: str, shape: TableShape) -> None:
         """Make an empty table; nothing happens when there is one, whatever it looks like."""
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Carry a commit out, if the table is still what it stands on. Atomic; an unknown end is looked up."""
+        """Carry a commit out, if the table is still what it stands on. Atomic; an unknown end is looked up.
+
+        A table that went back since its version that the target names is not what the commit stands on.
+        """
 
 
 class ParallelMap(Protocol):

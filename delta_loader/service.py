@@ -40,6 +40,7 @@ from delta_loader.core.held import Held, held, missing_file, no_table
 from delta_loader.core.plan import (
     Limits,
     Load,
+    Rootless,
     Run,
     Straddle,
     TableShape,
@@ -51,17 +52,20 @@ from delta_loader.core.plan import (
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from delta_loader.strays import StrayKeeper
+from delta_loader.went_back import LookBack, Looked, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.answers import Answer
     from common.markers import MarkerName
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
+    from common.went_back import WentBack
     from delta_loader.core.plan import Found
     from delta_loader.ports import DeltaTables, NewId, OpenStore, ParallelMap
     from delta_loader.stage import Listing, Stage
@@ -110,6 +114,7 @@ class LoaderService:
         self._failures: dict[str, int] = {stream.app_id: 0 for stream in streams}
         self._problems: dict[str, str] = {}
         self._passes = 0
+        self._looked: Looked = {}
 
     def run_pass(self, stop: Callable[[], bool] = lambda: False) -> list[StreamReport]:
         """Load everything that is loadable now. ``stop`` is asked between commits; a commit under way is finished."""
@@ -146,7 +151,7 @@ class LoaderService:
     def _run_stream(self, stream: Stream, stop: Callable[[], bool]) -> StreamReport:
         report = StreamReport(stream.app_id)
         try:
-            StreamLoad(stream, self._settings, self._ports, report).run(stop)
+            StreamLoad(stream, self._settings, self._ports, report, self._looked).run(stop)
         except KafkaDeltaExpressError as error:
             self._failed(report, error)
         except Exception as error:
@@ -188,7 +193,9 @@ class LoaderService:
 class StreamLoad:
     """One pass over one stream."""
 
-    def __init__(self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport) -> None:
+    def __init__(
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+    ) -> None:
         """Touches nothing yet; results go into ``report``."""
         self._stream = stream
         self._settings = settings
@@ -198,7 +205,9 @@ class StreamLoad:
         self._ids = TxnIds(stream.app_id, stream.several_topics)
         self._urls = {comparable(url): url for url in (stream.table, stream.dead_letters)}
         self._limits = Limits(settings.max_files, settings.max_bytes)
+        self._look_back = LookBack(stream.app_id, self._ids, ports.tables, ports.stage, looked)
         self._targets: dict[str, Target] = {}
+        self._went_back: list[tuple[Target, WentBack]] = []
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
         self._conflicts = 0
 
@@ -206,14 +215,15 @@ class StreamLoad:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
         listing = self._ports.stage.listing(self._stream)
         self._look_at_tables()
-        listing = self._put_strays_aside(listing)
-        while not stop():
+        if not self._stands(listing):
+            listing = self._put_strays_aside(listing)
+        while not stop() and not self._stands(listing):
             load = plan_load(self._runs(listing), self._limits)
             if load is None:
                 break
             self._carry_out(load, listing)
         self._tell(listing)
-        if not stop():
+        if not stop() and not self._stands(listing):
             self._settle(listing)
 
     # Discover and plan.
@@ -225,7 +235,27 @@ class StreamLoad:
             if state is not None:
                 require_add(state, url)
                 shape = TableShape(state.schema, state.partition_by)
-                self._targets[url] = Target(url, state.table_id, shape, state.transactions)
+                self._targets[url] = Target(url, state.table_id, shape, state.transactions, state.version)
+        self._went_back = self._look_back.look(self._targets.values())
+
+    def _stands(self, listing: Listing) -> bool:
+        """Whether a table went back and nobody has said yet what to do; an answer is obeyed."""
+        for _ in range(_CONFLICTS_TO_FAILURE):
+            answers = [(target, self._look_back.answer(target, back)) for target, back in self._went_back]
+            answered = next(((target, answer) for target, answer in answers if answer is not None), None)
+            if answered is None:
+                break
+            self._obey(*answered)
+        for target, back in self._went_back[:1]:
+            for source in listing:
+                if source not in self._report.held:
+                    self._hold(source, held_by(target.url, self._stream.app_id, back))
+        return bool(self._went_back)
+
+    def _obey(self, target: Target, answer: Answer) -> None:
+        self._log.warning("obeying an answer", table=target.url, version=answer.version, decision=str(answer.decision))
+        self._commit(self._look_back.obedience(target, answer, self._ports.new_id))
+        self._look_at_tables()
 
     def _position(self, source: TopicPartition) -> Position | None:
         target = self._targets.get(self._stream.table)
@@ -234,17 +264,34 @@ class StreamLoad:
     def _runs(self, listing: Listing) -> dict[TopicPartition, Run]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
         self._read_around_positions(listing)
+        forgotten = self._forgotten(listing)
         runs: dict[TopicPartition, Run] = {}
         for source in listing:
             if source in self._report.held:
                 continue
             outcome = next_run(self._position(source), self._found(source))
-            reason = held(source, outcome)
-            if isinstance(outcome, Run):
+            reason = forgotten.get(source) or held(source, outcome)
+            if isinstance(outcome, Run) and source not in forgotten:
                 runs[source] = outcome
             elif reason is not None:
                 self._hold(source, reason)
         return runs
+
+    def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
+        """Kafka partitions that the table had a position for, by all that is known; an answer is obeyed."""
+        target = self._targets.get(self._stream.table)
+        if target is None:
+            return {}
+        unplaced = [source for source in listing if self._position(source) is None]
+        rootless = [source for source in unplaced if isinstance(next_run(None, self._found(source)), Rootless)]
+        forgotten: dict[TopicPartition, Held] = {}
+        for back in self._look_back.without_txn(target, unplaced, rootless):
+            answer = self._look_back.answer(target, back)
+            if answer is not None:
+                self._obey(target, answer)
+                return self._forgotten(listing)
+            forgotten |= dict.fromkeys(back.positions, held_by(target.url, self._stream.app_id, back))
+        return forgotten
 
     def _read_around_positions(self, listing: Listing) -> None:
         window = max(_SMALLEST_WINDOW, self._limits.max_files // max(1, len(listing)))
@@ -363,9 +410,9 @@ class StreamLoad:
         outcome = self._ports.tables.commit(commit)
         self._tell_commit(commit, outcome, self._ports.clock.monotonic_s() - started_s)
         match outcome:
-            case Committed():
-                self._targets[commit.target.url] = self._targets[commit.target.url].after(commit)
-                return True
+            case Committed(version):
+                self._landed(commit, version)
+                return not self._went_back
             case AlreadyLoaded() | Conflicted():
                 self._conflicts += 1
                 if self._conflicts > _CONFLICTS_TO_FAILURE:
@@ -378,6 +425,15 @@ class StreamLoad:
                 raise TableError(msg, "nothing was written; this program tries again at its next run")
             case _:
                 assert_never(outcome)
+
+    def _landed(self, commit: TableCommit, version: int) -> None:
+        """What is known after a commit; what others committed just before it was not looked at yet."""
+        target = self._targets[commit.target.url]
+        if target.version is None or version == target.version + 1:
+            self._targets[commit.target.url] = target.after(commit, version)
+            self._look_back.landed(self._targets[commit.target.url])
+        else:
+            self._look_at_tables()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
         highest: dict[TopicPartition, int | None] = {}

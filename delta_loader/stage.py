@@ -113,6 +113,10 @@ class Stage:
                 found[name] = (*found.get(name, ()), _parse(name, data, tables))
         return found
 
+    def object(self, path: str) -> bytes | None:
+        """Another object of the stage: an operator's answer. Raises StoreError."""
+        return self._store.read(path)
+
     def delete(self, listing: Listing, finished: Mapping[TopicPartition, Sequence[MarkerName]]) -> None:
         """Delete markers, under whatever names they have. Raises StoreError.
 

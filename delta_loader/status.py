@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Protocol
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
+from common.table_history import read_history, store_lines
 from common.transactions import TxnIds
+from common.went_back import own_past, went_back, without_txn
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
-from delta_loader.core.plan import comparable, next_run
+from delta_loader.core.plan import Rootless, comparable, next_run
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
+from delta_loader.went_back import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from common.delta_log import TableState
     from common.markers import MarkerName
     from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from delta_loader.core.held import Held
     from delta_loader.core.plan import Found
     from delta_loader.ports import OpenStore
     from delta_loader.stage import Listed, Stage
@@ -57,8 +62,16 @@ def _stream_status(
     tables = {comparable(url): url for url in (stream.table, stream.dead_letters)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
     found = {source: [marker for name in names for marker in read.get(name, ())] for source, names in wanted.items()}
+    waiting = _waiting_for_an_answer(stream, state, open_store, positions, found)
     partitions = tuple(
-        _partition_status(source, listing.get(source), positions[source], found.get(source, []), ends.get(source))
+        _partition_status(
+            source,
+            listing.get(source),
+            positions[source],
+            found.get(source, []),
+            ends.get(source),
+            waiting=waiting.get(source) if source in listing else None,
+        )
         for source in sources
     )
     version, way = (None, None) if state is None else (state.version, way_of_loading(state))
@@ -76,6 +89,8 @@ def _partition_status(
     position: Position | None,
     found: Sequence[Found],
     kafka_end: Position | None,
+    *,
+    waiting: Held | None,
 ) -> PartitionStatus:
     ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
     return PartitionStatus(
@@ -84,5 +99,31 @@ def _partition_status(
         loaded_to=position,
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
-        held=held(source, next_run(position, found)),
+        held=waiting or held(source, next_run(position, found)),
     )
+
+
+def _waiting_for_an_answer(
+    stream: Stream,
+    state: TableState | None,
+    open_store: OpenStore,
+    positions: Mapping[TopicPartition, Position | None],
+    found: Mapping[TopicPartition, Sequence[Found]],
+) -> Mapping[TopicPartition, Held]:
+    """Kafka partitions that wait because a table went back, as the loader holds them."""
+    for url in (stream.table, stream.dead_letters):
+        store = open_store(url)
+        table = state if url == stream.table else read_table_state(store)
+        back = table and went_back(read_history(table.version, store_lines(store)), stream.app_id)
+        if back:
+            return dict.fromkeys(positions, held_by(url, stream.app_id, back))
+    unplaced = [source for source, position in positions.items() if position is None and found.get(source)]
+    if state is None or not unplaced:
+        return {}
+    rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
+    past = own_past(read_history(state.version, store_lines(open_store(stream.table))), stream.app_id)
+    return {
+        source: held_by(stream.table, stream.app_id, back)
+        for back in without_txn(past, unplaced, rootless)
+        for source in back.positions
+    }

@@ -8,98 +8,25 @@ Rules:
 3. Every marker moves the txn action of the stream's own table, also one without rows. A dead-letter table gets a
    commit only for markers that have dead letters, and gets it *before* the table's own. So the table's own txn action
    alone says that a marker is in all its tables, and the many commits without a dead letter cost nothing more.
-4. The metadata is JSON in the commit's user metadata; `CommitMetadata.to_json` and `CommitMetadata.from_json` are
-   exact inverses.
+4. The metadata is JSON in the commit's user metadata (common/commit_metadata.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from common.spans import Partition, Position, Span, Topic, TopicPartition
-from delta_loader.core.counts import (
-    ByPartition,
-    Counts,
-    Replaced,
-    ReplacedByPartition,
-    counts_from_stored,
-    counts_of,
-    counts_to_stored,
-    replaced_from_stored,
-    replaced_to_stored,
-)
+from common.commit_metadata import CommitMetadata
+from common.counts import counts_of
+from common.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.markers import Marker, StagedFile
+    from common.spans import Position, TopicPartition
     from common.transactions import TxnIds
     from delta_loader.core.plan import Load, TableShape
-
-
-@dataclass(frozen=True, slots=True)
-class CommitMetadata:
-    """What a commit's user metadata says about where its rows came from."""
-
-    commit_id: str
-    app_id: str
-    spans: Mapping[TopicPartition, Span]
-    valid_through_ms: int | None
-    """All records with a timestamp up to this one are in the table; None while that cannot be said."""
-    counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
-    """What became of the spans' records; empty for a commit of a release that did not count."""
-    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
-    """Ranges whose rows it took out and wrote anew."""
-
-    def to_json(self) -> str:
-        """The stored form."""
-        spans: dict[str, dict[str, tuple[int, int]]] = {}
-        for source, span in sorted(self.spans.items()):
-            spans.setdefault(source.topic, {})[str(source.partition)] = (span.start, span.end)
-        content = _Content(
-            commit_id=self.commit_id,
-            app_id=self.app_id,
-            spans=spans,
-            valid_through_ms=self.valid_through_ms,
-            counts=counts_to_stored(self.counts),
-            replaced=replaced_to_stored(self.replaced),
-        )
-        absent = {name for name in ("counts", "replaced") if getattr(content, name) is None}
-        return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
-
-    @classmethod
-    def from_json(cls, text: str) -> CommitMetadata | None:
-        """The inverse of `to_json`; None for metadata that somebody else wrote."""
-        try:
-            content = _Stored.model_validate_json(text).kafka_delta_express
-            spans = {
-                TopicPartition(Topic(topic), Partition(int(partition))): Span(Position(start), Position(end))
-                for topic, partitions in content.spans.items()
-                for partition, (start, end) in partitions.items()
-            }
-            counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
-        except (ValidationError, ValueError):
-            return None
-        return cls(content.commit_id, content.app_id, spans, content.valid_through_ms, counts, replaced)
-
-
-class _Content(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    version: int = Field(default=1, le=1)
-    commit_id: str
-    app_id: str
-    spans: dict[str, dict[str, tuple[int, int]]]
-    valid_through_ms: int | None
-    counts: ByPartition | None = None
-    replaced: ReplacedByPartition | None = None
-
-
-class _Stored(BaseModel):
-    kafka_delta_express: _Content
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +38,12 @@ class Target:
     shape: TableShape
     transactions: Mapping[str, int]
     """The version of each txn action by its app id."""
+    version: int | None = None
+    """The table's version that was looked at: nothing up to it had put the table back (common/went_back.py)."""
 
-    def after(self, commit: TableCommit) -> Target:
-        """The table once the commit is in it."""
-        return replace(self, transactions={**self.transactions, **commit.advances})
+    def after(self, commit: TableCommit, version: int) -> Target:
+        """The table once the commit is in it, as the version right after this one."""
+        return replace(self, transactions={**self.transactions, **commit.advances}, version=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +59,11 @@ class TableCommit:
     advances: Mapping[str, int]
     """By txn app id, the last offset that it has afterwards; the same keys as ``expected``."""
     metadata: CommitMetadata
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it carries out an operator's answer to a table that went back: its positions may be lower ones."""
+        return self.metadata.answers is not None
 
     @property
     def rows(self) -> int:

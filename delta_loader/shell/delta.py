@@ -8,7 +8,9 @@ Rules:
    DELETE or MERGE, and they do not conflict with it.
 3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
    Delta's own retry then meets that very commit. The table is asked before anything is said.
-4. Lists cross the gateway as one JSON text and are parsed by Delta's own JSON mapper: three calls for 10,000 files.
+4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
+   transaction's. (One that is put back while the transaction commits is noticed right after: common/went_back.py.)
+5. Lists cross the gateway as one JSON text and are parsed by Delta's own JSON mapper: three calls for 10,000 files.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from delta import DeltaTable
 from delta.exceptions import DeltaConcurrentModificationException
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from common.commit_metadata import CommitMetadata
 from common.data_files import delta_path
 from common.delta_log import TableState
 from common.errors import TableError
 from common.schema.spark_json import schema_from_json, schema_to_json
-from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, CommitOutcome, Committed, Conflicted, Failed
+from common.table_history import read_history
+from common.went_back import turning_points
+from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed
 from delta_loader.core.fit import nullable_columns
 from delta_loader.shell.spark import spark_url
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from common.ports import Clock
+    from common.table_history import LoggedCommit
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.plan import TableShape
 
@@ -85,6 +91,28 @@ class SparkDeltaTables:
                 transactions=dict(self._converters.asJava(snapshot.transactions())),
             )
 
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        """The table's commits from a version down. Raises TableError."""
+        with _errors("read the history of", url):
+            log = self._log(url)
+            store, configuration = log.store(), log.newDeltaHadoopConf()
+            names = self._jvm.org.apache.spark.sql.delta.util.FileNames
+
+        def lines(version: int) -> Iterator[str] | None:
+            path = names.unsafeDeltaFile(log.logPath(), version)
+            try:
+                return _texts_of(store.read(path, configuration))
+            except Py4JJavaError as error:
+                if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
+                    return None
+                raise
+
+        def commits() -> Iterator[LoggedCommit]:
+            with _errors("read the history of", url):
+                yield from read_history(newest, lines)
+
+        return commits()
+
     def create(self, url: str, shape: TableShape) -> None:
         """Make an empty table; nothing happens when there is one. Raises TableError."""
         with _errors("create", url):
@@ -127,7 +155,10 @@ class SparkDeltaTables:
             target.shape.partition_by,
         ):
             return Conflicted("the table's columns were changed")
-        if all(versions[app_id] >= last for app_id, last in commit.advances.items()):
+        back = self._went_back(commit, int(transaction.readVersion()))
+        if back is not None:
+            return back
+        if not commit.is_answer and all(versions[app_id] >= last for app_id, last in commit.advances.items()):
             return AlreadyLoaded(int(transaction.readVersion()))
         moved = [
             app_id
@@ -136,6 +167,14 @@ class SparkDeltaTables:
         ]
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
+    def _went_back(self, commit: TableCommit, read_version: int) -> Conflicted | None:
+        """A RESTORE or a replacement that the plan had not looked at (rule 4)."""
+        looked_at = commit.target.version
+        if looked_at is None or looked_at >= read_version:
+            return None
+        found = turning_points(self.history(commit.target.url, read_version), looked_at)
+        return Conflicted(f"version {found[-1].version} of the table is a {found[-1].operation}") if found else None
+
     def _resolve(self, commit: TableCommit, read_version: int, error: Exception) -> CommitOutcome:
         """What became of a commit that ended in an exception (rule 3)."""
         problem = _first_line(error)
@@ -143,9 +182,12 @@ class SparkDeltaTables:
         if state is None:
             return Conflicted("the table is gone")
         if state.table_id == commit.target.table_id and all(
-            state.transactions.get(app_id, _ABSENT) >= last for app_id, last in commit.advances.items()
+            commit.is_answer or state.transactions.get(app_id, _ABSENT) >= last
+            for app_id, last in commit.advances.items()
         ):
             version = self._version_of(commit, state.version - read_version)
+            if version is None and commit.is_answer:
+                return Conflicted(problem)
             return AlreadyLoaded(state.version) if version is None else Committed(version)
         return Conflicted(problem) if isinstance(error, DeltaConcurrentModificationException) else Failed(problem)
 
@@ -185,7 +227,7 @@ class SparkDeltaTables:
         return self._converters.asScala(actions).toList()
 
     def _parse(self, action: str, values: list[dict[str, object]]) -> Java:
-        """A Java list of actions of one kind (rule 4)."""
+        """A Java list of actions of one kind (rule 5)."""
         mapper = self._jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper()
         kind = mapper.getTypeFactory().constructCollectionType(
             self._class("java.util.ArrayList"), self._class(_ACTIONS + action)
@@ -225,6 +267,13 @@ def _errors(verb: str, url: str) -> Iterator[None]:
     except (Py4JError, PySparkException) as error:
         msg = f"cannot {verb} the Delta table {url}: {_first_line(error)}"
         raise TableError(msg, "check the table, the store and Spark's rights to it; the log has more") from error
+
+
+def _texts_of(lines: Java) -> Iterator[str]:
+    """The first line by itself, because it is the one that is wanted; the others as one text over the gateway."""
+    if lines.nonEmpty():
+        yield str(lines.head())
+        yield from str(lines.tail().mkString("\n")).splitlines()
 
 
 def _first_line(error: Exception) -> str:

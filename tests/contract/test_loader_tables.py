@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.commit_metadata import CommitMetadata
 from common.markers import StagedFile
 from common.ports import SystemClock
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, Committed, Conflicted, TableCommit, Target
+from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from tests.fakes.delta_tables import MemoryDeltaTables
 

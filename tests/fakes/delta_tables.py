@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from common.delta_log import TableState
 from common.schema.spark_json import schema_from_json, schema_to_json
+from common.table_history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from delta_loader.core.fit import nullable_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from delta_loader.core.plan import TableShape
 
 
@@ -53,6 +56,11 @@ class MemoryDeltaTables:
             transactions=dict(table.transactions),
         )
 
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        for version in range(newest, 0, -1):
+            commit = self.tables[url].commits[version - 1]
+            yield LoggedCommit(version, "STREAMING UPDATE", read_version=version - 1, metadata=commit.metadata)
+
     def create(self, url: str, shape: TableShape) -> None:
         if url not in self.tables:
             self._made += 1
@@ -67,7 +75,9 @@ class MemoryDeltaTables:
             target.shape.partition_by,
         ):
             return Conflicted("the table is another one")
-        if all(table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()):
+        if not commit.is_answer and all(
+            table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()
+        ):
             return AlreadyLoaded(len(table.commits))
         if any(table.transactions.get(app_id) != last for app_id, last in commit.expected.items()):
             return Conflicted("another loader moved a position")

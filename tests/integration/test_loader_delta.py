@@ -11,9 +11,10 @@ import duckdb
 import pytest
 from py4j.protocol import Py4JError
 
+from common.commit_metadata import CommitMetadata
 from common.delta_log import read_table_state
 from common.ports import SystemClock
-from delta_loader.core.commits import AlreadyLoaded, CommitMetadata, Committed, Conflicted
+from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import Java, SparkDeltaTables
 from delta_loader.shell.spark import spark_url
@@ -213,7 +214,7 @@ class Mortal:
 
     def __init__(self, tables: SparkDeltaTables, url: str, *, after: bool) -> None:
         self._tables, self._url, self._after = tables, url, after
-        self.state, self.create = tables.state, tables.create
+        self.state, self.create, self.history = tables.state, tables.create, tables.history
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.target.url == self._url and not self._after:
@@ -244,7 +245,7 @@ class Raced:
     def __init__(self, tables: SparkDeltaTables, staging: Staging) -> None:
         self._tables, self._staging = tables, staging
         self.outcomes: list[CommitOutcome] = []
-        self.state, self.create = tables.state, tables.create
+        self.state, self.create, self.history = tables.state, tables.create, tables.history
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if not self.outcomes:

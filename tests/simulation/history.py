@@ -38,10 +38,11 @@ from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from common.delta_log import TableState
     from common.settings import Stream
+    from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
     from stage_writer.core.batch import MessageBatch
@@ -178,6 +179,10 @@ class SimulatedTables:
     def state(self, url: str) -> TableState | None:
         """What a snapshot says."""
         return self._world.effect(f"look at {url}", lambda: self._tables.state(url))
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        """Its commits, newest first."""
+        return self._tables.history(url, newest)
 
     def create(self, url: str, shape: TableShape) -> None:
         """An empty table."""

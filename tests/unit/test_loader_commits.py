@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from common.commit_metadata import CommitMetadata
+from common.counts import Counts
 from common.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.transactions import TxnIds
 from delta_loader.core.commits import (
-    CommitMetadata,
     Naming,
     Target,
     covered,
@@ -16,7 +17,6 @@ from delta_loader.core.commits import (
     rows_commit,
     straddled,
 )
-from delta_loader.core.counts import Counts
 from delta_loader.core.plan import Load, Run, TableShape
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from tests.unit.test_loader_plan import SOURCE, by_hand, marker
@@ -52,7 +52,7 @@ def test_every_marker_moves_the_tables_own_txn() -> None:
     counts = Counts(records=0, rows=1, tombstones=0, dead_letters=0, given_up=(Span(Position(10), Position(11)),))
     spans = {SOURCE: Span(Position(0), Position(20))}
     assert commit.metadata == CommitMetadata("c1", "app", spans, 7, {SOURCE: counts})
-    assert ROWS.after(commit).transactions == {"app-0": 19}
+    assert ROWS.after(commit, 1).transactions == {"app-0": 19}
 
 
 def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
@@ -60,7 +60,7 @@ def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
     commit = dead_letters_commit(DEAD, NAMING, load)
     assert commit is not None
     assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
-    assert dead_letters_commit(DEAD.after(commit), NAMING, load) is None
+    assert dead_letters_commit(DEAD.after(commit, 1), NAMING, load) is None
     assert dead_letters_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
 
 

@@ -1,0 +1,127 @@
+"""What `bootstrap accept` does: look at the stream's tables, plan, rewind the chains, and write the answers.
+
+Rule: the answers come last, the dead-letter table's before the stream's own; a second run does what a first one left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_rows_too
+from bootstrap.shell import stage as staging
+from common.answers import Answer
+from common.commit_metadata import Decision
+from common.errors import UsageError
+from common.ports import AlreadyExists
+from common.store import FsspecStore, prove_exclusive_create
+from common.table_history import read_history, store_lines
+from common.transactions import TxnIds
+from common.went_back import WentBack, own_past, went_back, without_txn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from bootstrap.core.state import Author, PartitionState
+    from common.delta_log import TableState
+    from common.markers import Marker
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Accepting:
+    """One stream whose tables are looked at."""
+
+    stream: Stream
+    open_store: Callable[[str], FsspecStore]
+    state_of: Callable[[TopicPartition, TableState], PartitionState]
+    """A Kafka partition as one of the tables sees it."""
+    sources: Sequence[TopicPartition]
+    author: Author
+
+    def plan(self, tables: Mapping[str, TableState], decision: Decision, *, give_up: bool) -> tuple[AcceptPlan, ...]:
+        """The answers, by table; the dead-letter table's first. Raises UsageError when no table went back."""
+        plans: dict[str, AcceptPlan] = {}
+        for url in (self.stream.dead_letters, self.stream.table):
+            for back in self._events(url, tables.get(url)):
+                if url in plans:
+                    msg = f"{url} also has partitions without positions ({back.kind.value})"
+                    raise UsageError(msg, "give this answer first, let the loader obey it, and run the command again")
+                plans[url] = self._plan(url, tables[url], back, decision, give_up=give_up)
+        if not plans:
+            msg = f"the tables of stream {self.stream.app_id!r} did not go back, or the loader has obeyed the answer"
+            raise UsageError(msg, "see `delta-loader status CONFIG` for what holds its partitions")
+        dead, own = plans.get(self.stream.dead_letters), plans.get(self.stream.table)
+        if dead is not None and decision is Decision.REPLAY:
+            table = tables.get(self.stream.table)
+            ids = TxnIds(self.stream.app_id, self.stream.several_topics)
+            now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
+            require_rows_too(dead, now | dict(own.positions if own is not None else {}))
+        return tuple(plans.values())
+
+    def _events(self, url: str, table: TableState | None) -> Iterator[WentBack]:
+        if table is None:
+            return
+        app_id, lines = self.stream.app_id, store_lines(self.open_store(url))
+        back = went_back(read_history(table.version, lines), app_id)
+        if back is not None:
+            yield back
+        elif url == self.stream.table:
+            states = [self.state_of(source, table) for source in self.sources]
+            unplaced = [state for state in states if state.table is None and state.staged]
+            if unplaced:
+                rootless = [
+                    state.source
+                    for state in unplaced
+                    if state.chain.markers and state.chain.markers[0].previous is not None
+                ]
+                past = own_past(read_history(table.version, lines), app_id)
+                yield from without_txn(past, [state.source for state in unplaced], rootless)
+
+    def _plan(self, url: str, table: TableState, back: WentBack, decision: Decision, *, give_up: bool) -> AcceptPlan:
+        gone = sorted(set(back.positions) - set(self.sources))
+        if gone:
+            msg = f"{url} lost records of {gone[0]}, which Kafka does not have any more, or which is not the stream's"
+            raise UsageError(msg, "give the stream its topics back, or RESTORE the table to where it was")
+        states = [self.state_of(source, table) for source in sorted(back.positions)]
+        if decision is Decision.GO_ON:
+            return plan_go_on(Event(url, table.table_id, back), states)
+        return plan_replay(Event(url, table.table_id, back), states, self.author, self._has_files, give_up=give_up)
+
+    def _has_files(self, marker: Marker) -> bool:
+        return all(
+            self.open_store(table.url).stat(file.path) is not None for table in marker.tables for file in table.files
+        )
+
+    def carry_out(self, store: ObjectStore, plans: Sequence[AcceptPlan]) -> None:
+        """Rewind the chains, and write the answers. Raises UsageError when there is another answer already."""
+        prove_exclusive_create(store)
+        for plan in plans:
+            for partition in plan.partitions:
+                if partition.rewind is not None and plan.event.url == self.stream.table:
+                    staging.rewind(store, partition.rewind)
+        for plan in plans:
+            self._write(store, self.answer(plan))
+
+    def answer(self, plan: AcceptPlan) -> Answer:
+        """The object for a plan."""
+        return Answer(
+            app_id=self.stream.app_id,
+            table=plan.event.url,
+            table_id=plan.event.table_id,
+            version=plan.event.back.cause.version,
+            decision=plan.decision,
+            positions=plan.positions,
+            author=self.author.name,
+            created_ms=self.author.now_ms,
+        )
+
+    def _write(self, store: ObjectStore, answer: Answer) -> None:
+        if not isinstance(store.create(answer.path, answer.to_bytes()), AlreadyExists):
+            return
+        found = Answer.from_bytes(answer.path, store.read(answer.path) or b"")
+        if (found.decision, found.positions) != (answer.decision, answer.positions):
+            msg = f"another answer is there: {answer.path} says {found.decision.value}, by {found.author}"
+            raise UsageError(msg, "let the loader obey it, or delete the object and run this command again")

@@ -1,0 +1,157 @@
+"""The operator's answer to a table that went back: what `bootstrap accept` plans.
+
+Rules:
+
+1. ``--go-on`` changes no chain: the table's present positions hold. Where its txn actions expired, they are those that
+   its own commits name; where it was made anew, the chain's first marker.
+2. ``--replay`` begins again where the table's records end. Markers from there on that follow one another, and whose
+   files are all there, are used as they are; where that run ends before the chain does, or where there is none, the
+   chain is rewound to its end (bootstrap/core/repair.py), and the writers stage the rest again.
+3. What Kafka no longer has is named in numbers and refused; with ``--give-up`` loading begins where Kafka begins.
+4. Dead letters are loaded with the rows of their markers, never alone. So a dead-letter table can be replayed only with
+   the stream's own table, which must have gone back as far.
+5. The chains are rewound before the answer is written, so that a crash in between leaves a stream that waits, and the
+   same command again does the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bootstrap.core.repair import RewindPlan, plan_rewind
+from common.commit_metadata import Decision
+from common.errors import UsageError
+from common.spans import Span
+from common.went_back import Kind, WentBack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bootstrap.core.state import Author, PartitionState
+    from common.markers import Marker
+    from common.spans import Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """What becomes of one Kafka partition."""
+
+    source: TopicPartition
+    position: Position
+    """Where loading goes on."""
+    staged_to: Position
+    """Up to where the markers that are there are used."""
+    rewind: RewindPlan | None
+    given_up: Span | None = None
+    """What Kafka no longer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A table of a stream that went back."""
+
+    url: str
+    table_id: str
+    back: WentBack
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptPlan:
+    """The answer for one table of a stream."""
+
+    event: Event
+    decision: Decision
+    partitions: tuple[PartitionAnswer, ...]
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Position]:
+        """Where loading goes on."""
+        return {found.source: found.position for found in self.partitions}
+
+
+def plan_go_on(event: Event, states: Sequence[PartitionState]) -> AcceptPlan:
+    """The table is right as it is (rule 1)."""
+    back = event.back
+    found: list[PartitionAnswer] = []
+    for state in states:
+        position = state.table
+        if back.kind is Kind.EXPIRED:
+            position = back.positions[state.source]
+        elif back.kind is Kind.RECREATED and state.chain.markers:
+            position = state.chain.markers[0].span.start
+        if position is not None:
+            found.append(PartitionAnswer(state.source, position, state.chain.end or position, None))
+    return AcceptPlan(event, Decision.GO_ON, tuple(found))
+
+
+def plan_replay(
+    event: Event,
+    states: Sequence[PartitionState],
+    author: Author,
+    has_files: Callable[[Marker], bool],
+    *,
+    give_up: bool = False,
+) -> AcceptPlan:
+    """The table gets back what it lost (rules 2 and 3). Raises UsageError."""
+    url, back = event.url, event.back
+    if back.kind is Kind.EXPIRED:
+        msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
+        raise UsageError(msg, "accept it with --go-on, which sets the positions again")
+    if back.over:
+        msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
+        msg += "load its rows twice"
+        raise UsageError(
+            msg, f"first RESTORE the table to version {back.over[-1] - 1}; then accept that one with --replay"
+        )
+    partitions = tuple(_replay(state, back, author, has_files, give_up=give_up) for state in states)
+    return AcceptPlan(event, Decision.REPLAY, partitions)
+
+
+def _replay(
+    state: PartitionState, back: WentBack, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
+) -> PartitionAnswer:
+    begin = back.positions[state.source] if back.kind is not Kind.RECREATED else state.ends.low
+    usable = _usable_to(state, begin, has_files)
+    if state.chain.end == usable:
+        return PartitionAnswer(state.source, begin, usable, None)
+    given_up = None
+    if usable < state.ends.low:
+        given_up = Span(usable, state.ends.low)
+        if not give_up:
+            lost = f"{given_up.positions} positions that the table lost"
+            msg = f"Kafka no longer has {given_up} of {state.source}: {lost}"
+            raise UsageError(msg, "add --give-up to begin where Kafka begins, or accept the table with --go-on")
+        given_up = Span(begin, state.ends.low)
+        begin = usable = state.ends.low
+    # What the table says of itself is not true, and must not hold the rewind back.
+    rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
+    return PartitionAnswer(state.source, begin, usable, replace(rewind, notes=()), given_up)
+
+
+def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:
+    """The end of the markers that begin at a position, follow one another, and can still be loaded (rule 2)."""
+    position = begin
+    for marker in state.chain.markers:
+        if marker.span.start == position and has_files(marker):
+            position = marker.span.end
+    return position
+
+
+def require_rows_too(dead: AcceptPlan, rows: Mapping[TopicPartition, Position | None]) -> None:
+    """Raise UsageError when dead letters would have to be loaded without their markers' rows (rule 4).
+
+    ``rows`` is where the stream's own table goes on.
+    """
+    for source, first in sorted(dead.event.back.lost_from.items()):
+        begin = rows.get(source)
+        if begin is not None and begin > first:
+            msg = (
+                f"{dead.event.url} lost dead letters of {source} from {first} on, and the stream's own table has its "
+                f"records up to {begin}: dead letters are loaded with the rows of their markers, never alone"
+            )
+            raise UsageError(
+                msg,
+                "RESTORE the dead-letter table to the version before, or the stream's own table to the same moment; or "
+                "accept the loss with --go-on",
+            )

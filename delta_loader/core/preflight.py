@@ -1,0 +1,216 @@
+"""What has to be true before the loader may start, as pure functions: one line for each thing that was looked at.
+
+Rules:
+
+1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
+   Whatever is not ok says what to do.
+2. An error of a stream concerns that stream alone; one without a stream concerns all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.schema.spark_json import schema_to_json
+from common.table_properties import TXN_RETENTION, retention_ms
+from delta_loader.core.fit import Refused, differences, way_of_loading
+from delta_loader.core.plan import TableShape, comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from common.delta_log import TableState
+    from common.settings import Stream
+    from delta_loader.core.status import Json
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_DELTAS_FILE_RETENTION_MS = 7 * _DAY_MS
+_DELTAS_LOG_RETENTION_MS = 30 * _DAY_MS
+_LEAST_LOG_RETENTION_MS = 7 * _DAY_MS
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_LOG_RETENTION = "delta.logRetentionDuration"
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+    app_id: str | None = None
+    """The stream that it concerns; None for all."""
+
+
+def table_checks(stream: Stream, state: TableState | None) -> Iterator[Check]:
+    """What a stream's own table says (protocol, features, columns, properties); None is a table to be made."""
+    app_id, url = stream.app_id, stream.table
+    if state is None:
+        yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
+        return
+    way = way_of_loading(state)
+    if isinstance(way, Refused):
+        remedy = "load into a table without it; this release loads by zero-copy add only"
+        yield Check("table", Level.ERROR, f"{app_id}: files cannot be added to {url}: {way.reason}", remedy, app_id)
+    else:
+        yield Check("table", Level.OK, f"{app_id}: {url}, version {state.version}, is loaded by add", app_id=app_id)
+    yield _columns(stream, state)
+    yield from property_checks(app_id, url, state)
+
+
+def _columns(stream: Stream, state: TableState) -> Check:
+    declared = TableShape(schema_to_json(stream.schema_of_columns), stream.partition_by)
+    found = differences(TableShape(state.schema, state.partition_by), declared)
+    if found:
+        return Check(
+            "columns",
+            Level.ERROR,
+            f"{stream.app_id}: {stream.table} does not fit what the stream declares: {'; '.join(found)}",
+            "change the table (ALTER TABLE), or streams[].columns",
+            stream.app_id,
+        )
+    return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:
+    """Properties that make a table forget what the loader needs."""
+    retained = state.properties.get(TXN_RETENTION)
+    if retained is not None:
+        yield Check(
+            "memory",
+            Level.WARNING,
+            f"{app_id}: {url} forgets txn actions after {retained}: a Kafka partition that is idle for longer is held",
+            f"ALTER TABLE delta.`{url}` UNSET TBLPROPERTIES ('{TXN_RETENTION}')",
+            app_id,
+        )
+    log_ms = _property_ms(state, _LOG_RETENTION, _DELTAS_LOG_RETENTION_MS)
+    if log_ms < _LEAST_LOG_RETENTION_MS:
+        yield Check(
+            "memory",
+            Level.WARNING,
+            f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader nobody can tell "
+            "what a RESTORE took back",
+            f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
+            app_id,
+        )
+
+
+def vacuum_check(
+    app_id: str, url: str, state: TableState | None, oldest_waiting_ms: int | None, marker_retention_ms: int
+) -> Check:
+    """Whether VACUUM could take files that are staged and not loaded: those older than its window.
+
+    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none.
+    """
+    window_ms = _DELTAS_FILE_RETENTION_MS
+    if state is not None:
+        window_ms = _property_ms(state, _FILE_RETENTION, _DELTAS_FILE_RETENTION_MS)
+    raise_it = f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{_FILE_RETENTION}' = 'interval 7 days')"
+    if oldest_waiting_ms is not None and oldest_waiting_ms >= window_ms:
+        return Check(
+            "vacuum",
+            Level.WARNING,
+            f"{app_id}: a marker has waited for {_days(oldest_waiting_ms)}, and a VACUUM of {url} may take files older "
+            f"than {_days(window_ms)}",
+            f"load before the next VACUUM, and {raise_it}",
+            app_id,
+        )
+    if window_ms < _DAY_MS:
+        return Check(
+            "vacuum",
+            Level.WARNING,
+            f"{app_id}: a VACUUM of {url} takes files older than {_days(window_ms)}, staged ones if a load is late",
+            raise_it,
+            app_id,
+        )
+    if marker_retention_ms > window_ms:
+        return Check(
+            "vacuum",
+            Level.WARNING,
+            f"{app_id}: markers are kept for {_days(marker_retention_ms)}, and a VACUUM of {url} takes files that left "
+            f"the table after {_days(window_ms)}: after a RESTORE the oldest cannot be used again",
+            f"{raise_it}, or shorten loader.marker_retention",
+            app_id,
+        )
+    return Check("vacuum", Level.OK, f"{app_id}: its window, {_days(window_ms)}, is longer than what waits", "", app_id)
+
+
+def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
+    """Streams that load into one table: allowed, and to be known."""
+    by_table: dict[str, list[str]] = {}
+    for stream in streams:
+        by_table.setdefault(comparable(stream.table), []).append(stream.app_id)
+    for url, app_ids in by_table.items():
+        if len(app_ids) > 1:
+            yield Check(
+                "table",
+                Level.WARNING,
+                f"the streams {', '.join(app_ids)} load into one table, {url}",
+                "nothing, if that is meant: a RESTORE stops all of them, and each wants an answer of its own",
+            )
+
+
+def fatal(checks: Iterable[Check], app_ids: Sequence[str]) -> tuple[Check, ...]:
+    """The errors that leave nothing to load: of all streams, or one for each of them (rule 2)."""
+    errors = [check for check in checks if check.level is Level.ERROR]
+    common = tuple(check for check in errors if check.app_id is None)
+    if common:
+        return common
+    refused = {check.app_id for check in errors}
+    return tuple(errors) if refused.issuperset(app_ids) else ()
+
+
+def checks_as_text(checks: Sequence[Check]) -> str:
+    """A line for each check, and what to do about it."""
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
+        if check.remedy:
+            lines.append(f"         → {check.remedy}")
+    worst = {check.level for check in checks}
+    if Level.ERROR in worst:
+        lines.append("not fit to load")
+    else:
+        lines.append("fit to load, with warnings" if Level.WARNING in worst else "all well")
+    return "\n".join(lines)
+
+
+def checks_as_json(checks: Sequence[Check]) -> Json:
+    """The same for machines. Keys are only ever added."""
+    return {
+        "fit": all(check.level is not Level.ERROR for check in checks),
+        "checks": [
+            {
+                "name": check.name,
+                "level": check.level.value,
+                "app_id": check.app_id,
+                "message": check.message,
+                "remedy": check.remedy,
+            }
+            for check in checks
+        ],
+    }
+
+
+def _property_ms(state: TableState, key: str, default_ms: int) -> int:
+    text = state.properties.get(key)
+    found = None if text is None else retention_ms(text)
+    return default_ms if found is None else found
+
+
+def _days(duration_ms: int) -> str:
+    if duration_ms >= 2 * _DAY_MS:
+        return f"{duration_ms / _DAY_MS:.0f} days"
+    return f"{duration_ms / _HOUR_MS:.1f} hours"

@@ -1,0 +1,136 @@
+"""Looks at everything that the loader needs before it starts: behind `delta-loader check`, and on each start.
+
+Rules:
+
+1. Nothing of the user's is changed. What is made to prove a right has a name that nobody else has, and is removed.
+2. The loader needs to list, read, create and delete in the stage; to list and read a table's folder, and to create
+   below it, which Spark does for commits and this program for the probe of a right.
+3. A table or a store that cannot be reached now is told as a warning for a running loader, which tries again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.delta_log import read_table_state
+from common.errors import KafkaDeltaExpressError
+from common.store import PROBES, prove_exclusive_create
+from common.table_history import read_history, store_lines
+from common.transactions import TxnIds
+from common.went_back import described, went_back
+from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
+
+_TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.delta_log import TableState
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+    from delta_loader.ports import OpenStore
+    from delta_loader.stage import Stage
+    from delta_loader.status import KafkaEnds
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Everything that is looked at."""
+
+    settings: Settings
+    store: ObjectStore
+    """The stage's."""
+    stage: Stage
+    open_store: OpenStore
+    kafka_ends: KafkaEnds
+    clock: Clock
+
+    def checks(self) -> Iterator[Check]:
+        """One after the other, the stage first."""
+        streams = self.settings.streams
+        yield Check("config", Level.OK, f"{len(streams)} stream(s)")
+        yield self._stage()
+        yield from shared_tables(streams)
+        for stream in streams:
+            try:
+                yield from self._stream(stream)
+            except KafkaDeltaExpressError as error:
+                yield _failed("table", error, stream.app_id)
+            yield self._kafka(stream)
+
+    def _stage(self) -> Check:
+        try:
+            prove_exclusive_create(self.store)
+            _try_rights(self.store, PROBES)
+        except KafkaDeltaExpressError as error:
+            return _failed("stage", error, None)
+        url = self.settings.stage.url
+        return Check("stage", Level.OK, f"{url} refuses a second exclusive create; list, read, create and delete work")
+
+    def _stream(self, stream: Stream) -> Iterator[Check]:
+        app_id = stream.app_id
+        state = read_table_state(self.open_store(stream.table))
+        yield from table_checks(stream, state)
+        dead = read_table_state(self.open_store(stream.dead_letters))
+        if dead is not None:
+            yield from property_checks(app_id, stream.dead_letters, dead)
+        for url in (stream.table, stream.dead_letters):
+            try:
+                _try_rights(self.open_store(url), _TABLE_PROBES)
+            except KafkaDeltaExpressError as error:
+                yield _failed("rights", error, app_id)
+        yield from self._went_back(app_id, {stream.table: state, stream.dead_letters: dead})
+        retention_ms = int(self.settings.loader.marker_retention_s * 1000)
+        yield vacuum_check(app_id, stream.table, state, self._oldest_waiting_ms(stream, state), retention_ms)
+
+    def _went_back(self, app_id: str, tables: dict[str, TableState | None]) -> Iterator[Check]:
+        for url, state in tables.items():
+            if state is None:
+                continue
+            back = went_back(read_history(state.version, store_lines(self.open_store(url))), app_id)
+            if back is not None:
+                remedy = f"answer with `bootstrap accept CONFIG --stream {app_id}`, --replay or --go-on"
+                yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)
+
+    def _oldest_waiting_ms(self, stream: Stream, state: TableState | None) -> int | None:
+        """The age of the oldest marker that the table does not have."""
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        written: list[int] = []
+        for source, listed in self.stage.listing(stream).items():
+            position = ids.position({} if state is None else state.transactions, source)
+            written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
+        return self.clock.wall_ms() - min(written) if written else None
+
+    def _kafka(self, stream: Stream) -> Check:
+        try:
+            ends = self.kafka_ends(stream)
+        except KafkaDeltaExpressError as error:
+            return Check("kafka", Level.WARNING, f"{stream.app_id}: {error.problem}", error.remedy, stream.app_id)
+        if not ends:
+            servers = self.settings.kafka["bootstrap.servers"]
+            return Check(
+                "kafka",
+                Level.WARNING,
+                f"{stream.app_id}: Kafka at {servers} did not tell its topics in time; loading needs no Kafka",
+                "check kafka.bootstrap.servers and the topics: status shows no lag without it",
+                stream.app_id,
+            )
+        return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)
+
+
+def _try_rights(store: ObjectStore, folder: str) -> None:
+    """Create, list, read and delete one object (rules 1 and 2). Raises StoreError."""
+    path = f"{folder}/{uuid.uuid4().hex}"
+    store.create(path, b"probe")
+    try:
+        list(store.list(folder))
+        store.read(path)
+    finally:
+        store.delete([path])
+
+
+def _failed(name: str, error: KafkaDeltaExpressError, app_id: str | None) -> Check:
+    message = error.problem if app_id is None else f"{app_id}: {error.problem}"
+    return Check(name, Level.ERROR, message, error.remedy, app_id)

@@ -1,0 +1,168 @@
+"""What is looked at before the loader starts."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.delta_log import TableState
+from common.errors import StoreError
+from common.ports import SystemClock
+from common.schema.spark_json import schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.table_properties import retention_ms
+from delta_loader.core.preflight import Check, Level, fatal, shared_tables, table_checks, vacuum_check
+from delta_loader.preflight import Preflight
+from delta_loader.stage import Stage
+from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings import Stream
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+COLUMNS = schema_to_json(StructType((Field("id", Primitive.LONG),)))
+STREAM = settings_for(Staging("memory://nowhere")).streams[0]
+
+
+def table(schema: str = COLUMNS, features: frozenset[str] = frozenset(), **properties: str) -> TableState:
+    found = {f"delta.{name}": value for name, value in properties.items()}
+    return TableState(3, "id", schema, (), found, 3, 7, features)
+
+
+def levels(checks: list[Check]) -> dict[str, Level]:
+    return {check.name: check.level for check in checks}
+
+
+def test_a_table_to_be_made_is_fine() -> None:
+    assert levels(list(table_checks(STREAM, None))) == {"table": Level.OK}
+
+
+def test_a_table_that_takes_what_is_declared_is_fine() -> None:
+    assert levels(list(table_checks(STREAM, table()))) == {"table": Level.OK, "columns": Level.OK}
+
+
+def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
+    assert levels(list(table_checks(STREAM, table(features=frozenset({"rowTracking"})))))["table"] is Level.ERROR
+    text = schema_to_json(StructType((Field("id", Primitive.STRING),)))
+    found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
+    assert found.level is Level.ERROR
+    assert "the column id is STRING, staged as BIGINT" in found.message
+
+
+def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() -> None:
+    forgets = table(setTransactionRetentionDuration="interval 1 days", logRetentionDuration="interval 1 days")
+    found = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]
+    assert [check.level for check in found] == [Level.WARNING, Level.WARNING]
+    assert "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')" in found[0].remedy
+    assert "'delta.logRetentionDuration' = 'interval 30 days'" in found[1].remedy
+
+
+@pytest.mark.parametrize(
+    ("window", "waiting_ms", "retention_ms", "level", "says"),
+    [
+        (None, None, DAY_MS, Level.OK, "7 days"),
+        (None, 6 * DAY_MS, DAY_MS, Level.OK, "7 days"),
+        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "a marker has waited for 8 days"),
+        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "2.0 hours"),
+        ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
+    ],
+)
+def test_vacuum_is_held_against_what_waits(
+    window: str | None, waiting_ms: int | None, retention_ms: int, level: Level, says: str
+) -> None:
+    state = table() if window is None else table(deletedFileRetentionDuration=window)
+    found = vacuum_check("orders", "/t", state, waiting_ms, retention_ms)
+    assert found.level is level
+    assert says in found.message + found.remedy
+
+
+def test_an_interval_is_read_as_delta_writes_it() -> None:
+    assert retention_ms("interval 30 days") == 30 * DAY_MS
+    assert retention_ms("1 week 2 hours") == 7 * DAY_MS + 2 * HOUR_MS
+    assert retention_ms("interval soon") is None
+    assert retention_ms("") is None
+
+
+def test_the_start_is_refused_only_when_nothing_can_be_loaded() -> None:
+    one, two = (Check("table", Level.ERROR, "no", "", app_id) for app_id in ("one", "two"))
+    fine = Check("table", Level.OK, "", "", "two")
+    assert fatal([one, fine], ["one", "two"]) == ()
+    assert fatal([one, two], ["one", "two"]) == (one, two)
+    stage = Check("stage", Level.ERROR, "no")
+    assert fatal([one, stage], ["one", "two"]) == (stage,)
+
+
+def stream(app_id: str, topic: str) -> dict[str, object]:
+    return {"app_id": app_id, "topics": [topic], "table": "s3://lake/t", "columns": "id BIGINT"}
+
+
+def test_streams_that_share_a_table_are_told() -> None:
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": "memory://s"},
+            "streams": [stream("orders", "a"), stream("returns", "b")],
+        }
+    )
+    (found,) = shared_tables(settings.streams)
+    assert found.level is Level.WARNING
+    assert "orders, returns" in found.message
+
+
+class Refusing:
+    """A stage that may not be written to."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def create(self, path: str, data: bytes) -> object:
+        msg = f"may not create {path}: {len(data)} bytes"
+        raise StoreError(msg, "check the credentials")
+
+
+def preflight(staging: Staging, ends: Mapping[TopicPartition, Position], *, refusing: bool = False) -> list[Check]:
+    settings = settings_for(staging)
+    store = staging.store(staging.stage_url)
+
+    def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position]:
+        return ends if stream.app_id else {}
+
+    return list(
+        Preflight(
+            settings,
+            Refusing(store) if refusing else store,  # type: ignore[arg-type]
+            Stage(store, in_turn),
+            staging.store,
+            kafka_ends,
+            SystemClock(),
+        ).checks()
+    )
+
+
+def test_all_is_well_and_nothing_is_left_behind() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.flush(0, 0, 10)
+    before = sorted(found.path for found in staging.store(staging.root).list(""))
+    found = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
+    assert [check for check in found if check.level is not Level.OK] == []
+    assert {"config", "stage", "table", "vacuum", "kafka"} <= {check.name for check in found}
+    assert sorted(found.path for found in staging.store(staging.root).list("")) == before
+
+
+def test_a_stage_that_refuses_is_everybodys_error_and_a_silent_kafka_a_warning() -> None:
+    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, refusing=True)
+    by_name = {check.name: check for check in found}
+    assert (by_name["stage"].level, by_name["stage"].app_id) == (Level.ERROR, None)
+    assert "check the credentials" in by_name["stage"].remedy
+    assert by_name["kafka"].level is Level.WARNING
