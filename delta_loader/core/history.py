@@ -1,0 +1,158 @@
+"""A Delta table's versions as values: what each commit says that it did, read from its JSON without a JVM.
+
+Rules:
+
+1. Paths are those of the object store: percent-encoding of the log is undone here and nowhere else.
+2. What a file may hold (`Reach`) comes from its statistics. Where they say nothing it may hold anything, so that a
+   file is never ruled out by mistake. Long texts are cut in statistics, downwards in minima and upwards in maxima.
+3. Rows of a file are those that a reader sees: those of its deletion vector are not counted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
+
+from delta_loader.core.commits import CommitMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from common.spans import Span, TopicPartition
+
+_TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
+_TOLD = ("predicate", "mode", "version", "timestamp")  # parameters that say what an operation was about
+_LONGEST_WORDS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which records a file may hold: lowest and highest of each offset column; None where nothing is known."""
+
+    topics: tuple[str, str] | None = None
+    partitions: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+
+    def may_hold(self, source: TopicPartition, span: Span) -> bool:
+        """Whether a record of the span could be in it."""
+        if self.topics is not None and not self.topics[0] <= source.topic <= self.topics[1]:
+            return False
+        if self.partitions is not None and not self.partitions[0] <= source.partition <= self.partitions[1]:
+            return False
+        return self.offsets is None or (self.offsets[0] < span.end and span.start <= self.offsets[1])
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a commit added or removed."""
+
+    path: str
+    rows: int | None
+    """None when its statistics do not say."""
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One commit."""
+
+    version: int
+    operation: str
+    words: str
+    """The operation with what it was about, for people."""
+    metadata: CommitMetadata | None
+    """Ours; None for a commit of somebody else."""
+    transactions: Mapping[str, int]
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    changes_data: bool
+    """False for one that only arranges rows anew, such as OPTIMIZE."""
+
+    @property
+    def added_rows(self) -> int | None:
+        """Rows over all files that it added; None when one does not say."""
+        return total_rows(self.added)
+
+
+def total_rows(files: tuple[DataFile, ...]) -> int | None:
+    """Rows over all files; None when one does not say."""
+    known = [file.rows for file in files if file.rows is not None]
+    return sum(known) if len(known) == len(files) else None
+
+
+def parse_version(version: int, data: bytes) -> TableVersion:
+    """One commit file of the log. Raises ValueError for what is none."""
+    information: Mapping[str, object] = {}
+    transactions: dict[str, int] = {}
+    added: list[DataFile] = []
+    removed: list[DataFile] = []
+    changes_data = False
+    for name, value in _actions(data):
+        if name == "commitInfo":
+            information = value
+        elif name == "txn":
+            transactions[str(value["appId"])] = int(cast("int", value["version"]))
+        elif name in ("add", "remove"):
+            (added if name == "add" else removed).append(_file(value))
+            changes_data |= bool(value.get("dataChange", True))
+    return TableVersion(
+        version=version,
+        operation=str(information.get("operation", "unknown")),
+        words=_words(information),
+        metadata=CommitMetadata.from_json(_metadata(information)),
+        transactions=transactions,
+        added=tuple(added),
+        removed=tuple(removed),
+        changes_data=changes_data,
+    )
+
+
+def _actions(data: bytes) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for line in data.splitlines():
+        if line.strip():
+            for name, value in cast("dict[str, object]", json.loads(line)).items():
+                if isinstance(value, dict):
+                    yield name, cast("dict[str, object]", value)
+
+
+def _metadata(information: Mapping[str, object]) -> str:
+    # delta-rs writes what it is given beside the operation; Spark writes a text.
+    found = information.get("userMetadata")
+    return found if isinstance(found, str) else ""
+
+
+def _words(information: Mapping[str, object]) -> str:
+    parameters = information.get("operationParameters")
+    given = cast("dict[str, object]", parameters) if isinstance(parameters, dict) else {}
+    told = [f"{key} {given[key]}" for key in _TOLD if given.get(key) not in (None, "", "[]")]
+    words = ", ".join([str(information.get("operation", "an unknown operation")), *told])
+    return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
+
+
+def _file(action: Mapping[str, object]) -> DataFile:
+    path, statistics = unquote(str(action["path"])), action.get("stats")
+    content = json.loads(statistics) if isinstance(statistics, str) and statistics else {}
+    rows = cast("int | None", content.get("numRecords"))
+    vector = action.get("deletionVector")
+    if rows is not None and isinstance(vector, dict):
+        rows -= int(cast("dict[str, int]", vector).get("cardinality", 0))
+    return DataFile(path, rows, _reach(content, action.get("partitionValues")))
+
+
+def _reach(statistics: Mapping[str, object], partition_values: object) -> Reach:
+    lowest = cast("dict[str, object]", statistics.get("minValues") or {})
+    highest = cast("dict[str, object]", statistics.get("maxValues") or {})
+    fixed = cast("dict[str, object]", partition_values or {})
+
+    def bounds(name: str) -> tuple[object, object] | None:
+        low, high = fixed.get(name, lowest.get(name)), fixed.get(name, highest.get(name))
+        return None if low is None or high is None else (low, high)
+
+    topics, partitions, offsets = bounds(_TOPIC), bounds(_PARTITION), bounds(_OFFSET)
+    return Reach(
+        None if topics is None else (str(topics[0]), str(topics[1])),
+        None if partitions is None else (int(str(partitions[0])), int(str(partitions[1]))),
+        None if offsets is None else (int(str(offsets[0])), int(str(offsets[1]))),
+    )

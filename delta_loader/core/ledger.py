@@ -1,0 +1,291 @@
+"""A table's history read as a ledger: which commit brought which positions, and which took rows away.
+
+Rules:
+
+1. A Kafka partition's spans follow one another: each begins where the one before ends. What moves a txn action without
+   rows, sets it back, or brings a span twice or behind a gap is a fault of that very version.
+2. Rows leave by right through DELETE, UPDATE, MERGE and TRUNCATE, whose purpose it is, and through a replacement that
+   the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
+3. A commit that says that it only arranges rows anew has to bring as many as it takes.
+4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets.
+5. A topic that was made anew begins a new generation (common/transactions.py): its positions start over, and what the
+   older one brought is no longer followed.
+6. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.spans import MAX_POSITION, Offset, Partition, Position, Span, Topic, TopicPartition, position_after
+from delta_loader.core.findings import Finding, Verdict
+from delta_loader.core.history import DataFile, TableVersion, total_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.transactions import TxnIds
+    from delta_loader.core.counts import Counts, Replaced
+
+_BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
+_COPIES = ("CLONE", "CONVERT")  # operations whose rows were somebody else's history
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A span that a commit brought."""
+
+    version: int
+    span: Span
+    counts: Counts | None
+    """None for a commit that does not count: an older release's, or another program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A range that a commit replaced."""
+
+    version: int
+    replaced: Replaced
+    net_rows: int | None
+    """Rows that the table has more after it; None when its files do not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A foreign commit that took files away."""
+
+    version: int
+    words: str
+    by_right: bool
+    rows: int | None
+    """Rows that the table has fewer after it; None when its files do not say."""
+    files: tuple[DataFile, ...]
+
+    def touches(self, source: TopicPartition, span: Span) -> tuple[str, ...]:
+        """The removed files that may have held records of a span."""
+        return tuple(file.path for file in self.files if file.reach.may_hold(source, span))
+
+
+class Ledger:
+    """One table's ledger; `take` its versions in order."""
+
+    def __init__(self, url: str, ids: TxnIds, topics: tuple[str, ...], *, dead_letters: bool = False) -> None:
+        """``topics`` are the stream's; the only one of them stands in no txn id.
+
+        A dead-letter table gets a commit only for spans that have some, so that its spans have gaps by right.
+        """
+        self._url = url
+        self._dead_letters = dead_letters
+        self._ids = ids
+        self._topics = topics
+        self._live: dict[str, DataFile] = {}
+        self._added_by: dict[str, int] = {}
+        self.first_version: int | None = None
+        self.version: int | None = None
+        self.is_copy = False
+        self.begins: dict[TopicPartition, Position] = {}
+        self.positions: dict[TopicPartition, Position] = {}
+        self.brought: dict[TopicPartition, list[Brought]] = {}
+        self.replacements: dict[TopicPartition, list[Replacement]] = {}
+        self.generations: dict[TopicPartition, int] = {}
+        """Only of topics that were made anew."""
+        self.removals: list[Removal] = []
+        self.findings: list[Finding] = []
+
+    def take(self, version: TableVersion) -> None:
+        """The next version."""
+        if self.first_version is None:
+            self.first_version = version.version
+        self.version = version.version
+        self.is_copy |= version.version == self.first_version and version.operation.startswith(_COPIES)
+        removed = tuple(self._live.pop(file.path, file) for file in version.removed)
+        for file in version.added:
+            self._live[file.path] = file
+            self._added_by[file.path] = version.version
+        ours = version.metadata is not None and version.metadata.app_id == self._ids.app_id
+        if not version.changes_data:
+            self._take_arrangement(version, removed)
+        elif not ours:
+            self._take_foreign(version, removed)
+        self._take_positions(version, ours=ours)
+        if ours:
+            self._take_counts(version)
+            self._take_replacements(version, removed)
+
+    def added_by(self, path: str) -> int | None:
+        """The version that added a file, if it is in the history."""
+        return self._added_by.get(path)
+
+    def files_of(self, version: int, source: TopicPartition, span: Span) -> tuple[str, ...]:
+        """The files that a version added, that are still there, and that may hold records of a span."""
+        return tuple(
+            path
+            for path, file in self._live.items()
+            if self._added_by[path] == version and file.reach.may_hold(source, span)
+        )
+
+    def known_paths(self) -> Iterator[str]:
+        """Every file that the history names."""
+        return iter(self._added_by)
+
+    def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
+        """The foreign commits after a version that may have taken records of a span."""
+        return [found for found in self.removals if found.version > after and found.touches(source, span)]
+
+    # What one version says.
+
+    def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        before, after = total_rows(removed), version.added_rows
+        if removed and before is not None and after is not None and before != after:
+            text = f"version {version.version} ({version.words}) took {before:,} rows and brought {after:,}"
+            self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
+
+    def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        before, after = total_rows(removed), version.added_rows
+        gone = None if before is None or after is None else before - after
+        if removed:
+            by_right = version.operation in _BY_RIGHT
+            self.removals.append(Removal(version.version, version.words, by_right, gone, removed))
+        elif after is None or after > 0:
+            rows = "rows" if after is None else f"{after:,} rows"
+            text = f"version {version.version} ({version.words}) brought {rows} that no writer staged"
+            self._find(Verdict.NOTED, "foreign_rows", text, version)
+
+    def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
+        spans = dict(version.metadata.spans) if ours and version.metadata is not None else {}
+        for app_id, last in version.transactions.items():
+            source = self._source_of(app_id)
+            if source is None:
+                continue
+            self._take_generation(source, app_id)
+            position = position_after(Offset(last))
+            span = spans.pop(source, None)
+            if span is None:
+                self._move_foreign(version, source, position)
+            else:
+                self._move(version, source, span, position)
+        for source, span in spans.items():
+            text = f"version {version.version} brought {span} of {source} without moving its txn action"
+            self._fault("no_txn_action", text, version, source, (span,))
+
+    def _take_generation(self, source: TopicPartition, app_id: str) -> None:
+        _, _, generation = app_id.removeprefix(self._ids.of(source)).partition("@")
+        if generation and int(generation) > self.generations.get(source, 0):
+            self.generations[source] = int(generation)
+            for known in (self.begins, self.positions, self.brought, self.replacements):
+                known.pop(source, None)
+
+    def _move(self, version: TableVersion, source: TopicPartition, span: Span, position: Position) -> None:
+        known = self.positions.get(source)
+        if known is None:
+            self.begins[source] = span.start
+        elif span.start > known and not self._dead_letters:
+            gap = Span(known, span.start)
+            text = f"version {version.version} goes on at {span.start} of {source}, and {gap} was never brought"
+            self._fault("gap", text, version, source, (gap,))
+        elif span.start < known:
+            twice = Span(span.start, min(known, span.end))
+            text = f"version {version.version} brings {twice} of {source} a second time"
+            self._fault("overlap", text, version, source, (twice,))
+        if position != span.end:
+            text = (
+                f"version {version.version} brought {span} of {source}, and its txn action says that {position} is next"
+            )
+            self._fault("txn_action_differs", text, version, source, (span,))
+        metadata = version.metadata
+        counts = None if metadata is None else metadata.counts.get(source)
+        self.brought.setdefault(source, []).append(Brought(version.version, span, counts))
+        self.positions[source] = position
+
+    def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
+        """A txn action of ours that came without our metadata."""
+        known = self.positions.get(source)
+        self.positions[source] = position
+        if known is None:
+            self.begins[source] = position
+            if version.added:  # kafka-delta-ingest, or a copy of the table
+                text = f"version {version.version} ({version.words}) says that {source} is loaded up to {position}"
+                self._find(Verdict.NOTED, "begun_by_another_program", text, version, source)
+        elif position < known:
+            text = f"version {version.version} ({version.words}) set the txn action of {source} back to {position}"
+            self._fault("txn_action_set_back", text, version, source, (Span(position, known),))
+        elif position > known and version.added:
+            text = f"version {version.version} ({version.words}) brought {Span(known, position)} of {source}"
+            self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
+            self.brought.setdefault(source, []).append(Brought(version.version, Span(known, position), None))
+        elif position > known:
+            gap = Span(known, position)
+            text = (
+                f"version {version.version} ({version.words}) moved the txn action of {source} from {known} to "
+                f"{position} without rows: {gap} was never brought"
+            )
+            self._fault("txn_action_moved_ahead", text, version, source, (gap,))
+
+    def _take_counts(self, version: TableVersion) -> None:
+        """Compare what a commit counts with itself, and with what its files hold (rule 4)."""
+        metadata, rows = version.metadata, version.added_rows
+        if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
+            return
+        for source, counts in metadata.counts.items():
+            if counts.records != counts.rows + counts.tombstones + counts.dead_letters:
+                text = (
+                    f"version {version.version} counts {counts.records:,} records of {source}, and "
+                    f"{counts.rows:,} rows, {counts.dead_letters:,} dead letters, {counts.tombstones:,} tombstones"
+                )
+                self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
+        counted = sum(one.dead_letters if self._dead_letters else one.rows for one in metadata.counts.values())
+        if rows is not None and counted != rows:
+            text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
+            self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
+
+    def _take_replacements(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        metadata = version.metadata
+        if metadata is None:
+            return
+        before, after = total_rows(removed), version.added_rows
+        net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
+        for source, replaced in metadata.replaced.items():
+            self.replacements.setdefault(source, []).append(Replacement(version.version, replaced, net))
+            text = f"version {version.version} replaced {replaced.span} of {source} (request {replaced.request})"
+            self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
+
+    def _source_of(self, app_id: str) -> TopicPartition | None:
+        """The inverse of `TxnIds.of`; None for somebody else's."""
+        if not app_id.startswith(f"{self._ids.app_id}-"):
+            return None
+        place, _, generation = app_id.removeprefix(f"{self._ids.app_id}-").partition("@")
+        topic, _, number = place.rpartition("-")
+        if not self._ids.several_topics:
+            topic = topic or self._topics[0]
+        if not (number.isascii() and number.isdigit() and len(number) < len(str(MAX_POSITION))):
+            return None
+        source = TopicPartition(Topic(topic), Partition(int(number)))
+        if generation and not generation.isdecimal():
+            return None
+        return source if self._ids.of(source, int(generation or 0)) == app_id else None
+
+    def _fault(
+        self,
+        kind: str,
+        text: str,
+        version: TableVersion,
+        source: TopicPartition | None = None,
+        spans: tuple[Span, ...] = (),
+        *,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        named = files or tuple(file.path for file in version.added)
+        self.findings.append(Finding(Verdict.FAULT, kind, text, self._url, source, spans, version.version, named))
+
+    def _find(
+        self,
+        verdict: Verdict,
+        kind: str,
+        text: str,
+        version: TableVersion,
+        source: TopicPartition | None = None,
+        *spans: Span,
+    ) -> None:
+        self.findings.append(Finding(verdict, kind, text, self._url, source, spans, version.version))

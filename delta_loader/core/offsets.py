@@ -1,0 +1,125 @@
+"""Sets of offsets as bits: one for each offset, in buckets, one Kafka partition at a time.
+
+Rules:
+
+1. A bucket is `BUCKET` offsets in one integer; bit k is the offset ``start + k``. So hundreds of millions of rows are
+   some tens of megabytes, each bucket is four kilobytes, and "once each" is one comparison: rows against bits.
+2. Buckets come in order and are seen once: nothing here holds more than a bucket of each stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from common.spans import Position, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+BUCKET = 32_768  # what Spark's bitmap functions hold in one bitmap
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The offsets of one Kafka partition that a table (or Kafka) has in ``[start, start + BUCKET)``."""
+
+    start: int
+    rows: int
+    """Rows, as often as they are there."""
+    bits: int
+
+    @property
+    def distinct(self) -> int:
+        """Different offsets."""
+        return self.bits.bit_count()
+
+    @property
+    def span(self) -> Span:
+        """The positions that it speaks of."""
+        return Span(Position(self.start), Position(self.start + BUCKET))
+
+
+def between(bits: int, bucket_start: int, start: int, end: int) -> int:
+    """The bits of a bucket that lie in ``[start, end)``, where they stand."""
+    low, high = max(0, start - bucket_start), min(BUCKET, end - bucket_start)
+    return bits & (((1 << (high - low)) - 1) << low) if high > low else 0
+
+
+def ranges(bits: int, bucket_start: int) -> Iterator[tuple[int, int]]:
+    """The runs of set bits as half-open ranges of offsets, in order."""
+    offset = bucket_start
+    while bits:
+        skipped = (bits & -bits).bit_length() - 1
+        bits >>= skipped
+        length = (~bits & (bits + 1)).bit_length() - 1
+        yield offset + skipped, offset + skipped + length
+        bits >>= length
+        offset += skipped + length
+
+
+class Ranges:
+    """Ranges of offsets that are gathered in order; beyond ``most`` of them only counted."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.spans: list[Span] = []
+        self.count = 0
+        """Offsets over all ranges, also those that are not kept."""
+
+    def add(self, start: int, end: int) -> None:
+        """One more range, behind the others."""
+        self.count += end - start
+        if self.spans and self.spans[-1].end == start:
+            self.spans[-1] = Span(self.spans[-1].start, Position(end))
+        elif len(self.spans) < self._most:
+            self.spans.append(Span(Position(start), Position(end)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each of its offsets is in ``spans``."""
+        return sum(span.positions for span in self.spans) == self.count
+
+
+class Tally:
+    """How many offsets lie in each of some spans, which may overlap."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        edges = {0}
+        for span in spans:
+            edges |= {int(span.start), int(span.end)}
+        self._edges = sorted(edges)
+        self._counts = [0] * len(self._edges)
+
+    def add(self, bucket: Bucket) -> None:
+        """Count the offsets of a bucket."""
+        first = max(0, bisect_right(self._edges, bucket.start) - 1)
+        last = bisect_left(self._edges, bucket.start + BUCKET)
+        cuts = [bucket.start, *self._edges[first + 1 : last], bucket.start + BUCKET]
+        for index, (start, end) in enumerate(pairwise(cuts)):
+            self._counts[first + index] += between(bucket.bits, bucket.start, start, end).bit_count()
+
+    def within(self, span: Span) -> int:
+        """The offsets in one of the spans."""
+        return sum(self._counts[bisect_left(self._edges, span.start) : bisect_left(self._edges, span.end)])
+
+    def outside(self) -> list[tuple[int, int | None, int]]:
+        """Every piece between two edges with its count; the last one has no end."""
+        ends: list[int | None] = [*self._edges[1:], None]
+        return [(start, end, count) for start, end, count in zip(self._edges, ends, self._counts, strict=True) if count]
+
+
+def in_step(*streams: Iterable[Bucket]) -> Iterator[tuple[int, list[Bucket | None]]]:
+    """Walk through several streams of buckets side by side: each start once, with each stream's bucket there."""
+    iterators = [iter(stream) for stream in streams]
+    heads = [next(iterator, None) for iterator in iterators]
+    while waiting := [head.start for head in heads if head is not None]:
+        start = min(waiting)
+        found = [head if head is not None and head.start == start else None for head in heads]
+        yield start, found
+        heads = [
+            next(iterator, None) if here is not None else head
+            for iterator, head, here in zip(iterators, heads, found, strict=True)
+        ]

@@ -1,0 +1,397 @@
+"""One Kafka partition reconciled: its offsets in the tables, against what the history says was brought.
+
+Rules:
+
+1. Spans that a replacement joined are one *region*: expected rows = what was staged + what replacements changed.
+2. Fewer rows than expected are explained by a commit that took them by right and could reach them, and the sum of what
+   is explained so never exceeds what these commits took. Else they are a fault, which names the commit that took them
+   or, if no commit did, the one that brought them.
+3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter.
+4. What no commit counted is not proved, and never a fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.spans import Position, Span, TopicPartition
+from delta_loader.core.findings import Finding, PartitionReport, Verdict
+from delta_loader.core.offsets import Bucket, Ranges, Tally, between, in_step, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from delta_loader.core.ledger import Brought, Ledger, Replacement
+
+MOST_RANGES = 1000  # of each kind, named in a report
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Positions whose rows can be counted together."""
+
+    span: Span
+    brought: tuple[Brought, ...]
+    replacements: tuple[Replacement, ...]
+    dead_letter_replacements: tuple[Replacement, ...]
+
+    @property
+    def version(self) -> int:
+        """The version that brought its beginning."""
+        replacements = (*self.replacements, *self.dead_letter_replacements)
+        return min([*(found.version for found in self.brought), *(found.version for found in replacements)])
+
+    def expected(self, *, dead_letters: bool) -> int | None:
+        """Rows that one of the tables should have; None when a commit does not count."""
+        replacements = self.dead_letter_replacements if dead_letters else self.replacements
+        nets = [found.net_rows for found in replacements]
+        covered = sum(found.span.positions for found in self.brought) >= self.span.positions
+        if not covered or any(found.counts is None for found in self.brought) or None in nets:
+            return None
+        staged = sum(
+            found.counts.dead_letters if dead_letters else found.counts.rows
+            for found in self.brought
+            if found.counts is not None
+        )
+        return staged + sum(net for net in nets if net is not None)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What is counted in it: all of it, and each range that was replaced."""
+        replacements = (*self.replacements, *self.dead_letter_replacements)
+        return (self.span, *(found.replaced.span for found in replacements))
+
+    @property
+    def last_replacement(self) -> Replacement | None:
+        """The one that had the last word on its range."""
+        return max(self.replacements, key=lambda found: found.version, default=None)
+
+
+def regions(rows: Ledger, dead_letters: Ledger | None, source: TopicPartition) -> list[Region]:
+    """The regions of one Kafka partition, in order (rule 1)."""
+    brought = rows.brought.get(source, [])
+    replaced = rows.replacements.get(source, [])
+    dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
+    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead))]
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and span.start < joined[-1].end:
+            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return [
+        Region(
+            span,
+            tuple(found for found in brought if span.covers(found.span.start)),
+            tuple(found for found in replaced if span.covers(found.replaced.span.start)),
+            tuple(found for found in dead if span.covers(found.replaced.span.start)),
+        )
+        for span in joined
+    ]
+
+
+@dataclass(slots=True)
+class Explained:
+    """Rows that are missing and were taken by right, over all partitions of a table (rule 2)."""
+
+    rows: int = 0
+    versions: set[int] = field(default_factory=set)
+
+    def findings(self, ledger: Ledger, url: str) -> Iterator[Finding]:
+        """Whether these commits took as many."""
+        by_version = {found.version: found for found in ledger.removals}
+        taken = [by_version[version].rows for version in sorted(self.versions)]
+        most = sum(rows for rows in taken if rows is not None)
+        names = ", ".join(map(str, sorted(self.versions)))
+        if self.rows and None in taken:
+            text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
+            yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
+        elif self.rows > most:
+            text = f"{self.rows:,} rows are missing, and the versions {names} that delete rows took {most:,} only"
+            yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.versions))
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a walk over one partition's buckets saw."""
+
+    rows: Tally
+    dead_letters: Tally
+    total: int = 0
+    distinct: int = 0
+    dead_total: int = 0
+    lowest: int | None = None
+    highest: int | None = None
+    twice: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """Where a bucket of the table has more rows than offsets; whole buckets, to be looked at closely."""
+    twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """What Kafka has and neither table."""
+    vanished: int = 0
+    """Offsets that a table has and Kafka has no more, above Kafka's first one."""
+    kafka_records: int = 0
+    kafka_tombstones: int = 0
+    kafka_end: Position | None = None
+    """Where Kafka ends; None when it was not asked."""
+
+
+def walk(
+    spans: Iterable[Span],
+    position: Position,
+    rows: Iterable[Bucket],
+    dead_letters: Iterable[Bucket],
+    *,
+    kafka: Iterable[tuple[Bucket, Bucket]] = (),
+    kafka_first: int = 0,
+) -> Seen:
+    """Walk over the tables' and Kafka's offsets side by side.
+
+    ``kafka`` gives records with a value and tombstones; it is compared from ``kafka_first`` up to ``position``.
+    """
+    known = list(spans)
+    seen = Seen(Tally(known), Tally(known))
+    valued = ((live, gone) for live, gone in kafka)
+    live_buckets: dict[int, Bucket] = {}
+
+    def values() -> Iterator[Bucket]:
+        for live, gone in valued:
+            live_buckets[live.start] = gone
+            yield live
+
+    for start, (row, dead, live) in in_step(rows, dead_letters, values()):
+        _count(seen, row, dead, position)
+        if live is not None:
+            gone = live_buckets.pop(start)
+            have = (row.bits if row else 0) | (dead.bits if dead else 0)
+            seen.kafka_records += live.distinct + gone.distinct
+            seen.kafka_tombstones += gone.distinct
+            for low, high in ranges(between(live.bits & ~have, start, kafka_first, position), start):
+                seen.missing.add(low, high)
+            rest = between(have & ~live.bits & ~gone.bits, start, kafka_first, position)
+            seen.vanished += rest.bit_count()
+    return seen
+
+
+def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
+    if row is not None:
+        seen.rows.add(row)
+        seen.total += row.rows
+        seen.distinct += row.distinct
+        offsets = row.bits
+        lowest = row.start + (offsets & -offsets).bit_length() - 1
+        seen.lowest = lowest if seen.lowest is None else seen.lowest
+        seen.highest = row.start + offsets.bit_length() - 1
+        if row.rows > row.distinct:
+            seen.twice.add(row.span.start, row.span.end)
+    if dead is not None:
+        # Beyond the position are those of a load that has not reached the table itself yet.
+        seen.dead_letters.add(dead)
+        seen.dead_total += between(dead.bits, dead.start, 0, position).bit_count()
+        if dead.rows > dead.distinct:
+            seen.twice_dead.add(dead.span.start, dead.span.end)
+    if row is not None and dead is not None:
+        for low, high in ranges(row.bits & dead.bits, row.start):
+            seen.both.add(low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The two ledgers of a stream, and their URLs."""
+
+    rows: Ledger
+    dead_letters: Ledger | None
+    url: str
+    dead_letters_url: str
+
+
+def reconcile(
+    tables: Tables, source: TopicPartition, seen: Seen, explained: Explained, explained_dead: Explained
+) -> tuple[PartitionReport, list[Finding]]:
+    """One Kafka partition's report and findings, but for duplicates, which need another look at the table."""
+    ledger, found = tables.rows, regions(tables.rows, tables.dead_letters, source)
+    findings: list[Finding] = []
+    unproved = 0
+    for region in found:
+        findings += _replaced_as_counted(tables, source, region, seen)
+        for dead in (False, True):
+            expected = region.expected(dead_letters=dead)
+            if expected is None:
+                unproved += not dead
+                continue
+            have = (seen.dead_letters if dead else seen.rows).within(region.span)
+            if have != expected:
+                account = explained_dead if dead else explained
+                findings.append(_difference(tables, source, region, (expected, have), account, dead=dead))
+    if unproved:
+        findings.append(_uncounted(tables, source, found, unproved))
+    findings += _strangers(tables, source, found, seen)
+    findings += _given_up(tables, source)
+    counts = [brought.counts for brought in ledger.brought.get(source, [])]
+    counted = [one for one in counts if one is not None]
+    all_counted = len(counted) == len(counts)
+    report = PartitionReport(
+        source=source,
+        begins=ledger.begins.get(source),
+        position=ledger.positions.get(source),
+        rows=seen.total,
+        distinct=seen.distinct,
+        lowest=seen.lowest,
+        highest=seen.highest,
+        dead_letters=seen.dead_total,
+        counted_records=sum(one.records for one in counted) if all_counted else None,
+        counted_tombstones=sum(one.tombstones for one in counted) if all_counted else None,
+        proved=not any(one.verdict in (Verdict.FAULT, Verdict.UNPROVED) for one in findings),
+    )
+    return report, findings
+
+
+def _difference(
+    tables: Tables,
+    source: TopicPartition,
+    region: Region,
+    numbers: tuple[int, int],
+    explained: Explained,
+    *,
+    dead: bool,
+) -> Finding:
+    expected, have = numbers
+    url = tables.dead_letters_url if dead else tables.url
+    ledger = tables.dead_letters if dead else tables.rows
+    what, place = ("dead letters" if dead else "rows"), f"{region.span} of {source}"
+    versions = ", ".join(str(one.version) for one in region.brought)
+    if have > expected:
+        text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
+        files = () if ledger is None else ledger.files_of(region.version, source, region.span)
+        return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
+    fewer = expected - have
+    after = -1 if dead else min((one.version for one in region.brought), default=-1)
+    removals = [] if ledger is None else ledger.touching(source, region.span, after)
+    wrong = [one for one in removals if not one.by_right]
+    if wrong:
+        last = wrong[-1]
+        text = (
+            f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
+            f"files that held them; version {versions} of {tables.url} had brought them"
+        )
+        files = last.touches(source, region.span)
+        return Finding(Verdict.FAULT, "rows_removed", text, url, source, (region.span,), last.version, files)
+    if removals:
+        explained.rows += fewer
+        explained.versions |= {one.version for one in removals}
+        names = "; ".join(f"version {one.version} ({one.words})" for one in removals[-3:])
+        text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
+        return Finding(Verdict.NOTED, "deleted", text, url, source, (region.span,), removals[-1].version)
+    files = () if ledger is None else ledger.files_of(region.version, source, region.span)
+    text = (
+        f"{fewer:,} of {expected:,} {what} in {place} are missing: version {versions} of {tables.url} counted them, "
+        "and no later commit removed them"
+    )
+    return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
+
+
+def _replaced_as_counted(tables: Tables, source: TopicPartition, region: Region, seen: Seen) -> Iterator[Finding]:
+    """Whether a replaced range holds more than was staged for it, or less although nobody has deleted since."""
+    last = region.last_replacement
+    if last is None:
+        return
+    span, counts = last.replaced.span, last.replaced.counts
+    for tally, ledger, what, url, expected in (
+        (seen.rows, tables.rows, "rows", tables.url, counts.rows),
+        (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
+    ):
+        have = tally.within(span)
+        deleted = ledger is not None and ledger.touching(source, span, -1)
+        if have > expected or (have < expected and not deleted):
+            text = f"{span} of {source} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
+            yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, source, (span,), last.version)
+
+
+def _uncounted(tables: Tables, source: TopicPartition, found: list[Region], unproved: int) -> Finding:
+    last = [region for region in found if region.expected(dead_letters=False) is None][-1]
+    text = (
+        f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, came by commits that do not count "
+        "their records: that no row of them is missing is not proved"
+    )
+    return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
+
+
+def _strangers(tables: Tables, source: TopicPartition, found: list[Region], seen: Seen) -> Iterator[Finding]:
+    """Rows in positions that no commit of the history brought."""
+    ledger = tables.rows
+    begins = found[0].span.start if found else ledger.positions.get(source)
+    whole = ledger.first_version == 0 and not ledger.is_copy
+    for start, end, count in seen.rows.outside():
+        if any(region.span.covers(Position(start)) for region in found):
+            continue
+        place = f"[{start}, {'…' if end is None else end}) of {source}"
+        older = begins is None or start < begins
+        if older and not whole:
+            text = (
+                f"{count:,} rows in {place} are older than the history, which begins with version "
+                f"{ledger.first_version}: each is there once, and that none is missing is not proved"
+            )
+            yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, source)
+        else:
+            span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
+            text = f"{count:,} rows in {place} are in the table, and no commit of the loader brought them"
+            yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, source, (span,))
+
+
+def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
+    for brought in tables.rows.brought.get(source, []):
+        for span in () if brought.counts is None else brought.counts.given_up:
+            text = f"{span} of {source} was given up or declared done by an operator (version {brought.version})"
+            yield Finding(Verdict.NOTED, "given_up", text, tables.url, source, (span,), brought.version)
+
+
+def kafka_findings(
+    tables: Tables, source: TopicPartition, seen: Seen, findings: Iterable[Finding]
+) -> Iterator[Finding]:
+    """What Kafka has and the tables have not, told apart by what the other findings explain."""
+    excused = [
+        span
+        for finding in findings
+        if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history")
+        for span in finding.spans
+    ]
+    begins = tables.rows.begins.get(source)
+    lost: list[Span] = []
+    for span in seen.missing.spans:
+        if begins is not None and span.end <= begins:
+            continue  # the chain was told to begin behind them
+        first = span.start if begins is None else max(span.start, begins)
+        if not any(one.start <= first and span.end <= one.end for one in excused):
+            lost.append(Span(first, span.end))
+    if lost:
+        count = sum(span.positions for span in lost)
+        named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
+        at = _brought_by(tables.rows, source, lost[0])
+        text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
+        if at is not None:
+            text += f"; version {at} says that it brought the first of them"
+        yield Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
+    if not seen.missing.is_whole:
+        text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
+        yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
+    position = tables.rows.positions.get(source)
+    if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
+        text = (
+            f"Kafka ends at {seen.kafka_end} of {source}, before the table's position {position}: the topic went back"
+        )
+        yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, source, (Span(seen.kafka_end, position),))
+    if seen.vanished:
+        text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"
+        yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
+    if not lost and seen.missing.is_whole:
+        text = (
+            f"all {seen.kafka_records:,} records of {source} that Kafka has below the table's position are rows, dead "
+            f"letters or tombstones ({seen.kafka_tombstones:,}), but for those that are named"
+        )
+        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+
+
+def _brought_by(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
+    found = [one.version for one in ledger.brought.get(source, []) if one.span.covers(span.start)]
+    return found[0] if found else None

@@ -1,0 +1,148 @@
+"""A table's offsets as bitmaps, computed by Spark.
+
+Rules:
+
+1. Rows never meet in one place: each task turns its files into bitmaps of 32,768 offsets, and only these are shuffled.
+   "Once each" is then a comparison of each bitmap's rows with its bits.
+2. The bitmaps are computed once for a table, at one version, and kept by Spark, on disk if need be. The driver sees one
+   Kafka partition at a time, bitmap by bitmap.
+3. Only where a bitmap shows a fault are rows grouped by offset, with the files that they lie in.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+from common.errors import TableError
+from common.spans import Partition, Topic, TopicPartition
+from delta_loader.core.offsets import BUCKET, Bucket
+from delta_loader.shell.spark import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from common.spans import Span
+
+_MOST_ROWS = 2000  # looked at closely for one fault
+
+
+class SparkOffsets:
+    """The offset columns of one table at one version; `close` lets go of what Spark keeps."""
+
+    def __init__(self, spark: SparkSession, url: str, version: int) -> None:
+        """Nothing is read before it is asked for."""
+        self._url = url
+        with _errors("read", url):
+            frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+            self._frame: DataFrame = frame.select(
+                functions.col("_kafka_topic").alias("topic"),
+                functions.col("_kafka_partition").alias("partition"),
+                functions.col("_kafka_offset").alias("offset"),
+                functions.col("_metadata.file_path").alias("file"),
+            )
+        self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
+        # Spark counts buckets from 1, and its first bucket begins with 1.
+        self._bitmaps = (
+            self._named.selectExpr(
+                "topic",
+                "partition",
+                "bitmap_bucket_number(offset + 1) - 1 AS bucket",
+                "bitmap_bit_position(offset + 1) AS bit",
+            )
+            .groupBy("topic", "partition", "bucket")
+            .agg(functions.expr("count(*) AS amount"), functions.expr("bitmap_construct_agg(bit) AS bits"))
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    def sources(self) -> list[TopicPartition]:
+        """The Kafka partitions that it has rows of."""
+        with _errors("read", self._url):
+            found = self._bitmaps.select("topic", "partition").distinct().collect()
+        return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in found)
+
+    def nameless(self) -> int:
+        """Rows that do not say which record they were."""
+        with _errors("read", self._url):
+            named = self._bitmaps.agg(functions.sum("amount")).collect()[0][0] or 0
+            return int(self._frame.count()) - int(named)
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        """One partition's offsets, in order."""
+        with _errors("read", self._url):
+            frame = self._bitmaps.where(_is(source)).orderBy("bucket").select("bucket", "amount", "bits")
+            for bucket, amount, bits in frame.toLocalIterator():
+                yield Bucket(int(bucket) * BUCKET, int(amount), int.from_bytes(bits, "little"))
+
+    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        """Offsets that are there more than once, and the files that they lie in; the first ones."""
+        with _errors("read", self._url):
+            rows = (
+                self._within(source, spans)
+                .groupBy("offset")
+                .agg(functions.count("*").alias("amount"), functions.collect_set("file").alias("files"))
+                .where("amount > 1")
+                .orderBy("offset")
+                .limit(_MOST_ROWS)
+                .collect()
+            )
+        return [(int(row["offset"]), tuple(sorted(map(unquote, row["files"])))) for row in rows]
+
+    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+        """The files that hold records of some spans."""
+        with _errors("read", self._url):
+            found = self._within(source, spans).select("file").distinct().limit(_MOST_ROWS).collect()
+        return sorted(unquote(row["file"]) for row in found)
+
+    def close(self) -> None:
+        """Let go of the bitmaps."""
+        self._bitmaps.unpersist()
+
+    def _within(self, source: TopicPartition, spans: Sequence[Span]) -> DataFrame:
+        places = " OR ".join(f"(offset >= {span.start} AND offset < {span.end})" for span in spans) or "false"
+        return self._named.where(_is(source)).where(places)
+
+
+class SparkContents:
+    """Opens tables' contents in one Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Over the loader's own session."""
+        self._spark = spark
+
+    def offsets(self, url: str, version: int) -> SparkOffsets:
+        """The offset columns of a table."""
+        return SparkOffsets(self._spark, url, version)
+
+    def count(self, url: str, version: int) -> int:
+        """All rows of a table."""
+        with _errors("read", url):
+            return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
+
+
+def _is(source: TopicPartition) -> str:
+    # A topic's name has letters, digits, dots, dashes and underscores only.
+    return f"topic = '{source.topic}' AND partition = {source.partition}"
+
+
+@contextmanager
+def _errors(verb: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        java = getattr(error, "java_exception", None)
+        lines = (str(java.toString()) if java is not None else str(error)).strip().splitlines() or [
+            type(error).__name__
+        ]
+        msg = f"cannot {verb} the Delta table {url}: {lines[0][:500]}"
+        raise TableError(
+            msg, "if a data file is missing, the message names it; see also `delta-loader status`"
+        ) from error

@@ -1,0 +1,282 @@
+"""Carries ``delta-loader verify`` out: reads the history, asks Spark for the offsets and, if told to, Kafka.
+
+Rules:
+
+1. The table is looked at in one version, the dead-letter table in a later one: dead letters are committed first, so
+   that every one that belongs to the table's version is there.
+2. Nothing is changed, and nothing is asked of a running loader.
+3. One stream that cannot be looked at does not hide the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import KafkaDeltaExpressError, UsageError
+from common.spans import Position, Span
+from common.transactions import TxnIds
+from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
+from delta_loader.core.ledger import Ledger
+from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, regions, walk
+from delta_loader.shell.history import read_history
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import ExitStack
+
+    from common.settings import Settings, Stream
+    from common.spans import TopicPartition
+    from delta_loader.core.offsets import Bucket
+    from delta_loader.ports import OpenStore, ParallelMap
+
+_NAMED = 8  # files and ranges that one sentence names
+
+
+def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
+    """The streams to look at. Raises UsageError for one that is not there."""
+    found = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
+    if not found:
+        names = ", ".join(stream.app_id for stream in settings.streams)
+        msg = f"there is no stream {app_id!r}"
+        raise UsageError(msg, f"the config has {names}")
+    return found
+
+
+def verifier_of(
+    settings: Settings, stack: ExitStack, open_store: OpenStore, parallel: ParallelMap, *, with_kafka: bool
+) -> Verifier:
+    """A verifier over Spark and, if told to, Kafka; ``stack`` closes both."""
+    # Spark is needed to look into tables, and for nothing else that this command line does at its start.
+    from delta_loader.shell.kafka_offsets import KafkaOffsets  # noqa: PLC0415
+    from delta_loader.shell.offsets import SparkContents  # noqa: PLC0415
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+
+    kafka = KafkaOffsets(settings) if with_kafka else None
+    if kafka is not None:
+        stack.callback(kafka.close)
+    spark = build_session(settings)
+    stack.callback(spark.stop)
+    return Verifier(open_store, parallel, SparkContents(spark), kafka)
+
+
+class Offsets(Protocol):
+    """The offset columns of one table at one version."""
+
+    def sources(self) -> list[TopicPartition]:
+        """The Kafka partitions that it has rows of."""
+
+    def nameless(self) -> int:
+        """Rows that do not say which record they were."""
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        """One partition's offsets, in order."""
+
+    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        """Offsets that are there more than once, and the files that they lie in; the first ones."""
+
+    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+        """The files that hold records of some spans."""
+
+    def close(self) -> None:
+        """Let go of what is kept."""
+
+
+class Contents(Protocol):
+    """Opens tables' contents."""
+
+    def offsets(self, url: str, version: int) -> Offsets:
+        """The offset columns of a table."""
+
+    def count(self, url: str, version: int) -> int:
+        """All rows of a table."""
+
+
+class KafkaRecords(Protocol):
+    """What Kafka has."""
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+
+    def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
+        """Records with a value, and tombstones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a verification reaches the world through."""
+
+    open_store: OpenStore
+    parallel: ParallelMap
+    contents: Contents
+    kafka: KafkaRecords | None
+    """None when Kafka is not to be asked."""
+
+    def verify(self, stream: Stream) -> StreamReport:
+        """One stream's report."""
+        try:
+            return self._verify(stream)
+        except KafkaDeltaExpressError as error:
+            return StreamReport(stream.app_id, stream.table, None, None, failure=str(error))
+
+    def _verify(self, stream: Stream) -> StreamReport:
+        rows = self._ledger(stream, stream.table, dead_letters=False)
+        if rows.version is None:
+            return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
+        dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
+        has_dead = dead.version is not None
+        tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters)
+        findings = [*rows.findings, *dead.findings, *_cleaned(tables)]
+        if not stream.kafka_columns:
+            partitions, more = self._without_columns(tables, rows.version)
+        else:
+            partitions, more = self._with_columns(tables, rows.version, dead.version)
+        report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
+        return replace(report, findings=tuple(findings + more))
+
+    def _ledger(self, stream: Stream, url: str, *, dead_letters: bool) -> Ledger:
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters)
+        for version in read_history(self.open_store(url), self.parallel):
+            ledger.take(version)
+        return ledger
+
+    def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """What can be said of a table whose rows do not tell which record they were."""
+        text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
+        findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
+        counts = [brought.counts for found in tables.rows.brought.values() for brought in found]
+        known = [one.rows for one in counts if one is not None]
+        expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
+        have = self.contents.count(tables.url, version)
+        foreign = tables.rows.removals or any(one.kind == "foreign_rows" for one in tables.rows.findings)
+        if expected is not None and expected == have:
+            text = f"the table has {have:,} rows, as many as the commits brought"
+            findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
+        elif expected is not None:
+            verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
+            text = f"the table has {have:,} rows, and the commits brought {expected:,}"
+            if foreign:
+                text += "; others have added or deleted rows since"
+            findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
+        partitions = tuple(
+            unlooked(source, tables.rows.begins.get(source), position)
+            for source, position in sorted(tables.rows.positions.items())
+        )
+        return partitions, findings
+
+    def _with_columns(
+        self, tables: Tables, version: int, dead_version: int | None
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        rows = self.contents.offsets(tables.url, version)
+        dead = None if dead_version is None else self.contents.offsets(tables.dead_letters_url, dead_version)
+        explained, explained_dead = Explained(), Explained()
+        partitions: list[PartitionReport] = []
+        findings: list[Finding] = []
+        try:
+            nameless = rows.nameless()
+            if nameless:
+                text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
+                findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
+            for source in sorted({*tables.rows.positions, *rows.sources()}):
+                if source in tables.rows.generations:
+                    findings.append(_made_anew(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
+                seen = self._walk(tables, source, rows, dead)
+                report, found = reconcile(tables, source, seen, explained, explained_dead)
+                found += _duplicates(tables, source, seen, rows, dead)
+                if self.kafka is not None:
+                    found += kafka_findings(tables, source, seen, found)
+                wrong = any(one.verdict is Verdict.FAULT for one in found)
+                partitions.append(replace(report, proved=report.proved and not wrong))
+                findings += found
+        finally:
+            rows.close()
+            if dead is not None:
+                dead.close()
+        findings += explained.findings(tables.rows, tables.url)
+        if tables.dead_letters is not None:
+            findings += explained_dead.findings(tables.dead_letters, tables.dead_letters_url)
+        return tuple(partitions), findings
+
+    def _walk(self, tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None) -> Seen:
+        spans = [span for region in regions(tables.rows, tables.dead_letters, source) for span in region.spans]
+        position = tables.rows.positions.get(source, Position(0))
+        first, kafka_end = Position(0), None
+        kafka: Iterable[tuple[Bucket, Bucket]] = ()
+        if self.kafka is not None:
+            first, kafka_end = self.kafka.ends(source)
+            kafka = self.kafka.buckets(source, first, position)
+        letters: Iterable[Bucket] = () if dead is None else dead.buckets(source)
+        seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first)
+        seen.kafka_end = kafka_end
+        return seen
+
+
+def _cleaned(tables: Tables) -> Iterator[Finding]:
+    for ledger, url in ((tables.rows, tables.url), (tables.dead_letters, tables.dead_letters_url)):
+        if ledger is not None and ledger.first_version:
+            text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
+            yield Finding(Verdict.UNPROVED, "history_cleaned", text, url, version=ledger.first_version)
+
+
+def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the topic of {source} was made anew (generation {tables.rows.generations[source]}), so that rows of both "
+        "topics have the same offsets: that each is there once is proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)
+
+
+def _duplicates(
+    tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
+) -> Iterator[Finding]:
+    for ranges, offsets, ledger, url in (
+        (seen.twice, rows, tables.rows, tables.url),
+        (seen.twice_dead, dead, tables.dead_letters, tables.dead_letters_url),
+    ):
+        if ranges.count and offsets is not None and ledger is not None:
+            found = offsets.twice(source, ranges.spans)
+            names = _known(ledger, {file for _, files in found for file in files})
+            versions = [version for _, version in names if version is not None]
+            text = (
+                f"{_places([offset for offset, _ in found])} of {source} are there more than once, in {_files(names)}"
+            )
+            spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
+            last = max(versions, default=None)
+            yield Finding(Verdict.FAULT, "rows_twice", text, url, source, spans, last, tuple(path for path, _ in names))
+    if seen.both.count:
+        places = ", ".join(map(str, seen.both.spans[:_NAMED]))
+        text = f"{seen.both.count:,} records of {source} are rows and dead letters: {places}"
+        yield Finding(Verdict.FAULT, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
+
+
+def _known(ledger: Ledger, files: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Files as the log calls them, and the versions that added them."""
+    by_name: dict[str, list[str]] = {}
+    for path in ledger.known_paths():
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    found: list[tuple[str, int | None]] = []
+    for file in sorted(files):
+        same = [path for path in by_name.get(file.rpartition("/")[2], []) if file.endswith(path)]
+        found.append((same[0], ledger.added_by(same[0])) if same else (file, None))
+    return found
+
+
+def _files(names: Sequence[tuple[str, int | None]]) -> str:
+    told = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
+    return ", ".join(told) + (" …" if len(names) > _NAMED else "")
+
+
+def _places(offsets: Sequence[int]) -> str:
+    """Offsets in words, neighbours joined."""
+    runs: list[list[int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1][1] = offset
+        else:
+            runs.append([offset, offset])
+    told = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
+    return f"{len(offsets):,} offsets ({', '.join(told)}{' …' if len(runs) > _NAMED else ''})"

@@ -1,0 +1,156 @@
+"""`delta-loader verify` over real tables: what is whole is proved, and each fault is named with version and file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+from delta import DeltaTable
+
+from common.ports import SystemClock
+from common.store import FsspecStore
+from delta_loader.core.findings import StreamReport, Verdict
+from delta_loader.core.verify_view import to_json, to_text
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.offsets import SparkContents
+from delta_loader.verify import Verifier
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def staging(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Staging:
+    """A copy of a stream of two Kafka partitions with dead letters, loaded by three commits."""
+    model = Staging.below(tmp_path_factory.getbasetemp() / "verified")
+    if not Path(model.table).exists():
+        load_model(model, SparkDeltaTables(spark, SystemClock()))
+    shutil.copytree(f"{model.root}/tables", tmp_path / "tables")
+    return Staging.below(tmp_path)
+
+
+def load_model(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.touch(0, 32_699)
+    staging.flush(0, 32_700, 32_900, days=["a", "b"], dead=[32_703, 32_770, 32_899])
+    staging.flush(1, 100, 150)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 32_900, 32_910)
+    staging.flush(1, 150, 160, dead=[155])
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 32_910, 32_920)
+    loader_for(staging, tables).run_pass()
+
+
+def report(staging: Staging, spark: SparkSession) -> StreamReport:
+    verifier = Verifier(FsspecStore, in_turn, SparkContents(spark), None)
+    found = verifier.verify(settings_for(staging).streams[0])
+    assert to_json([found])["proved"] == found.is_clean
+    assert to_text([found])
+    json.dumps(to_json([found]))
+    return found
+
+
+def kinds(found: StreamReport, verdict: Verdict) -> list[str]:
+    return sorted({finding.kind for finding in found.findings if finding.verdict is verdict})
+
+
+def commit_by_hand(table: str, *actions: dict[str, object], operation: str = "WRITE") -> int:
+    """A commit as some other program makes it."""
+    version = deltalake.DeltaTable(table).version() + 1
+    lines = [{"commitInfo": {"timestamp": 1, "operation": operation, "operationParameters": {}}}, *actions]
+    path = Path(table) / "_delta_log" / f"{version:020d}.json"
+    path.write_text("\n".join(json.dumps(line) for line in lines), "utf-8")
+    return version
+
+
+def adds(table: str, version: int) -> list[dict[str, object]]:
+    text = (Path(table) / "_delta_log" / f"{version:020d}.json").read_text("utf-8")
+    return [action["add"] for action in map(json.loads, text.splitlines()) if "add" in action]
+
+
+def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:
+    found = report(staging, spark)
+    assert (found.failure, [one.kind for one in found.findings]) == (None, ["given_up"])
+    assert [(one.begins, one.position, one.rows, one.dead_letters, one.proved) for one in found.partitions] == [
+        (32_699, 32_920, 217, 3, True),
+        (100, 160, 59, 1, True),
+    ]
+    assert "proved: each record once, none missing" in to_text([found])
+
+
+def test_optimize_and_delete_are_told_from_loss(staging: Staging, spark: SparkSession) -> None:
+    table = DeltaTable.forPath(spark, staging.table)
+    table.delete("id BETWEEN 327600 AND 327690")
+    table.optimize().executeCompaction()
+    DeltaTable.forPath(spark, staging.dead_letters).delete("_kafka_offset = 32770")
+    found = report(staging, spark)
+    assert (found.failure, found.faults) == (None, ())
+    deleted = {(one.table, one.version): one.text for one in found.findings if one.kind == "deleted"}
+    assert deleted.keys() == {(staging.table, 4), (staging.dead_letters, 3)}
+    assert deleted[staging.table, 4].startswith(
+        "10 of 197 rows in [32699, 32900) of orders/0 were deleted by version 4 (DELETE"
+    )
+
+
+def test_a_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSession) -> None:
+    (add,) = [one for one in adds(staging.table, 2) if "orders-0-" in str(one["path"])]
+    copy = str(add["path"]).replace("orders-0-", "copy-of-orders-0-")
+    shutil.copy(Path(staging.table) / str(add["path"]), Path(staging.table) / copy)
+    version = commit_by_hand(staging.table, {"add": {**add, "path": copy}})
+    found = report(staging, spark)
+    (twice,) = [one for one in found.faults if one.kind == "rows_twice"]
+    assert "10 offsets (32900 to 32909) of orders/0 are there more than once" in twice.text
+    assert (set(twice.files), twice.version) == ({str(add["path"]), copy}, version)
+    assert [one.source.partition for one in found.faults if one.source] == [0]
+
+
+def test_rows_that_an_overwrite_removed_are_named(staging: Staging, spark: SparkSession) -> None:
+    (add,) = [one for one in adds(staging.table, 2) if "orders-1-" in str(one["path"])]
+    removal = {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}
+    version = commit_by_hand(staging.table, {"remove": removal})
+    (fault,) = report(staging, spark).faults
+    assert (fault.kind, fault.version, fault.files) == ("rows_removed", version, (add["path"],))
+    assert "9 of 9 rows in [150, 160) of orders/1 are gone" in fault.text
+    assert "version 2 " in fault.text
+
+
+def test_a_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: SparkSession) -> None:
+    version = commit_by_hand(staging.table, {"txn": {"appId": "orders-1", "version": 199}})
+    staging.flush(1, 200, 210)
+    loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
+    (fault,) = report(staging, spark).faults
+    assert (fault.kind, fault.version) == ("txn_action_moved_ahead", version)
+    assert "from 160 to 200 without rows: [160, 200) was never brought" in fault.text
+
+
+def test_dead_letters_that_are_not_there_are_named(staging: Staging, spark: SparkSession) -> None:
+    shutil.rmtree(staging.dead_letters)
+    faults = report(staging, spark).faults
+    assert [(one.kind, one.table, str(one.source)) for one in faults] == [
+        ("rows_missing", staging.dead_letters, "orders/0"),
+        ("rows_missing", staging.dead_letters, "orders/1"),
+    ]
+    assert "3 of 3 dead letters in [32699, 32900) of orders/0 are missing" in faults[0].text
+
+
+def test_what_was_cleaned_up_is_not_claimed(staging: Staging, spark: SparkSession) -> None:
+    deltalake.DeltaTable(staging.table).create_checkpoint()
+    for version in (0, 1):
+        (Path(staging.table) / "_delta_log" / f"{version:020d}.json").unlink()
+    found = report(staging, spark)
+    assert (found.first_version, found.faults) == (2, ())
+    assert kinds(found, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
+
+
+def test_rows_of_nobody_are_noted(staging: Staging, spark: SparkSession) -> None:
+    spark.sql("SELECT 1L AS id, 'a' AS day").write.format("delta").mode("append").save(staging.table)
+    found = report(staging, spark)
+    assert (found.faults, kinds(found, Verdict.NOTED)) == ((), ["foreign_rows", "given_up", "rows_without_offsets"])

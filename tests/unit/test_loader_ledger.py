@@ -1,0 +1,207 @@
+"""A table's history and its offsets, judged without a table: each rule of the ledger and of the reconciliation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.transactions import TxnIds
+from delta_loader.core.commits import CommitMetadata
+from delta_loader.core.counts import Counts, Replaced
+from delta_loader.core.findings import Finding, Verdict
+from delta_loader.core.history import parse_version
+from delta_loader.core.ledger import Ledger
+from delta_loader.core.offsets import BUCKET, Bucket
+from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, regions, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+IDS = TxnIds("app", several_topics=False)
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Position(start), Position(end))
+
+
+def add(name: str, low: int, high: int, rows: int) -> dict[str, object]:
+    bounds = {"_kafka_topic": "orders", "_kafka_partition": 0}
+    statistics = {
+        "numRecords": rows,
+        "minValues": bounds | {"_kafka_offset": low},
+        "maxValues": bounds | {"_kafka_offset": high},
+    }
+    return {"add": {"path": name, "partitionValues": {}, "dataChange": True, "stats": json.dumps(statistics)}}
+
+
+def remove(name: str) -> dict[str, object]:
+    return {"remove": {"path": name, "dataChange": True}}
+
+
+def quietly(action: dict[str, object]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(json.dumps(action).replace('"dataChange": true', '"dataChange": false'))
+    return found
+
+
+def txn(last: int, app_id: str = "app-0") -> dict[str, object]:
+    return {"txn": {"appId": app_id, "version": last}}
+
+
+def brought(start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0) -> CommitMetadata:
+    counts = {} if rows is None else {SOURCE: Counts(rows + dead + gone, rows, gone, dead)}
+    return CommitMetadata("c", "app", {SOURCE: span(start, end)}, None, counts)
+
+
+class History:
+    """Puts a ledger together."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger("t", IDS, ("orders",))
+        self.version = 0
+
+    def commit(self, *actions: dict[str, object], operation: str = "WRITE", ours: CommitMetadata | None = None) -> None:
+        information = {"operation": operation, "userMetadata": None if ours is None else ours.to_json()}
+        lines = [{"commitInfo": information}, *actions]
+        self.ledger.take(parse_version(self.version, "\n".join(map(json.dumps, lines)).encode()))
+        self.version += 1
+
+    def load(self, start: int, end: int, rows: int | None = None, dead: int = 0) -> None:
+        metadata = brought(start, end, rows, dead)
+        self.commit(add(f"f{start}", start, end - 1, rows or 0), txn(end - 1), ours=metadata)
+
+    def faults(self) -> list[tuple[str, int | None]]:
+        return [(one.kind, one.version) for one in self.ledger.findings if one.verdict is Verdict.FAULT]
+
+
+def bucket(*offsets: int) -> Bucket:
+    return Bucket(0, len(offsets), sum(1 << offset for offset in set(offsets)))
+
+
+def judged(
+    history: History, rows: Iterable[int], kafka: Iterable[int] | None = None, dead: Iterable[int] = ()
+) -> list[Finding]:
+    tables = Tables(history.ledger, None, "t", "d")
+    spans = [one for region in regions(history.ledger, None, SOURCE) for one in region.spans]
+    position = history.ledger.positions[SOURCE]
+    records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
+    seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records)
+    explained = Explained()
+    _, found = reconcile(tables, SOURCE, seen, explained, Explained())
+    found += explained.findings(history.ledger, "t")
+    return [*found, *(kafka_findings(tables, SOURCE, seen, found) if kafka is not None else ())]
+
+
+def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
+    return [(one.verdict.value, one.kind, one.version) for one in findings]
+
+
+def test_spans_follow_one_another() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 15, 5)
+    assert history.faults() == []
+    assert judged(history, range(15)) == []
+    history.load(17, 20, 3)
+    history.load(18, 25, 7)
+    assert history.faults() == [("gap", 2), ("overlap", 3)]
+
+
+def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_not() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("ingested", 10, 19, 10), txn(19))
+    history.commit(txn(29))
+    history.commit(txn(5))
+    assert history.faults() == [("txn_action_moved_ahead", 2), ("txn_action_set_back", 3)]
+    assert ("brought_by_another_program", 1) in [(one.kind, one.version) for one in history.ledger.findings]
+
+
+def test_a_commit_that_counts_otherwise_than_its_files_is_a_fault() -> None:
+    history = History()
+    history.commit(add("f", 0, 9, 9), txn(9), ours=brought(0, 10, 10))
+    history.commit(add("g", 10, 19, 10), txn(18), ours=brought(10, 20, 10))
+    assert history.faults() == [("files_differ_from_counts", 0), ("txn_action_differs", 1)]
+
+
+def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 20, 10)
+    actions = (remove("f0"), remove("f10"), add("o", 0, 19, 19))
+    quiet = [quietly(action) for action in actions]
+    history.commit(*quiet, operation="OPTIMIZE")
+    assert history.faults() == [("rows_changed_on_the_way", 2)]
+
+
+def test_what_is_missing_is_told_apart_by_who_took_it() -> None:
+    for operation, verdict in (("DELETE", ("noted", "deleted", 1)), ("WRITE", ("fault", "rows_removed", 1))):
+        history = History()
+        history.load(0, 10, 10)
+        history.commit(remove("f0"), add("rest", 0, 7, 8), operation=operation)
+        assert kinds(judged(history, range(8))) == [verdict]
+    history = History()
+    history.load(0, 10, 10)
+    assert kinds(judged(history, range(8))) == [("fault", "rows_missing", 0)]
+
+
+def test_a_delete_excuses_no_more_than_it_took() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(remove("f0"), add("rest", 0, 8, 9), operation="DELETE")
+    assert [kind for _, kind, _ in kinds(judged(history, range(8)))] == ["deleted", "more_missing_than_deleted"]
+
+
+def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 20, 10)
+    replaced = Replaced(span(5, 15), "r", Counts(10, 8, 2, 0))
+    metadata = CommitMetadata("c", "app", {}, None, {}, {SOURCE: replaced})
+    actions = [remove("f0"), remove("f10"), add("n", 5, 14, 8), add("c0", 0, 4, 5), add("c1", 15, 19, 5)]
+    history.commit(*actions, ours=metadata)
+    assert history.faults() == []
+    rows = [*range(5), *range(5, 13), *range(15, 20)]
+    assert judged(history, rows) == []
+    assert [kind for _, kind, _ in kinds(judged(history, rows[1:]))] == ["rows_missing"]
+    assert [kind for _, kind, _ in kinds(judged(history, [*rows[:9], *range(10, 13), 14, *range(15, 20)]))] == []
+
+
+def test_spans_that_nobody_counted_are_not_proved() -> None:
+    history = History()
+    history.load(0, 10, None)
+    assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
+
+
+def test_rows_that_nobody_brought_are_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
+
+
+def test_a_topic_that_was_made_anew_starts_over() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5))
+    assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
+
+
+def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
+    history = History()
+    history.load(0, 10, None)
+    found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
+    (fault,) = [one for one in found if one.verdict is Verdict.FAULT]
+    assert (fault.kind, fault.spans, fault.version) == ("missing_from_tables", (span(3, 6),), 0)
+    assert [one.kind for one in judged(history, range(1, 10), kafka=range(1, 12), dead=[0])] == [
+        "not_counted",
+        "gone_from_kafka",
+        "all_in_tables",
+    ]
+
+
+def test_a_record_in_both_tables_is_seen() -> None:
+    seen = walk([], Position(10), [bucket(1, 2, 3)], [bucket(3, 4)])
+    assert (seen.both.spans, seen.total, seen.dead_total) == ([span(3, 4)], 3, 2)
+    twice = walk([], Position(10), [Bucket(BUCKET, 3, 0b11)], [])
+    assert twice.twice.spans == [span(BUCKET, 2 * BUCKET)]

@@ -1,0 +1,56 @@
+"""Sets of offsets as bits say what plain Python sets say."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.spans import Position, Span
+from delta_loader.core.offsets import BUCKET, Bucket, Ranges, Tally, between, in_step, ranges
+
+OFFSETS = st.sets(st.integers(0, 3 * BUCKET), max_size=60)
+SPANS = st.lists(
+    st.tuples(st.integers(0, 3 * BUCKET), st.integers(1, BUCKET)).map(
+        lambda pair: Span(Position(pair[0]), Position(pair[0] + pair[1]))
+    ),
+    max_size=8,
+)
+
+
+def buckets(offsets: set[int]) -> list[Bucket]:
+    bits: dict[int, int] = {}
+    for offset in offsets:
+        start = offset // BUCKET * BUCKET
+        bits[start] = bits.get(start, 0) | 1 << (offset - start)
+    return [Bucket(start, found.bit_count(), found) for start, found in sorted(bits.items())]
+
+
+@given(OFFSETS, SPANS)
+def test_a_tally_counts_what_lies_in_each_span(offsets: set[int], spans: list[Span]) -> None:
+    tally = Tally(spans)
+    for bucket in buckets(offsets):
+        tally.add(bucket)
+    assert [tally.within(span) for span in spans] == [
+        sum(span.covers(Position(offset)) for offset in offsets) for span in spans
+    ]
+    assert sum(count for _, _, count in tally.outside()) == len(offsets)
+
+
+@given(OFFSETS)
+def test_ranges_are_the_offsets(offsets: set[int]) -> None:
+    found = Ranges(1000)
+    for bucket in buckets(offsets):
+        for start, end in ranges(bucket.bits, bucket.start):
+            found.add(start, end)
+    assert {offset for span in found.spans for offset in range(span.start, span.end)} == offsets
+    assert (found.count, found.is_whole) == (len(offsets), True)
+
+
+@given(OFFSETS, OFFSETS, st.integers(0, 3 * BUCKET), st.integers(0, 3 * BUCKET))
+def test_streams_walk_side_by_side(one: set[int], two: set[int], low: int, high: int) -> None:
+    both = sum(
+        between(first.bits & second.bits, start, low, high).bit_count()
+        for start, (first, second) in in_step(buckets(one), buckets(two))
+        if first is not None and second is not None
+    )
+    assert both == len({offset for offset in one & two if low <= offset < high})
