@@ -31,6 +31,8 @@ from delta_loader.clean_command import clean
 from delta_loader.clean_schedule import ScheduledCleanUp
 from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, fatal
 from delta_loader.core.status import to_json, to_text
+from delta_loader.core.verify_view import to_json as reports_to_json
+from delta_loader.core.verify_view import to_text as reports_to_text
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
 from delta_loader.preflight import Preflight
 from delta_loader.schedule import Schedule, wait_until
@@ -38,6 +40,7 @@ from delta_loader.service import LoaderService, Ports, StreamReport
 from delta_loader.shell.kafka import BrokerEnds
 from delta_loader.stage import Stage
 from delta_loader.status import stream_status
+from delta_loader.verify import chosen, verifier_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,6 +59,25 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 app = new_app("Loads what the stage writers staged into Delta tables.")
+
+
+@app.command()
+def verify(
+    config: ConfigArgument,
+    *,
+    stream: Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")] = None,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Compare with every record that Kafka has.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+) -> None:
+    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 1 fault found."""
+    settings = settings_from(config)
+    streams = chosen(settings, stream)
+    with ExitStack() as stack:
+        parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
+        verifier = verifier_of(settings, stack, _opener(settings), parallel, with_kafka=kafka)
+        reports = [verifier.verify(one) for one in streams]
+    typer.echo(json.dumps(reports_to_json(reports), indent=2) if as_json else reports_to_text(reports))
+    raise typer.Exit(int(not all(report.is_clean for report in reports)))
 
 
 @app.command()
@@ -178,8 +200,10 @@ class _Loader:
 def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> _Loader:
     """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease."""
     # Spark is needed to load and for nothing else: `status` answers without it.
+    from delta_loader.replace import Replacements  # noqa: PLC0415
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
+    from delta_loader.shell.replace import SparkReplacer  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
 
     pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
@@ -201,6 +225,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     prove_log_stores(spark, (url for stream in settings.streams for url in (stream.table, stream.dead_letters)), opener)
     _require_fitness(settings, pool, log)
     tables = SparkDeltaTables(spark, clock)
+    replacer = SparkReplacer(spark, settings.stage.url)
+    stage_store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     ports = Ports(
         stage=stage,
         tables=tables,
@@ -210,6 +236,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
         new_id=lambda: str(uuid.uuid4()),
         log=log,
         metrics=metrics,
+        replacements=Replacements(stage_store, tables, replacer, lambda: str(uuid.uuid4()), log),
     )
     service = LoaderService(settings.streams, settings.loader, ports)
     ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up))

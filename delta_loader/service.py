@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from common.went_back import WentBack
     from delta_loader.core.plan import Found
     from delta_loader.ports import DeltaTables, NewId, OpenStore, ParallelMap
+    from delta_loader.replace import Replacements
     from delta_loader.stage import Listing, Stage
 
 FAILURES_TO_RED = 3
@@ -87,6 +88,8 @@ class Ports:
     new_id: NewId
     log: FilteringBoundLogger
     metrics: Metrics
+    replacements: Replacements | None = None
+    """None where nobody can ask for any."""
 
 
 @dataclass(slots=True)
@@ -222,6 +225,9 @@ class StreamLoad:
             if load is None:
                 break
             self._carry_out(load, listing)
+        if self._ports.replacements is not None and not stop() and not self._stands(listing):
+            for source, reason in self._ports.replacements.run(self._stream, self._position, stop).items():
+                self._hold(source, self._report.held.get(source, reason))
         self._tell(listing)
         if not stop() and not self._stands(listing):
             self._settle(listing)

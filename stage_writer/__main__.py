@@ -21,9 +21,12 @@ from common.store import FsspecStore, prove_exclusive_create
 from stage_writer.catching_up import missing_topic
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
+from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
+from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
 from stage_writer.shell.memory import keep_memory
+from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.settings import Settings
+    from common.spans import TopicPartition
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -104,6 +108,60 @@ def check(config: cli.ConfigArgument) -> None:
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
     typer.echo("all well")
+
+
+@app.command()
+def replay(
+    *,
+    config: cli.ConfigArgument,
+    topic: Annotated[str, typer.Option("--topic", help="The Kafka topic.")],
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")] = None,
+    start: Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")] = None,
+    end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="2026-03-01T00:00:00Z")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="2026-03-02T00:00:00Z")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+) -> None:
+    """Make the rows of an offset or time range anew from Kafka, and have the loader replace the old ones."""
+    settings = cli.settings_from(config)
+    set_up_logs(settings.logs, "stage-writer")
+    asked = asked_for(start, end, since, until)
+    stream = replayable(settings, topic)
+    converter = next(found for found in converters_of(settings) if found.stream is stream)
+    kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
+    try:
+        replay_of = Replay(
+            converter,
+            kafka,
+            open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options),
+            SystemClock(),
+            lambda: uuid.uuid4().hex,
+            writer=f"{socket.gethostname()}-{os.getpid()}",
+            file_bytes=settings.writer.flush_bytes,
+        )
+        spans = spans_of(kafka, topic, partition, asked)
+        _require_same_topic(settings, [source for source, _ in spans])
+        carry_out = replay_of.stage if yes else replay_of.count
+        replayed = [carry_out(*one) for one in spans]
+    finally:
+        kafka.close()
+    typer.echo(replayed_to_text(stream, replayed, done=yes))
+
+
+def _require_same_topic(settings: Settings, sources: list[TopicPartition]) -> None:
+    """Refuse a replay of a topic that is another one than the chains'."""
+    from structlog import get_logger  # noqa: PLC0415
+
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
+    source_of_ids = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
+    try:
+        ids = source_of_ids.topic_ids({source.topic for source in sources})
+    finally:
+        source_of_ids.close()
+    for source in sources:
+        tail = stage.tail(source)
+        require_same_topic(source, None if tail is None else tail.lineage.topic_id, ids.get(source.topic))
 
 
 def _check_topics(settings: Settings) -> None:

@@ -10,12 +10,14 @@ Rules:
 4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets.
 5. A topic that was made anew begins a new generation (common/transactions.py): its positions start over, and what the
    older one brought is no longer followed.
-6. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
+6. What an operator has answered about a table that went back (`bootstrap accept`) is so by right: the rows that went,
+   and the position that loading goes on from. What is to be loaded again is no longer expected from before.
+7. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.spans import MAX_POSITION, Offset, Partition, Position, Span, Topic, TopicPartition, position_after
@@ -25,8 +27,9 @@ from delta_loader.core.history import DataFile, TableVersion, total_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from common.commit_metadata import Answered
+    from common.counts import Counts, Replaced
     from common.transactions import TxnIds
-    from delta_loader.core.counts import Counts, Replaced
 
 _BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _COPIES = ("CLONE", "CONVERT")  # operations whose rows were somebody else's history
@@ -155,6 +158,10 @@ class Ledger:
 
     def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
         spans = dict(version.metadata.spans) if ours and version.metadata is not None else {}
+        answers = version.metadata.answers if ours and version.metadata is not None else None
+        if answers is not None:
+            self._take_answer(version, answers)
+            return
         for app_id, last in version.transactions.items():
             source = self._source_of(app_id)
             if source is None:
@@ -169,6 +176,27 @@ class Ledger:
         for source, span in spans.items():
             text = f"version {version.version} brought {span} of {source} without moving its txn action"
             self._fault("no_txn_action", text, version, source, (span,))
+
+    def _take_answer(self, version: TableVersion, answers: Answered) -> None:
+        self.removals = [
+            replace(one, by_right=True) if one.version == answers.version else one for one in self.removals
+        ]
+        for source, position in answers.positions.items():
+            self.positions[source] = position
+            self.begins.setdefault(source, position)
+            brought = [one for one in self.brought.get(source, []) if one.span.start < position]
+            self.brought[source] = [
+                one if one.span.end <= position else Brought(one.version, Span(one.span.start, position), None)
+                for one in brought
+            ]
+            self.replacements[source] = [
+                one for one in self.replacements.get(source, []) if one.replaced.span.end <= position
+            ]
+            text = (
+                f"version {version.version}: an operator answered ({answers.decision.value}) to the table's going back "
+                f"at version {answers.version}: {source} goes on from {position}"
+            )
+            self._find(Verdict.NOTED, "answered", text, version, source)
 
     def _take_generation(self, source: TopicPartition, app_id: str) -> None:
         _, _, generation = app_id.removeprefix(self._ids.of(source)).partition("@")

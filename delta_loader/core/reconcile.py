@@ -357,24 +357,52 @@ def kafka_findings(
         for span in finding.spans
     ]
     begins = tables.rows.begins.get(source)
-    lost: list[Span] = []
+    uncounted = [
+        region.span
+        for region in regions(tables.rows, tables.dead_letters, source)
+        if region.expected(dead_letters=False) is None
+    ]
+    older, lost, deleted = Ranges(MOST_RANGES), list[Span](), list[Span]()
     for span in seen.missing.spans:
-        if begins is not None and span.end <= begins:
-            continue  # the chain was told to begin behind them
+        if begins is not None and span.start < begins:
+            older.add(span.start, min(span.end, begins))
         first = span.start if begins is None else max(span.start, begins)
-        if not any(one.start <= first and span.end <= one.end for one in excused):
-            lost.append(Span(first, span.end))
+        if first >= span.end or any(one.start <= first and span.end <= one.end for one in excused):
+            continue
+        rest = Span(first, span.end)
+        removals = tables.rows.touching(source, rest, -1) if _meets(rest, uncounted) else []
+        (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
+    yield from _older_in_kafka(tables, source, older)
+    if deleted:
+        count = sum(span.positions for span in deleted)
+        text = f"{count:,} records of {source} are in Kafka and in neither table; they may have been deleted by right"
+        yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, source, tuple(deleted))
     if lost:
-        count = sum(span.positions for span in lost)
-        named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
-        at = _brought_by(tables.rows, source, lost[0])
-        text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
-        if at is not None:
-            text += f"; version {at} says that it brought the first of them"
-        yield Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
+        yield _lost(tables, source, lost)
     if not seen.missing.is_whole:
         text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
         yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
+    yield from _kafka_differs(tables, source, seen)
+    if not lost and seen.missing.is_whole:
+        text = (
+            f"all {seen.kafka_records:,} records of {source} that Kafka has below the table's position are rows, dead "
+            f"letters or tombstones ({seen.kafka_tombstones:,}), but for those that are named"
+        )
+        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+
+
+def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
+    count = sum(span.positions for span in lost)
+    named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
+    at = _brought_by(tables.rows, source, lost[0])
+    text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
+    if at is not None:
+        text += f"; version {at} says that it brought the first of them"
+    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
+
+
+def _kafka_differs(tables: Tables, source: TopicPartition, seen: Seen) -> Iterator[Finding]:
+    """What the tables have and Kafka has not."""
     position = tables.rows.positions.get(source)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
         text = (
@@ -384,12 +412,24 @@ def kafka_findings(
     if seen.vanished:
         text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"
         yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
-    if not lost and seen.missing.is_whole:
+
+
+def _meets(span: Span, others: Iterable[Span]) -> bool:
+    return any(one.start < span.end and span.start < one.end for one in others)
+
+
+def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> Iterator[Finding]:
+    """Records that Kafka has from before the first span of the history."""
+    ledger = tables.rows
+    if older.count and ledger.first_version == 0 and not ledger.is_copy:
+        text = f"{older.count:,} records that Kafka has of {source} lie before the chain's beginning"
+        yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, source, tuple(older.spans))
+    elif older.count:
         text = (
-            f"all {seen.kafka_records:,} records of {source} that Kafka has below the table's position are rows, dead "
-            f"letters or tombstones ({seen.kafka_tombstones:,}), but for those that are named"
+            f"{older.count:,} records that Kafka has of {source} are in neither table, and are older than the history: "
+            "whether they were ever there, or deleted, is not proved"
         )
-        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+        yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, source, tuple(older.spans))
 
 
 def _brought_by(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:

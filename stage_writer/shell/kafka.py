@@ -60,9 +60,9 @@ _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
 _NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-_QUIET = logging.getLogger("librdkafka")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
+QUIET = logging.getLogger("librdkafka")
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
 
 
 class KafkaSource:
@@ -82,8 +82,8 @@ class KafkaSource:
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
         try:
-            self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=_QUIET)
-            self._admin = AdminClient(client_properties(settings.kafka), logger=_QUIET)
+            self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=QUIET)
+            self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
             msg = f"kafka: librdkafka refuses a property: {_reason(error)}"
             raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
@@ -211,23 +211,10 @@ class KafkaSource:
                 ends[_source(message.topic(), message.partition())] = Position(message.offset())
             else:
                 faults += self._fault(message, error)
-        batches = tuple(self._batch(_source(*key), group) for key, group in groups.items())
-        return Polled(batches, ends, tuple(faults))
-
-    def _batch(self, source: TopicPartition, messages: Sequence[Message]) -> MessageBatch:
-        values = [message.value() for message in messages]
-        stamps = [message.timestamp()[1] for message in messages]
-        size = sum(len(value) for value in values if value is not None)
-        # Arrow's 32-bit offsets end at 2 GiB.
-        value_type = pa.binary() if size < 2**31 - 1 else pa.large_binary()
-        return MessageBatch(
-            source,
-            np.fromiter((message.offset() for message in messages), np.int64, len(messages)),
-            np.array([stamp if stamp >= 0 else NO_TIMESTAMP for stamp in stamps], np.int64),
-            pa.array(values, value_type),
-            pa.array([message.key() for message in messages], pa.binary()),
-            tuple(_headers(message) for message in messages) if self._with_headers else None,
+        batches = tuple(
+            message_batch(_source(*key), group, with_headers=self._with_headers) for key, group in groups.items()
         )
+        return Polled(batches, ends, tuple(faults))
 
     def _fault(self, message: Message, error: KafkaError) -> list[PartitionFault]:
         topic, partition = message.topic(), message.partition()
@@ -426,3 +413,20 @@ def _source(topic: str, partition: int) -> TopicPartition:
 
 def _kafka(source: TopicPartition, position: Position | None = None) -> KafkaPartition:
     return KafkaPartition(source.topic, source.partition, OFFSET_INVALID if position is None else position)
+
+
+def message_batch(source: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
+    """Messages of one partition, none of them an error, as columns."""
+    values = [message.value() for message in messages]
+    stamps = [message.timestamp()[1] for message in messages]
+    size = sum(len(value) for value in values if value is not None)
+    # Arrow's 32-bit offsets end at 2 GiB.
+    value_type = pa.binary() if size < 2**31 - 1 else pa.large_binary()
+    return MessageBatch(
+        source,
+        np.fromiter((message.offset() for message in messages), np.int64, len(messages)),
+        np.array([stamp if stamp >= 0 else NO_TIMESTAMP for stamp in stamps], np.int64),
+        pa.array(values, value_type),
+        pa.array([message.key() for message in messages], pa.binary()),
+        tuple(_headers(message) for message in messages) if with_headers else None,
+    )

@@ -192,6 +192,14 @@ def test_every_record_is_there_once_whoever_was_killed(
     state = read_table_state(FsspecStore(table, lake.storage_options))
     assert state is not None
     assert state.transactions == {f"orders-{partition}": 2999 for partition in range(PARTITIONS)}
+    if lake.kind == "file":
+        report = json.loads(programs.succeed("delta-loader", "verify", config, "--kafka", "--json"))
+        (stream,) = report["streams"]
+        assert (report["proved"], [one["proved"] for one in stream["partitions"]]) == (True, [True] * PARTITIONS)
+        assert {one["kind"] for one in stream["findings"]} == {"all_in_tables"}
+        assert (
+            sum(one["rows"] + one["dead_letters"] + one["tombstones_staged"] for one in stream["partitions"]) == 12_000
+        )
 
 
 def test_a_second_run_changes_nothing(

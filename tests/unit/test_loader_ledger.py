@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from common.commit_metadata import Answered, CommitMetadata, Decision
+from common.counts import Counts, Replaced
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.transactions import TxnIds
-from delta_loader.core.commits import CommitMetadata
-from delta_loader.core.counts import Counts, Replaced
 from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.history import parse_version
 from delta_loader.core.ledger import Ledger
@@ -187,6 +187,21 @@ def test_a_topic_that_was_made_anew_starts_over() -> None:
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
 
 
+def test_an_answer_of_an_operator_makes_it_right() -> None:
+    for decision, position in ((Decision.REPLAY, 10), (Decision.GO_ON, 20)):
+        history = History()
+        history.load(0, 10, 10)
+        history.load(10, 20, 10)
+        history.commit(remove("f10"), operation="RESTORE")
+        assert ("fault", "rows_removed", 2) in kinds(judged(history, range(10)))
+        answers = Answered(2, decision, {SOURCE: Position(position)})
+        history.commit(txn(position - 1), ours=CommitMetadata("c", "app", {}, None, answers=answers))
+        history.load(position, position + 10, 10)
+        assert history.faults() == []
+        found = judged(history, [*range(10), *range(position, position + 10)])
+        assert kinds(found) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
+
+
 def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
     history = History()
     history.load(0, 10, None)
@@ -198,6 +213,21 @@ def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
         "gone_from_kafka",
         "all_in_tables",
     ]
+
+
+def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
+    history = History()
+    history.load(5, 10, 5)
+    assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("noted", "before_the_chain", None)
+    history = History()
+    history.version = 3
+    history.load(5, 10, 5)
+    assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("not proved", "missing_before_history", None)
+    history = History()
+    history.load(0, 10, None)
+    history.commit(remove("f0"), add("rest", 0, 7, 8), operation="DELETE")
+    found = [kind for _, kind, _ in kinds(judged(history, range(8), kafka=range(10)))]
+    assert found == ["not_counted", "may_be_deleted", "all_in_tables"]
 
 
 def test_a_record_in_both_tables_is_seen() -> None:

@@ -1,0 +1,221 @@
+"""Staged replacements: rows that were made anew from Kafka and wait to replace those of a range.
+
+Rules:
+
+1. One object is one request for one Kafka partition. Its name says where the range starts and which request it is, so
+   that it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
+2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
+   inverses. Unknown fields of a known version are passed over, a newer version is refused.
+3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import MarkerError
+from common.markers import TableKind
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPLACE = "replace"
+STAGED = "data"
+VERSION = 1
+_NAME = re.compile(
+    r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"
+    r"\.replace",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplacementName:
+    """Which range of which Kafka partition a request is about, and which request it is."""
+
+    topic_partition: TopicPartition
+    start: Position
+    request: str
+    """32 lower-case hexadecimal digits."""
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        source = self.topic_partition
+        return f"{REPLACE}/{source.topic}/{source.partition}/{self.start:020d}-{self.request}.replace"
+
+    @classmethod
+    def parse(cls, path: str) -> ReplacementName | None:
+        """The inverse of `path`; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) >= MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        return cls(source, Position(int(match["start"])), match["request"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementFile:
+    """One Parquet file of a request."""
+
+    path: str
+    """Below the stage's root."""
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementTable:
+    """What a request has for one Delta table; no files when its rows of the range just go."""
+
+    url: str
+    kind: TableKind
+    schema: str
+    """As Delta's metaData action holds it: JSON, partition columns included."""
+    files: tuple[ReplacementFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The content of a request."""
+
+    span: Span
+    app_id: str
+    writer: str
+    """Who asked, for people."""
+    created_ms: int
+    records: int
+    """Kafka records in the span: rows, dead letters and tombstones."""
+    tombstones: int
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Counts by error class."""
+    tables: tuple[ReplacementTable, ...] = ()
+
+    def table(self, kind: TableKind) -> ReplacementTable | None:
+        """What it has for the rows, or for the dead letters."""
+        return next((table for table in self.tables if table.kind is kind), None)
+
+
+_Count = Annotated[int, Field(ge=0)]
+_Offset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class _StoredFile(_Stored):
+    path: str = Field(min_length=1)
+    rows: _Count
+    size_bytes: _Count
+
+
+class _StoredTable(_Stored):
+    url: str = Field(min_length=1)
+    kind: Literal["rows", "dead_letters"]
+    table_schema: str = Field(alias="schema")
+    files: list[_StoredFile]
+
+
+class _StoredReplacement(_Stored):
+    version: Literal[1]
+    topic: str
+    partition: _Count
+    start: _Offset
+    end: _Offset
+    request: str
+    app_id: str
+    writer: str
+    created_ms: int
+    records: _Count
+    tombstones: _Count
+    dead_letters: dict[str, _Count]
+    tables: list[_StoredTable]
+
+
+class _StoredVersion(BaseModel):
+    version: int
+
+
+def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
+    """The stored form: UTF-8 JSON, one object."""
+    stored = _StoredReplacement.model_validate(
+        {
+            "version": VERSION,
+            "topic": str(name.topic_partition.topic),
+            "partition": int(name.topic_partition.partition),
+            "start": int(replacement.span.start),
+            "end": int(replacement.span.end),
+            "request": name.request,
+            "app_id": replacement.app_id,
+            "writer": replacement.writer,
+            "created_ms": replacement.created_ms,
+            "records": replacement.records,
+            "tombstones": replacement.tombstones,
+            "dead_letters": dict(replacement.dead_letters),
+            "tables": [
+                {
+                    "url": table.url,
+                    "kind": table.kind.value,
+                    "schema": table.schema,
+                    "files": [
+                        {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in table.files
+                    ],
+                }
+                for table in replacement.tables
+            ],
+        }
+    )
+    return stored.model_dump_json(by_alias=True).encode()
+
+
+def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
+    """The inverse of `replacement_to_bytes`. Raises MarkerError, which names the request."""
+    try:
+        version = _StoredVersion.model_validate_json(data).version
+        if version > VERSION:
+            msg = f"the request {name.path} has format version {version}; this program reads up to {VERSION}"
+            raise MarkerError(msg, "upgrade this service to at least the release of the service that wrote it")
+        return _from_stored(name, _StoredReplacement.model_validate_json(data))
+    except (ValidationError, ValueError) as error:
+        detail = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        msg = f"the request {name.path} cannot be read: {detail}"
+        raise MarkerError(msg, "delete it, and ask again with `stage-writer replay`") from error
+
+
+def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
+    source = TopicPartition(Topic(stored.topic), Partition(stored.partition))
+    found = ReplacementName(source, Position(stored.start), stored.request)
+    if found != name:
+        msg = f"its content speaks of {found.path}"
+        raise ValueError(msg)
+    for file in (file for table in stored.tables for file in table.files):
+        if not file.path.startswith(f"{STAGED}/") or ".." in file.path.split("/") or "://" in file.path:
+            msg = f"the path {file.path!r} is not one below the stage's {STAGED}/"
+            raise ValueError(msg)
+    return Replacement(
+        span=Span(Position(stored.start), Position(stored.end)),
+        app_id=stored.app_id,
+        writer=stored.writer,
+        created_ms=stored.created_ms,
+        records=stored.records,
+        tombstones=stored.tombstones,
+        dead_letters=stored.dead_letters,
+        tables=tuple(
+            ReplacementTable(
+                table.url,
+                TableKind(table.kind),
+                table.table_schema,
+                tuple(ReplacementFile(file.path, file.rows, file.size_bytes) for file in table.files),
+            )
+            for table in stored.tables
+        ),
+    )

@@ -1,0 +1,127 @@
+"""What the loader does with a request to replace a range: wait, refuse, or the next step.
+
+Rules:
+
+1. A range is replaced only when the table has all of it: beyond the table's position the chain brings the rows.
+2. A record of the range is in at least one of the two tables at any time. So the new dead letters are added first,
+   beside the old ones; then the table's rows are replaced, in one commit; then the dead letters that became rows go.
+   Between these commits a record may be seen in both, and after a crash the next pass goes on with the next step.
+3. Each step is marked by a txn action of the request's own, in the same commit. So it is done once, whoever tries.
+4. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
+   refused, for replacing would lose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from common.commit_metadata import CommitMetadata
+from common.counts import Counts, Replaced
+from common.markers import TableKind
+from delta_loader.core.fit import differences
+from delta_loader.core.held import Held
+from delta_loader.core.plan import TableShape, comparable
+
+if TYPE_CHECKING:
+    from common.replacements import Replacement, ReplacementName
+    from common.settings import Stream
+    from common.spans import Position
+    from delta_loader.core.commits import Target
+
+
+class Step(IntEnum):
+    """The commits of a request; the version of its txn action in each table."""
+
+    ROWS = 1  # in the stream's own table
+    ADD_DEAD_LETTERS = 1  # in the dead-letter table, before the rows
+    DROP_DEAD_LETTERS = 2  # there, after the rows
+
+
+def txn_id(request: str) -> str:
+    """The app id of a request's txn actions. It begins with no stream's app id."""
+    return f"kafka-delta-express-replace-{request}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as found in the stage."""
+
+    name: ReplacementName
+    content: Replacement
+
+    def metadata(self, commit_id: str) -> CommitMetadata:
+        """What its commits say: no span is brought, one is replaced."""
+        content = self.content
+        table = content.table(TableKind.ROWS)
+        rows = 0 if table is None else sum(file.rows for file in table.files)
+        counts = Counts(content.records, rows, content.tombstones, sum(content.dead_letters.values()))
+        replaced = Replaced(content.span, self.name.request, counts)
+        return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
+
+    @property
+    def condition(self) -> str:
+        """The rows of its range, as SQL."""
+        source, span = self.name.topic_partition, self.content.span
+        # A topic's name has letters, digits, dots, dashes and underscores only.
+        return (
+            f"_kafka_topic = '{source.topic}' AND _kafka_partition = {source.partition} "
+            f"AND _kafka_offset >= {span.start} AND _kafka_offset < {span.end}"
+        )
+
+    def held(self, reason: str, problem: str, remedy: str) -> Held:
+        """This request cannot be carried out, or not yet."""
+        source = self.name.topic_partition
+        return Held(reason, f"rows of {source} {self.content.span} wait to be replaced: {problem}", remedy)
+
+    @property
+    def give_up(self) -> str:
+        """How an operator takes it back."""
+        return f"delete {self.name.path} from the stage"
+
+
+def waits(request: Request, stream: Stream, position: Position | None) -> Held | None:
+    """Why a request cannot be carried out now; None when it can (rule 1)."""
+    content = request.content
+    if content.app_id != stream.app_id or not stream.kafka_columns:
+        problem = f"it is for the stream {content.app_id}, whose rows have offset columns"
+        return request.held("replacement_refused", problem, request.give_up)
+    urls = {comparable(stream.table), comparable(stream.dead_letters)}
+    strange = [table.url for table in content.tables if comparable(table.url) not in urls]
+    if strange:
+        return request.held("replacement_refused", f"{strange[0]} is no table of this stream", request.give_up)
+    if position is None or content.span.end > position:
+        at = "has no position" if position is None else f"is at {position}"
+        return request.held(
+            "replacement_waits",
+            f"the table {at}, and only what it has can be replaced",
+            f"wait until the rest is loaded, or {request.give_up}",
+        )
+    return None
+
+
+def misfit(request: Request, target: Target, kind: TableKind) -> Held | None:
+    """Why staged rows do not fit their table; None when they do."""
+    table = request.content.table(kind)
+    if table is None or not table.files:
+        return None
+    found = differences(target.shape, TableShape(table.schema, target.shape.partition_by))
+    if not found:
+        return None
+    return request.held(
+        "replacement_refused",
+        f"its rows do not fit {target.url}: {'; '.join(found)}",
+        f"change the table (ALTER TABLE), or {request.give_up} and stage it anew",
+    )
+
+
+def would_lose(request: Request, records: int) -> Held | None:
+    """The refusal of rule 4."""
+    if not records:
+        return None
+    return request.held(
+        "replacement_refused",
+        f"the tables have {records:,} records in it that Kafka did not have any more when the request was made",
+        f"{request.give_up}, and choose a range without them",
+    )

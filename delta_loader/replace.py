@@ -1,0 +1,187 @@
+"""Carries requests to replace ranges out, at the end of a stream's pass.
+
+Rules:
+
+1. Requests are taken in the order in which they were made, so that of two over one range the later one has the last
+   word. Each is carried out step by step (core/replace.py, rule 2), and then deleted; its data files go after it.
+2. What was done is read from the tables' txn actions and never remembered.
+3. A request that cannot be carried out holds nothing but itself; it is reported as a held partition is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import MarkerError
+from common.markers import TableKind
+from common.replacements import REPLACE, ReplacementName, replacement_from_bytes
+from common.transactions import TxnIds
+from delta_loader.core.commits import Target
+from delta_loader.core.held import Held
+from delta_loader.core.plan import TableShape
+from delta_loader.core.replace import Request, Step, misfit, txn_id, waits, would_lose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.ports import DeltaTables, NewId
+
+
+class Replacer(Protocol):
+    """Looks into tables and replaces rows. Raises TableError."""
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request has not."""
+
+    def stale_dead_letters(self, request: Request, url: str) -> int:
+        """How many records the dead-letter table has in the range that are no dead letters any more."""
+
+    def replace(
+        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
+    ) -> bool:
+        """One commit; False when another commit was in its way."""
+
+
+class _InTheWayError(Exception):
+    """Another commit was in the way; the next pass goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """The requests of a stage."""
+
+    store: ObjectStore
+    tables: DeltaTables
+    replacer: Replacer
+    new_id: NewId
+    log: FilteringBoundLogger
+
+    def run(
+        self, stream: Stream, position: Callable[[TopicPartition], Position | None], stop: Callable[[], bool]
+    ) -> dict[TopicPartition, Held]:
+        """Carry out what can be; the partitions whose requests have to wait, and why. Raises TableError, StoreError."""
+        held: dict[TopicPartition, Held] = {}
+        for request in sorted(self._requests(stream, held), key=lambda one: (one.content.created_ms, one.name)):
+            if stop():
+                break
+            reason = waits(request, stream, position(request.name.topic_partition))
+            if reason is None:
+                try:
+                    reason = self._carry_out(request, stream)
+                except _InTheWayError:
+                    self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    continue
+            if reason is not None:
+                held.setdefault(request.name.topic_partition, reason)
+        return held
+
+    def _requests(self, stream: Stream, held: dict[TopicPartition, Held]) -> Iterator[Request]:
+        for found in self.store.list(f"{REPLACE}/"):
+            name = ReplacementName.parse(found.path)
+            if name is None or not stream.takes(name.topic_partition.topic):
+                continue
+            data = self.store.read(found.path)
+            if data is None:
+                continue  # carried out by another loader meanwhile
+            try:
+                yield Request(name, replacement_from_bytes(name, data))
+            except MarkerError as error:
+                held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
+
+    def _carry_out(self, request: Request, stream: Stream) -> Held | None:
+        """The steps that are not done yet; why not, or None when all are."""
+        rows, dead = self._target(stream.table), self._dead_letters(request, stream)
+        if rows is None:
+            return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
+        done = _done(rows, request)
+        gone = self._gone_file(request)
+        if gone is None or done < Step.ROWS:
+            refused = self._refused(request, stream, rows, dead, gone)
+            if refused is not None:
+                return refused
+            self._take_steps(request, rows, dead)
+        # Else somebody has put a request back that was carried out.
+        self.store.delete([request.name.path])
+        self.store.delete(file.path for table in request.content.tables for file in table.files)
+        return None
+
+    def _dead_letters(self, request: Request, stream: Stream) -> Target | None:
+        """The dead-letter table, made if the request needs one."""
+        dead, letters = self._target(stream.dead_letters), request.content.table(TableKind.DEAD_LETTERS)
+        if dead is None and letters is not None and letters.files:
+            self.tables.create(stream.dead_letters, TableShape(letters.schema, ()))
+            return self._target(stream.dead_letters)
+        return dead
+
+    def _gone_file(self, request: Request) -> str | None:
+        files = (file.path for table in request.content.tables for file in table.files)
+        return next((path for path in files if self.store.stat(path) is None), None)
+
+    def _refused(
+        self, request: Request, stream: Stream, rows: Target, dead: Target | None, gone: str | None
+    ) -> Held | None:
+        source = request.name.topic_partition
+        if gone is not None:
+            return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
+        if TxnIds(stream.app_id, stream.several_topics).generation(rows.transactions, source):
+            problem = "its topic was made anew, and rows of both topics have the same offsets"
+            return request.held("replacement_refused", problem, request.give_up)
+        refused = misfit(request, rows, TableKind.ROWS)
+        if refused is None and dead is not None:
+            refused = misfit(request, dead, TableKind.DEAD_LETTERS)
+        if refused is not None or _done(rows, request):
+            return refused
+        urls = tuple(target.url for target in (rows, dead) if target is not None)
+        return would_lose(request, self.replacer.lost(request, urls))
+
+    def _take_steps(self, request: Request, rows: Target, dead: Target | None) -> None:
+        """The commits that are not made yet, in their order (core/replace.py, rule 2)."""
+        metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
+        letters = request.content.table(TableKind.DEAD_LETTERS)
+        if (
+            dead is not None
+            and letters is not None
+            and letters.files
+            and not done
+            and _done(dead, request) < Step.ADD_DEAD_LETTERS
+        ):
+            self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.ADD_DEAD_LETTERS, metadata)
+        if done < Step.ROWS:
+            self._commit(request, rows.url, TableKind.ROWS, Step.ROWS, metadata)
+        if (
+            dead is not None
+            and _done(dead, request) < Step.DROP_DEAD_LETTERS
+            and self.replacer.stale_dead_letters(request, dead.url)
+        ):
+            self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.DROP_DEAD_LETTERS, metadata)
+
+    def _commit(self, request: Request, url: str, kind: TableKind, step: Step, metadata: str) -> None:
+        keep_stale = kind is TableKind.DEAD_LETTERS and step is not Step.DROP_DEAD_LETTERS
+        if not self.replacer.replace(request, url, kind, step, keep_stale=keep_stale, metadata=metadata):
+            raise _InTheWayError
+        self.log.info(
+            "replaced",
+            table=url,
+            topic=request.name.topic_partition.topic,
+            partition=request.name.topic_partition.partition,
+            start=request.content.span.start,
+            end=request.content.span.end,
+            request=request.name.request,
+        )
+
+    def _target(self, url: str) -> Target | None:
+        state = self.tables.state(url)
+        if state is None:
+            return None
+        return Target(url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions)
+
+
+def _done(target: Target, request: Request) -> int:
+    """The step that a table has seen of a request; 0 for none."""
+    return target.transactions.get(txn_id(request.name.request), 0)

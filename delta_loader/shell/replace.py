@@ -1,0 +1,113 @@
+"""Replaces rows of a range through Spark: Delta's own ``replaceWhere``, one commit for each call.
+
+Rules:
+
+1. Deleting the old rows and writing the new ones is one commit of Delta's. Rows of other ranges in the same files are
+   copied as they are, or marked in a deletion vector, as the table's properties say.
+2. The commit carries a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the
+   same time it refuses one.
+3. The staged rows are read by the schema that they were written with, never by what Spark would guess.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from delta.exceptions import DeltaConcurrentModificationException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
+
+from common.errors import TableError
+from common.markers import TableKind
+from delta_loader.core.replace import txn_id
+from delta_loader.shell.spark import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from delta_loader.core.replace import Request, Step
+
+_OFFSET = "_kafka_offset"
+
+
+class SparkReplacer:
+    """A `delta_loader.replace.Replacer` in one Spark session."""
+
+    def __init__(self, spark: SparkSession, stage_url: str) -> None:
+        """The requests' files lie below ``stage_url``."""
+        self._spark = spark
+        self._stage = spark_url(stage_url)
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request has not."""
+        with _errors("read", urls[0]):
+            staged = [self._staged(request, kind) for kind in TableKind]
+            known = (
+                reduce(
+                    lambda one, other: one.unionByName(other),
+                    [frame.select(_OFFSET) for frame in staged if frame is not None],
+                )
+                if any(frame is not None for frame in staged)
+                else None
+            )
+            have = reduce(
+                lambda one, other: one.unionByName(other), [self._old(request, url).select(_OFFSET) for url in urls]
+            ).distinct()
+            return int((have if known is None else have.join(known, _OFFSET, "left_anti")).count())
+
+    def stale_dead_letters(self, request: Request, url: str) -> int:
+        """How many records the dead-letter table has in the range that are no dead letters any more."""
+        with _errors("read", url):
+            return int(self._stale(request, url).count())
+
+    def replace(
+        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
+    ) -> bool:
+        """One commit; False when another commit was in its way. With ``keep_stale`` old dead letters stay as well."""
+        with _errors("replace rows in", url):
+            rows = self._staged(request, kind)
+            if rows is None:
+                rows = self._spark.createDataFrame([], self._spark.read.format("delta").load(spark_url(url)).schema)
+            if keep_stale:
+                rows = rows.unionByName(self._stale(request, url), allowMissingColumns=True)
+            writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", request.condition)
+            writer = writer.option("txnAppId", txn_id(request.name.request)).option("txnVersion", int(step))
+            try:
+                writer.option("userMetadata", metadata).save(spark_url(url))
+            except DeltaConcurrentModificationException:
+                return False
+        return True
+
+    def _staged(self, request: Request, kind: TableKind) -> DataFrame | None:
+        table = request.content.table(kind)
+        if table is None or not table.files:
+            return None
+        paths = [f"{self._stage.rstrip('/')}/{file.path}" for file in table.files]
+        return self._spark.read.schema(StructType.fromJson(json.loads(table.schema))).parquet(*paths)
+
+    def _old(self, request: Request, url: str) -> DataFrame:
+        return self._spark.read.format("delta").load(spark_url(url)).where(request.condition)
+
+    def _stale(self, request: Request, url: str) -> DataFrame:
+        old, new = self._old(request, url), self._staged(request, TableKind.DEAD_LETTERS)
+        return old if new is None else old.join(functions.broadcast(new.select(_OFFSET)), _OFFSET, "left_anti")
+
+
+@contextmanager
+def _errors(verb: str, url: str) -> Iterator[None]:
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        java = getattr(error, "java_exception", None)
+        lines = (str(java.toString()) if java is not None else str(error)).strip().splitlines() or [
+            type(error).__name__
+        ]
+        msg = f"cannot {verb} the Delta table {url}: {lines[0][:500]}"
+        raise TableError(msg, "the request stays; this program tries again at its next run") from error

@@ -1,0 +1,285 @@
+"""``stage-writer replay``: makes the rows of a range anew from Kafka, and asks the loader to replace the old ones.
+
+Rules:
+
+1. Records are converted as the service would convert them, by the settings as they are *now*: a mended expression or
+   column list mends old rows.
+2. Nothing that a table shows is touched. Data files lie below the stage, and the request (common/replacements.py) is
+   created after them, exclusively; the loader takes it up.
+3. A range that Kafka no longer has in whole is refused: what it lacks could only be deleted.
+4. Without ``--yes`` everything is done but writing, so that the numbers shown are those that would be staged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.data_files import DataFileName, escape, shortened
+from common.errors import StoreError, UsageError
+from common.ports import AlreadyExists
+from common.replacements import (
+    STAGED,
+    Replacement,
+    ReplacementFile,
+    ReplacementName,
+    ReplacementTable,
+    replacement_to_bytes,
+)
+from common.settings.values import parse_timestamp_ms
+from common.spans import Position, Span, TopicPartition
+from stage_writer.core.buffer import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.buffer import EncodedFile, TableFormat
+    from stage_writer.ports import Converter
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The range ``[start, end)`` of each partition."""
+
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Records from the first one at or after ``since_ms`` up to the first one at or after ``until_ms``."""
+
+    since_ms: int
+    until_ms: int
+
+
+Asked = Offsets | Moments
+
+
+class Kafka(Protocol):
+    """What a replay asks of Kafka."""
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic; none when there is no such topic."""
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+
+    def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
+        """The first record at or after a moment; ``high`` when there is none."""
+
+    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        """The records of a range, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was made of one partition's range."""
+
+    source: TopicPartition
+    span: Span
+    records: int
+    tombstones: int
+    dead_letters: dict[str, int]
+    files: int
+    path: str | None
+    """The request; None after a dry run."""
+
+    @property
+    def rows(self) -> int:
+        """Records that became rows."""
+        return self.records - self.tombstones - sum(self.dead_letters.values())
+
+
+def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
+    """The range that a command line gives. Raises UsageError."""
+    offsets, moments = (start, end), (since, until)
+    if None not in offsets and moments == (None, None) and start is not None and end is not None and start < end:
+        return Offsets(Position(start), Position(end))
+    if since is not None and until is not None and offsets == (None, None):
+        try:
+            found = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
+        except ValueError as error:
+            msg = f"--since {since} and --until {until}: {error}"
+            raise UsageError(msg, "write moments such as 2026-03-01T00:00:00Z") from error
+        if found.since_ms < found.until_ms:
+            return found
+    msg = "a replay needs a range that is not empty"
+    raise UsageError(msg, "give --from OFFSET and --to OFFSET, or --since TIME and --until TIME")
+
+
+def replayable(settings: Settings, topic: str) -> Stream:
+    """The stream whose rows can be replaced. Raises UsageError."""
+    stream = settings.stream_of(topic)
+    if stream is None:
+        msg = f"no stream of the config reads the topic {topic!r}"
+        raise UsageError(msg, "name a topic of streams[].topics")
+    if not stream.kafka_columns:
+        msg = (
+            f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"
+        )
+        raise UsageError(msg, "load the range into another table, and merge it by a key of your own")
+    return stream
+
+
+def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:
+    """The range of each partition; partitions that have nothing in it are left out. Raises UsageError (rule 3)."""
+    sources = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
+    if not sources:
+        msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
+        raise UsageError(msg, "mend --topic and --partition")
+    found: list[tuple[TopicPartition, Span]] = []
+    for source in sources:
+        low, high = kafka.ends(source)
+        if isinstance(asked, Moments):
+            start = kafka.position_at(source, asked.since_ms, high)
+            end = kafka.position_at(source, asked.until_ms, high)
+            _require_whole(source, asked, kafka, low, high)
+        else:
+            start, end = asked.start, asked.end
+            if start < low or end > high:
+                msg = f"Kafka has [{low}, {high}) of {source}, and [{start}, {end}) is to be replaced"
+                raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be made anew")
+        if start < end:
+            found.append((source, Span(start, end)))
+    return found
+
+
+def _require_whole(source: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
+    """Refuse a time range whose beginning Kafka may have deleted: its first record is not older than ``since``."""
+    if low > 0 and kafka.position_at(source, asked.since_ms, high) <= low:
+        msg = f"Kafka has {source} from {low} on, and records since {asked.since_ms} ms may be older than that"
+        raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
+
+
+def require_same_topic(source: TopicPartition, chain: str | None, broker: str | None) -> None:
+    """Refuse a topic that was made anew: its records are others than the table's. Raises UsageError."""
+    if chain is not None and broker is not None and chain != broker:
+        msg = f"the topic of {source} was made anew: its id is {broker}, and what is staged came from {chain}"
+        raise UsageError(msg, "its records at these offsets are others; nothing of the old topic can be made anew")
+
+
+@dataclass(slots=True)
+class Sums:
+    """What was read so far."""
+
+    records: int = 0
+    tombstones: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+
+
+class Replay:
+    """Makes requests; one partition at a time."""
+
+    def __init__(
+        self,
+        converter: Converter,
+        kafka: Kafka,
+        store: ObjectStore,
+        clock: Clock,
+        unique: Callable[[], str],
+        *,
+        writer: str,
+        file_bytes: int,
+    ) -> None:
+        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is about the Parquet held at a time."""
+        self._converter = converter
+        self._kafka = kafka
+        self._store = store
+        self._clock = clock
+        self._unique = unique
+        self._writer = writer
+        self._file_bytes = file_bytes
+        # All columns lie in the files: where a row goes, the table's own partitioning decides when it is loaded.
+        self._formats = [replace(table, partition_by=()) for table in converter.formats]
+
+    def count(self, source: TopicPartition, span: Span) -> Replayed:
+        """The dry run: read and convert, and write nothing."""
+        sums = Sums()
+        for batch in self._kafka.batches(source, span):
+            (staged,) = self._converter.convert([batch])
+            _add(sums, staged.records, staged.tombstones, staged.dead_letters.items())
+        return self._replayed(source, span, sums, 0, None)
+
+    def stage(self, source: TopicPartition, span: Span) -> Replayed:
+        """Write the data files, then the request (rule 2)."""
+        sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
+        buffer = Buffer.begin(span.start, self._formats)
+        for batch in self._kafka.batches(source, span):
+            (staged,) = self._converter.convert([batch])
+            _add(sums, staged.records, staged.tombstones, staged.dead_letters.items())
+            buffer.add(staged, 0.0)
+            if buffer.parquet_bytes >= self._file_bytes:
+                self._write(source, buffer, files)
+                buffer = Buffer.begin(buffer.end, self._formats)
+        self._write(source, buffer, files)
+        name = ReplacementName(source, span.start, self._unique())
+        replacement = Replacement(
+            span=span,
+            app_id=self._converter.stream.app_id,
+            writer=self._writer,
+            created_ms=self._clock.wall_ms(),
+            records=sums.records,
+            tombstones=sums.tombstones,
+            dead_letters=dict(sums.dead_letters),
+            tables=tuple(
+                ReplacementTable(table.url, table.kind, table.schema, tuple(files[table.url]))
+                for table in self._formats
+            ),
+        )
+        if isinstance(self._store.create(name.path, replacement_to_bytes(name, replacement)), AlreadyExists):
+            msg = f"the request {name.path} is there already"
+            raise StoreError(msg, "run the command again")
+        return self._replayed(source, span, sums, sum(map(len, files.values())), name.path)
+
+    def _write(self, source: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
+        for rows in buffer.tables:
+            for file in rows.finish():
+                path = self._path(source, buffer.start, rows.table)
+                self._store.write(path, file.data.to_pybytes())
+                files[rows.table.url].append(_file(path, file))
+
+    def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
+        folder = escape(shortened(table.url.rstrip("/").rpartition("/")[2] or "table"))
+        return f"{STAGED}/{folder}/{DataFileName(source, start, self._unique()).path}"
+
+    def _replayed(self, source: TopicPartition, span: Span, sums: Sums, files: int, path: str | None) -> Replayed:
+        return Replayed(source, span, sums.records, sums.tombstones, dict(sums.dead_letters), files, path)
+
+
+def _add(sums: Sums, records: int, tombstones: int, dead_letters: Iterable[tuple[str, int]]) -> None:
+    sums.records += records
+    sums.tombstones += tombstones
+    sums.dead_letters.update(dict(dead_letters))
+
+
+def _file(path: str, file: EncodedFile) -> ReplacementFile:
+    return ReplacementFile(path, file.rows, file.data.size)
+
+
+def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
+    """What was done, or what would be."""
+    if not replayed:
+        return "Kafka has no records in this range; nothing to replace."
+    lines = []
+    for one in replayed:
+        letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
+        lines.append(
+            f"{one.source}  {one.span}  {one.records:,} records in Kafka: {one.rows:,} rows for {stream.table}, "
+            f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
+            f"{one.tombstones:,} tombstones"
+        )
+        if one.path is not None:
+            lines.append(f"  staged {one.files} files, and the request {one.path}")
+    if done:
+        lines.append(
+            "The loader replaces the rows of these offsets at its next pass (`delta-loader run CONFIG --once`)."
+        )
+        lines.append("To take a request back before that, delete it.")
+    else:
+        lines.append("Nothing was written. How many rows are there now is counted when it is loaded. Do it with --yes.")
+    return "\n".join(lines)

@@ -1,0 +1,261 @@
+"""A range is made anew from Kafka and replaced in the tables: exactly these rows, once, whoever dies."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from confluent_kafka import Producer
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import load_settings
+from common.store import FsspecStore
+from delta_loader.core.replace import Step
+from delta_loader.replace import Replacements
+from delta_loader.service import LoaderService, Ports
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.kafka_offsets import KafkaOffsets
+from delta_loader.shell.offsets import SparkContents
+from delta_loader.shell.replace import SparkReplacer
+from delta_loader.stage import Stage
+from delta_loader.verify import Verifier
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from common.markers import TableKind
+    from delta_loader.core.findings import StreamReport as Verified
+    from delta_loader.core.replace import Request
+    from delta_loader.service import StreamReport
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+COUNT = 200
+STARTED_MS = 1_772_359_200_000
+Values = dict[int, tuple[object, ...]]
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal(SparkReplacer):
+    """Dies after a step."""
+
+    dies_after: tuple[str, Step] | None = None
+
+    def replace(
+        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
+    ) -> bool:
+        done = super().replace(request, url, kind, step, keep_stale=keep_stale, metadata=metadata)
+        if self.dies_after == (kind.value, step):
+            raise Death
+        return done
+
+
+@dataclass
+class Pipeline:
+    """One stream as a user runs it; the loader in this process, for its Spark is here already."""
+
+    programs: Programs
+    spark: SparkSession
+    folder: Path
+    topic: str
+    servers: str
+    replacer: Mortal = field(init=False)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.replacer = Mortal(self.spark, f"{self.folder}/stage")
+
+    def config(self, source: str, day: str, **stream: object) -> Path:
+        """``source`` is the field that becomes the column n: a number as a text, or a dead letter."""
+        return self.programs.config(
+            {
+                "kafka": {"bootstrap.servers": self.servers},
+                "stage": {"url": f"{self.folder}/stage"},
+                "writer": {"group_id": self.topic, "http": None},
+                "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+                "streams": [
+                    {
+                        "app_id": "orders",
+                        "topics": [self.topic],
+                        "table": f"{self.folder}/orders",
+                        "columns": "id BIGINT, sent STRING, a STRING, b STRING",
+                        "derive": {"n": f"CAST({source} AS BIGINT)", "day": day},
+                        "partition_by": ["day"],
+                        **stream,
+                    }
+                ],
+            },
+            f"{next(self.numbers)}.yaml",
+        )
+
+    def load(self, config: Path) -> StreamReport:
+        settings = load_settings(config, os.environ)
+        stage, tables = FsspecStore(settings.stage.url), SparkDeltaTables(self.spark, SystemClock())
+        numbers = itertools.count(1)
+        ports = Ports(
+            stage=Stage(stage, in_turn),
+            tables=tables,
+            open_store=FsspecStore,
+            parallel=in_turn,
+            clock=SystemClock(),
+            new_id=lambda: f"load-{next(numbers)}",
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+            replacements=Replacements(stage, tables, self.replacer, lambda: "r", structlog.get_logger()),
+        )
+        (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+        assert report.failure is None
+        return report
+
+    def verify(self, config: Path) -> Verified:
+        settings = load_settings(config, os.environ)
+        kafka = KafkaOffsets(settings)
+        try:
+            return Verifier(FsspecStore, in_turn, SparkContents(self.spark), kafka).verify(settings.streams[0])
+        finally:
+            kafka.close()
+
+    def rows(self, table: str = "orders") -> dict[tuple[int, int], tuple[object, ...]]:
+        frame = self.spark.read.format("delta").load(f"{self.folder}/{table}")
+        found = [(row["_kafka_partition"], row["_kafka_offset"], tuple(row)) for row in frame.collect()]
+        assert len({place[:2] for place in found}) == len(found)
+        return {(partition, offset): values for partition, offset, values in found}
+
+    def version(self, table: str = "orders") -> int:
+        state = SparkDeltaTables(self.spark, SystemClock()).state(f"{self.folder}/{table}")
+        assert state is not None
+        return state.version
+
+    def staged(self) -> list[str]:
+        store = FsspecStore(f"{self.folder}/stage")
+        return [found.path for folder in ("replace", "data") for found in store.list(f"{folder}/")]
+
+
+MONTH, DAY = "substr(sent, 1, 7)", "substr(sent, 1, 10)"
+
+
+@pytest.fixture
+def pipeline(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> Pipeline:
+    """Two partitions, loaded: with the field a every 10th record is a dead letter, with b every 25th."""
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(COUNT):
+        a, b = "x" if number % 10 == 0 else number, "x" if number % 25 == 0 else -number
+        value: str | None = f'{{"id": {number}, "sent": "2026-03-{number % 3 + 1:02d}", "a": "{a}", "b": "{b}"}}'
+        value = value if number % 40 != 7 else None
+        for partition in (0, 1):
+            producer.produce(topic, value, partition=partition, timestamp=STARTED_MS + number * 1000)
+    assert producer.flush(30) == 0
+    made = Pipeline(programs, spark, tmp_path, topic, kafka.bootstrap_servers)
+    config = made.config("a", MONTH)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    made.load(config)
+    return made
+
+
+def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None:
+    before, letters, version = pipeline.rows(), pipeline.rows("orders_dead_letters"), pipeline.version()
+    config = pipeline.config("b", DAY)
+    ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--from", "50", "--to", "150")
+    shown = pipeline.programs.succeed("stage-writer", *ask)
+    assert "[50, 150)  100 records in Kafka: 94 rows" in shown
+    assert "4 dead letters (4 expression_failed), 2 tombstones" in shown
+    assert (pipeline.staged(), pipeline.load(config).commits) == ([], 0)
+
+    pipeline.programs.succeed("stage-writer", *ask, "--yes")
+    assert pipeline.load(config).held == {}
+    after, new_letters = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    inside = {(0, offset) for offset in range(50, 150)}
+    assert {place: row for place, row in after.items() if place not in inside} == {
+        place: row for place, row in before.items() if place not in inside
+    }
+    for place in inside & after.keys():
+        offset = place[1]
+        assert (after[place][4], after[place][5]) == (-offset, f"2026-03-{offset % 3 + 1:02d}")
+    gone = {(0, offset) for offset in range(50, 150) if offset % 40 == 7}
+    assert inside - gone - after.keys() == {(0, offset) for offset in range(50, 150, 25)}
+    assert new_letters.keys() & inside == {(0, offset) for offset in range(50, 150, 25)}
+    assert new_letters.keys() - inside == letters.keys() - inside
+    assert pipeline.version() == version + 1
+    assert pipeline.staged() == []
+
+    found = pipeline.verify(config)
+    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
+    assert {one.kind for one in found.findings} == {"replaced", "all_in_tables"}
+
+
+def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline) -> None:
+    config = pipeline.config("b", DAY)
+    records = {*pipeline.rows(), *pipeline.rows("orders_dead_letters")}
+    stage = FsspecStore(f"{pipeline.folder}/stage")
+    content: bytes | None = None
+    for start, step in enumerate(
+        [("dead_letters", Step.ADD_DEAD_LETTERS), ("rows", Step.ROWS), ("dead_letters", Step.DROP_DEAD_LETTERS)]
+    ):
+        version, span = pipeline.version(), range(start * 60, start * 60 + 60)
+        ask = ("replay", config, "--topic", pipeline.topic, "--partition", "1", "--yes")
+        pipeline.programs.succeed("stage-writer", *ask, "--from", str(span.start), "--to", str(span.stop))
+        (request,) = [path for path in pipeline.staged() if path.startswith("replace/")]
+        content = stage.read(request)
+        pipeline.replacer.dies_after = step
+        with pytest.raises(Death):
+            pipeline.load(config)
+        assert {*pipeline.rows(), *pipeline.rows("orders_dead_letters")} == records
+        pipeline.replacer.dies_after = None
+        pipeline.load(config)
+        rows, letters = pipeline.rows(), pipeline.rows("orders_dead_letters")
+        assert (rows.keys() | letters.keys(), rows.keys() & letters.keys()) == (records, set())
+        inside = {(1, offset) for offset in span}
+        assert letters.keys() & inside == {(1, offset) for offset in span if offset % 25 == 0}
+        assert (pipeline.version(), pipeline.staged()) == (version + 1, [])
+    # The same request once more, as a backup of the stage would bring it back.
+    done = pipeline.version(), pipeline.version("orders_dead_letters")
+    assert content is not None
+    stage.write(request, content)
+    pipeline.load(config)
+    assert (pipeline.version(), pipeline.version("orders_dead_letters"), pipeline.staged()) == (*done, [])
+    assert pipeline.verify(config).faults == ()
+
+
+def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pipeline) -> None:
+    config = pipeline.config("a", DAY)
+    ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0")
+    refused = pipeline.programs.run("stage-writer", *ask, "--from", "10", "--to", "900")
+    assert (refused.returncode, "Kafka has [0, 200)" in refused.stderr) == (2, True)
+    off = pipeline.config("a", DAY, kafka_columns=False)
+    refused = pipeline.programs.run("stage-writer", "replay", off, *ask[2:], "--from", "10", "--to", "20")
+    assert (refused.returncode, "kafka_columns: off" in refused.stderr) == (2, True)
+    producer = Producer({"bootstrap.servers": pipeline.servers})
+    producer.produce(pipeline.topic, '{"id": 1, "sent": "2026-03-01", "a": "1", "b": "2"}', partition=0)
+    assert producer.flush(30) == 0
+    pipeline.programs.succeed("stage-writer", *ask, "--from", "199", "--to", "201", "--yes")
+    ((_, held),) = pipeline.load(config).held.items()
+    assert (held.reason, "the table is at 200" in held.problem) == ("replacement_waits", True)
+    pipeline.programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert pipeline.load(config).held == {}
+    assert pipeline.staged() == []
+
+    # A range of time, over all partitions.
+    moments = ("--since", "2026-03-01T10:00:20Z", "--until", "2026-03-01T10:00:50Z")
+    pipeline.programs.succeed("stage-writer", "replay", config, "--topic", pipeline.topic, *moments, "--yes")
+    pipeline.load(config)
+    mended = {place for place, row in pipeline.rows().items() if len(str(row[5])) == len("2026-03-01")}
+    letters = pipeline.rows("orders_dead_letters").keys()
+    wanted = {(partition, offset) for partition in (0, 1) for offset in range(20, 50) if offset % 40 != 7}
+    assert mended - {(0, 199), (0, 200)} == wanted - letters

@@ -1,0 +1,83 @@
+"""Requests to replace a range: names and contents go round, and what is not one is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import MarkerError
+from common.markers import TableKind
+from common.replacements import (
+    Replacement,
+    ReplacementFile,
+    ReplacementName,
+    ReplacementTable,
+    replacement_from_bytes,
+    replacement_to_bytes,
+)
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+
+SOURCES = st.builds(
+    TopicPartition,
+    st.from_regex(r"[A-Za-z0-9._-]{1,9}", fullmatch=True).map(Topic),
+    st.integers(0, 9999).map(Partition),
+)
+REQUESTS = st.text("0123456789abcdef", min_size=32, max_size=32)
+COUNTS = st.integers(0, 2**50)
+FILES = st.builds(ReplacementFile, st.text("ab/-.", max_size=9).map("data/x{}".format), COUNTS, COUNTS)
+TABLES = st.builds(
+    ReplacementTable,
+    st.text(min_size=1, max_size=9),
+    st.sampled_from(TableKind),
+    st.text(max_size=9),
+    st.lists(FILES.filter(lambda file: ".." not in file.path), max_size=3).map(tuple),
+)
+
+
+def name_of(source: TopicPartition = TopicPartition(Topic("orders"), Partition(0))) -> ReplacementName:  # noqa: B008
+    return ReplacementName(source, Position(41), "0" * 32)
+
+
+@given(SOURCES, st.integers(0, 2**62), REQUESTS)
+def test_a_name_goes_round(source: TopicPartition, start: int, request: str) -> None:
+    name = ReplacementName(source, Position(start), request)
+    assert ReplacementName.parse(name.path) == name
+
+
+@given(SOURCES, st.text(max_size=9), COUNTS, st.dictionaries(st.text(max_size=4), COUNTS), st.lists(TABLES, max_size=2))
+def test_a_request_goes_round(
+    source: TopicPartition, text: str, count: int, dead_letters: dict[str, int], tables: list[ReplacementTable]
+) -> None:
+    name = name_of(source)
+    span = Span(name.start, Position(name.start + 7))
+    replacement = Replacement(span, text, text, count, count, count, dead_letters, tuple(tables))
+    assert replacement_from_bytes(name, replacement_to_bytes(name, replacement)) == replacement
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "format version 2"),
+        ({"partition": 1}, "its content speaks of replace/orders/1/"),
+        ({"end": 41}, "a span needs"),
+        (
+            {
+                "tables": [
+                    {"url": "t", "kind": "rows", "schema": "", "files": [{"path": "a", "rows": 1, "size_bytes": 1}]}
+                ]
+            },
+            "not one below the stage's data/",
+        ),
+        ({"records": "1"}, "records"),
+    ],
+)
+def test_what_is_no_request_is_refused(change: dict[str, object], words: str) -> None:
+    name = name_of()
+    replacement = Replacement(Span(Position(41), Position(50)), "orders", "me", 1, 9, 0)
+    content = json.loads(replacement_to_bytes(name, replacement)) | change
+    with pytest.raises(MarkerError, match=r"cannot be read|format version") as error:
+        replacement_from_bytes(name, json.dumps(content).encode())
+    assert words in str(error.value)
