@@ -82,7 +82,7 @@ def _run(world: World, seed: int, seconds: float, rate: float) -> list[str]:
     faults += _let_end(world)
     faults += books.ledger_faults(world.ledger, sent, seed)
     world.tell("the verifier reads")
-    faults += books.table_faults(world.table, world.s3, sent)
+    faults += books.table_faults(world.table, world.s3, sent, world.folder)
     loaders = world.services.named("loader")
     tables = [world.table, f"{world.table}_dead_letters"]
     acknowledged, missing = books.commit_faults(tables, world.s3, loaders)
