@@ -138,6 +138,27 @@ def accept(
     typer.echo(view.accept_as_text(accepting, plans, done=yes))
 
 
+@app.command()
+def restart(
+    *,
+    config: ConfigArgument,
+    topic: TopicOption,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="One Kafka partition only; by default all of the topic.")
+    ] = None,
+    yes: YesOption = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Also where something of the old topic is staged and not loaded.")
+    ] = False,
+) -> None:
+    """Begin new chains for a topic that was deleted and created again. The old ones' markers go into stray/."""
+    work = Work(settings_from(config), SystemClock())
+    plans = work.plan_restart(topic, partition, give_up=give_up)
+    if yes:
+        work.restart(plans)
+    typer.echo(view.restarts_as_text(plans, done=yes))
+
+
 def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:
     typer.echo(view.plans_as_json(plans, written=written) if as_json else view.plans_as_text(plans))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, assert_never
 
-from bootstrap.core.plan import LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
+from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
+from bootstrap.core.restart import Left
+from common.beginnings import begin_path
 from common.commit_metadata import Decision
 from common.spans import Span
 from common.went_back import described
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from bootstrap.accepting import Accepting
     from bootstrap.core.accept import AcceptPlan, PartitionAnswer
     from bootstrap.core.repair import RewindPlan, SkipPlan
+    from bootstrap.core.restart import Restart
 
 _HEAD = ("topic", "partition", "position", "marker")
 RUNNING = "Running stage writers of that partition take it up at their next flush."
@@ -53,6 +56,8 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
+    if plan.beginning is not None:
+        lines.append(f"{_verb(done, 'written', 'to write')}  {begin_path(plan.source)}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -83,6 +88,28 @@ def _accepted(plan: AcceptPlan, found: PartitionAnswer, *, done: bool) -> Iterat
         yield from (f"  {_verb(done, 'put aside', 'to put aside')}  {one.path}" for one in found.rewind.put_aside)
 
 
+def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
+    """What a restart of each partition changes."""
+    lines: list[str] = []
+    for plan in plans:
+        if isinstance(plan, Left):
+            lines.append(f"{plan.source}: {plan.why}")
+            continue
+        begin = plan.beginning
+        if begin is not None:
+            lines.append(
+                f"{plan.source}: a new chain, of generation {begin.generation}, {_verb(done, 'begins', 'would begin')} "
+                f"at position {begin.position}"
+            )
+        lines += [f"  {note}" for note in plan.notes]
+        lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
+        if begin is not None:
+            lines.append(f"  {_verb(done, 'written', 'to write')}  {begin_path(plan.source)}")
+    lines.append(RUNNING_HELD if done else _DRY)
+    return "\n".join(lines)
+
+
+RUNNING_HELD = "Running stage writers take it up within half a minute."
 _DRY = "Nothing was changed; add --yes to do it."
 
 
@@ -117,6 +144,8 @@ def _marker_or_why(outcome: Outcome) -> str:
     match outcome:
         case Make(marker, note):
             return f"{marker.name.path}{f' ({note})' if note else ''}"
+        case Begin():
+            return outcome.path
         case NotNeeded(why) | LeftOut(why):
             return f"none: {why}"
         case Refused(problem, remedy):
@@ -125,7 +154,13 @@ def _marker_or_why(outcome: Outcome) -> str:
             assert_never(outcome)
 
 
-_NAMES: dict[type[Outcome], str] = {Make: "make", NotNeeded: "not_needed", LeftOut: "left_out", Refused: "refused"}
+_NAMES: dict[type[Outcome], str] = {
+    Make: "make",
+    Begin: "make",
+    NotNeeded: "not_needed",
+    LeftOut: "left_out",
+    Refused: "refused",
+}
 
 
 def _record(planned: PlannedPartition) -> dict[str, object]:
@@ -135,14 +170,22 @@ def _record(planned: PlannedPartition) -> dict[str, object]:
         "partition": planned.source.partition,
         "position": planned.position,
         "outcome": _NAMES[type(outcome)],
-        "marker": outcome.marker.name.path if isinstance(outcome, Make) else None,
+        "marker": _path(outcome),
         "why": _why(outcome),
         "remedy": outcome.remedy if isinstance(outcome, Refused) else None,
     }
 
 
+def _path(outcome: Outcome) -> str | None:
+    if isinstance(outcome, Make):
+        return outcome.marker.name.path
+    return outcome.path if isinstance(outcome, Begin) else None
+
+
 def _why(outcome: Outcome) -> str | None:
     match outcome:
+        case Begin():
+            return None
         case Make(_, note):
             return note or None
         case NotNeeded(why) | LeftOut(why):

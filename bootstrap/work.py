@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from bootstrap.accepting import Accepting
 from bootstrap.core.plan import StreamPlan, check_known, plan_partition
+from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.sources import (
     FromDelta,
     FromFile,
@@ -77,6 +78,7 @@ class Work:
     def write(self, plans: Sequence[StreamPlan]) -> int:
         """Make the markers of the plans; how many. Raises UsageError, and then has written nothing."""
         markers = [marker for plan in plans for marker in plan.markers]
+        beginnings = [found for plan in plans for found in plan.beginnings]
         prove_exclusive_create(self._store)
         made: list[str] = []
         for marker in markers:
@@ -87,14 +89,17 @@ class Work:
                 msg = f"{error.problem}{done}"
                 raise UsageError(msg, error.remedy) from None
             made.append(marker.name.path)
-        return len(made)
+        for found in beginnings:
+            staging.begin(self._store, found.source, found.beginning)
+        return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
         partitions = kafka.partitions(stream)
         ends = kafka.ends(partitions)
         table = self._table(stream)
         requested = self._requested(kafka, stream, source, ends, table)
-        states = (self._state(stream, ends[partition], partition, table) for partition in partitions)
+        topic_ids = kafka.topic_ids(partition.topic for partition in partitions)
+        states = (self._state(stream, end, place, table, topic_ids[place.topic]) for place, end in ends.items())
         return StreamPlan(
             stream.app_id,
             tuple(
@@ -127,26 +132,43 @@ class Work:
             case _:
                 assert_never(source)
 
-    # skip and rewind
+    # skip, rewind and restart
 
     def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
         """Look at one partition and decide."""
+        (state,) = self._look(topic, partition)
+        return decide(state, self._author)
+
+    def plan_restart(self, topic: str, partition: int | None, *, give_up: bool) -> tuple[Restart | Left, ...]:
+        """The plan for a topic that was created again, or for one of its partitions. Raises UsageError."""
+        return tuple(plan_restart(state, give_up=give_up) for state in self._look(topic, partition))
+
+    def restart(self, plans: Sequence[Restart | Left]) -> None:
+        """Carry restarts out."""
+        prove_exclusive_create(self._store)
+        for plan in plans:
+            if isinstance(plan, Restart):
+                staging.restart(self._store, plan)
+
+    def _look(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
+        """One partition of a topic, or all of them."""
         stream = self._settings.stream_of(topic)
         if stream is None:
             named = ", ".join(name for one in self._settings.streams for name in one.topics)
             msg = f"no stream of the config reads the topic {topic!r}"
             raise UsageError(msg, f"give one of {named}, or another config")
-        source = TopicPartition(Topic(topic), Partition(partition))
         with closing(KafkaView(self._settings)) as kafka:
             known = [found for found in kafka.partitions(stream) if found.topic == topic]
             if not known:
                 msg = f"Kafka has no topic {topic!r}"
                 raise UsageError(msg, "mend --topic")
-            if source not in known:
+            if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
-            ends = kafka.ends([source])[source]
-        return decide(self._state(stream, ends, source, self._table(stream)), self._author)
+            ends = kafka.ends([found for found in known if partition in (None, found.partition)])
+            topic_id = kafka.topic_ids([Topic(topic)])[Topic(topic)]
+        table = self._table(stream)
+        return tuple(self._state(stream, end, source, table, topic_id) for source, end in ends.items())
 
     def skip(self, plan: SkipPlan) -> None:
         """Carry a skip out."""
@@ -200,15 +222,27 @@ class Work:
     def _table(self, stream: Stream) -> TableState | None:
         return read_table_state(FsspecStore(stream.table, self._options))
 
-    def _state(self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None) -> PartitionState:
-        ids = TxnIds(stream.app_id, stream.several_topics)
+    def _state(
+        self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
+    ) -> PartitionState:
+        beginning = staging.beginning_of(self._store, source)
+        transactions = {} if table is None else table.transactions
+        begun = {} if beginning is None else {source: beginning.generation}
+        ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
+        generation = ids.generations[source]
+        markers = staging.staged_markers(self._store, source)
+        older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(generation))
         return PartitionState(
             source=source,
             app_id=stream.app_id,
             start=stream.start,
             ends=ends,
-            table=None if table is None else ids.position(table.transactions, source),
-            staged=staging.staged_markers(self._store, source),
+            table=ids.position(transactions, source),
+            staged=tuple(found for found in markers if found not in older),
+            older=older,
+            beginning=beginning,
+            generation=generation,
+            topic_id=topic_id,
         )
 
 
@@ -223,7 +257,7 @@ def _from_table(table: TableState | None, stream: Stream, partitions: Sequence[T
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
         raise UsageError(msg, _NO_TABLE)
-    ids = TxnIds(stream.app_id, stream.several_topics)
+    ids = TxnIds(stream.app_id, stream.several_topics).at({}, table.transactions, partitions)
     found = {source: ids.position(table.transactions, source) for source in partitions}
     positions = {source: position for source, position in found.items() if position is not None}
     if not positions:

@@ -15,18 +15,17 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import MarkerError
-from common.spans import MAX_POSITION, Position
-
-if TYPE_CHECKING:
-    from common.spans import TopicPartition
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
 
 BEGIN = "begin"
+_PATH = re.compile(r"begin/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/0{20}\.begin", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,12 @@ class Beginning:
 def begin_path(source: TopicPartition) -> str:
     """The beginning's object below the stage's root."""
     return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
+
+
+def source_of(path: str) -> TopicPartition | None:
+    """The Kafka partition of a beginning's path; None for any other path."""
+    match = _PATH.fullmatch(path)
+    return None if match is None else TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
 
 
 class _Stored(BaseModel):

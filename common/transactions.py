@@ -11,13 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.spans import Offset, Position, TopicPartition, position_after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,33 @@ class TxnIds:
     app_id: str
     several_topics: bool
     """Whether the topic is part of the id: the stream names several topics, or a regular expression."""
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The generation of each Kafka partition's chain (rule 2); 0 where there is none."""
 
-    def of(self, source: TopicPartition, generation: int = 0) -> str:
+    def of(self, source: TopicPartition) -> str:
         """The app id of one Kafka partition's chain."""
-        place = f"{source.topic}-{source.partition}" if self.several_topics else f"{source.partition}"
-        return f"{self.app_id}-{place}" + (f"@{generation}" if generation else "")
+        generation = self.generations.get(source, 0)
+        return self._first(source) + (f"@{generation}" if generation else "")
 
-    def position(self, transactions: Mapping[str, int], source: TopicPartition, generation: int = 0) -> Position | None:
+    def position(self, transactions: Mapping[str, int], source: TopicPartition) -> Position | None:
         """The next position that the table wants; None when it has no txn action for the Kafka partition's chain."""
-        last = transactions.get(self.of(source, generation))
+        last = transactions.get(self.of(source))
         return None if last is None else position_after(Offset(last))
 
-    def generation(self, transactions: Mapping[str, int], source: TopicPartition) -> int:
+    def newest(self, transactions: Mapping[str, int], source: TopicPartition) -> int:
         """The highest generation of a Kafka partition that the table has anything of."""
-        prefix = f"{self.of(source)}@"
+        prefix = f"{self._first(source)}@"
         found = (name.removeprefix(prefix) for name in transactions if name.startswith(prefix))
         return max((int(text) for text in found if text.isdecimal()), default=0)
+
+    def at(
+        self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], sources: Iterable[TopicPartition]
+    ) -> TxnIds:
+        """The ids of the newest generations: those that the stage has begun, or that the table has."""
+        newest = {source: max(begun.get(source, 0), self.newest(transactions, source)) for source in sources}
+        return replace(self, generations=newest)
+
+    def _first(self, source: TopicPartition) -> str:
+        if self.several_topics:
+            return f"{self.app_id}-{source.topic}-{source.partition}"
+        return f"{self.app_id}-{source.partition}"

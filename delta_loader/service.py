@@ -51,6 +51,7 @@ from delta_loader.core.plan import (
     shapes_of,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+from delta_loader.generations import put_older_aside, younger
 from delta_loader.strays import StrayKeeper
 from delta_loader.went_back import LookBack, Looked, held_by
 
@@ -218,6 +219,9 @@ class StreamLoad:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
         listing = self._ports.stage.listing(self._stream)
         self._look_at_tables()
+        begun = self._ports.stage.generations(self._stream)
+        target = self._targets.get(self._stream.table)
+        self._ids = self._ids.at(begun, {} if target is None else target.transactions, listing)
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
         while not stop() and not self._stands(listing):
@@ -311,7 +315,8 @@ class StreamLoad:
         }
 
     def _found(self, source: TopicPartition) -> list[Found]:
-        return [marker for markers in self._known.get(source, {}).values() for marker in markers]
+        found = (marker for markers in self._known.get(source, {}).values() for marker in markers)
+        return younger(found, self._ids.generations)
 
     def _hold(self, source: TopicPartition, reason: Held) -> None:
         self._report.held[source] = reason
@@ -329,8 +334,10 @@ class StreamLoad:
         self._read_around_positions(listing)
         positions = {source: self._position(source) for source in listing}
         near = [found for source in listing for found in self._found(source)]
-        listing, strays = StrayKeeper(self._ports.stage, self._urls).put_aside(listing, positions, near)
-        for marker in strays:
+        listing, older = put_older_aside(self._ports.stage, listing, self._ids.generations, near, self._urls)
+        near = younger(near, self._ids.generations)
+        listing, late = StrayKeeper(self._ports.stage, self._urls).put_aside(listing, positions, near)
+        for marker in (*older, *late):
             self._report.strays += 1
             self._ports.metrics.add(catalogue.LOADER_STRAYS, app_id=self._stream.app_id)
             files = sum(len(table.files) for table in marker.tables)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.errors import MarkerError
 from common.markers import DONE, STRAY, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
@@ -97,6 +98,18 @@ class Stage:
             )
             for source, names in sorted(paths.items())
         }
+
+    def generations(self, stream: Stream) -> dict[TopicPartition, int]:
+        """The generation of each chain that has been begun (common/beginnings.py). Raises StoreError, MarkerError."""
+        folders = [f"{BEGIN}/"] if stream.pattern is not None else [f"{BEGIN}/{topic}/" for topic in stream.topics]
+        begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
+        contents = self._parallel(lambda item: self._store.read(item.path), begun)
+        found: dict[TopicPartition, int] = {}
+        for item, data in zip(begun, contents, strict=True):
+            source = source_of(item.path)
+            if source is not None and data is not None and stream.takes(source.topic):
+                found[source] = beginning_from_bytes(item.path, data).generation
+        return found
 
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]

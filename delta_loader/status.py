@@ -17,6 +17,7 @@ from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
 from delta_loader.core.plan import Rootless, comparable, next_run
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
+from delta_loader.generations import younger
 from delta_loader.went_back import held_by
 
 if TYPE_CHECKING:
@@ -54,14 +55,17 @@ def _stream_status(
 ) -> StreamStatus:
     listing = stage.listing(stream)
     state = read_table_state(open_store(stream.table))
-    ids = TxnIds(stream.app_id, stream.several_topics)
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
+    ids = TxnIds(stream.app_id, stream.several_topics).at(stage.generations(stream), transactions, sources)
     positions = {source: ids.position(transactions, source) for source in sources}
     wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
     tables = {comparable(url): url for url in (stream.table, stream.dead_letters)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
-    found = {source: [marker for name in names for marker in read.get(name, ())] for source, names in wanted.items()}
+    found = {
+        source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
+        for source, names in wanted.items()
+    }
     waiting = _waiting_for_an_answer(stream, state, open_store, positions, found)
     partitions = tuple(
         _partition_status(

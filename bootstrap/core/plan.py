@@ -2,8 +2,8 @@
 
 Rules:
 
-1. The marker for position p covers ``[p-1, p)`` and has no rows: what an operator would ``touch``. Position 0 needs
-   none, and has none: the stream's ``start`` has to begin there by itself.
+1. The marker for position p covers ``[p-1, p)`` and has no rows: what an operator would ``touch``. No marker can stand
+   before position 0: where the stream's ``start`` does not begin there by itself, a beginning says so.
 2. A chain is never overwritten. A partition with any marker is refused, and with one refusal nothing is written.
 3. Nothing is given up in silence. A position that Kafka does not have, or one beyond what the table wants next, is
    refused; giving positions up is what ``bootstrap skip`` is for.
@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bootstrap.core.state import begin_at_zero
+from common.beginnings import begin_path
 from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bootstrap.core.state import Author, PartitionState
+    from common.beginnings import Beginning
     from common.markers import Marker
     from common.spans import Position, TopicPartition
 
@@ -32,6 +35,19 @@ class Make:
     marker: Marker
     note: str = ""
     """What the operator may want to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A beginning is to be written down: position 0, for which there is no marker."""
+
+    source: TopicPartition
+    beginning: Beginning
+
+    @property
+    def path(self) -> str:
+        """Its object."""
+        return begin_path(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,7 @@ class Refused:
     remedy: str
 
 
-Outcome = Make | NotNeeded | LeftOut | Refused
+Outcome = Make | Begin | NotNeeded | LeftOut | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,11 @@ class StreamPlan:
 
     app_id: str
     partitions: tuple[PlannedPartition, ...]
+
+    @property
+    def beginnings(self) -> tuple[Begin, ...]:
+        """The beginnings to be written down."""
+        return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, Begin))
 
     @property
     def markers(self) -> tuple[Marker, ...]:
@@ -147,11 +168,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> Refused:
 def _zero(state: PartitionState) -> Outcome:
     if state.begins_at_zero():
         return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
-    return Refused(
-        f"no marker can stand before position 0 of {state.source}, and the stream {state.app_id!r} would begin it at "
-        f"{start_words(state.start)}",
-        "write `start: earliest` for the stream",
-    )
+    return Begin(state.source, begin_at_zero(state))
 
 
 def start_words(start: Start) -> str:

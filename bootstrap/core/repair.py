@@ -10,8 +10,8 @@ Rules:
    that says "begin here" would cover the gap's last position.)
 3. Markers that reach beyond the new end are put aside, highest first: what is left is always the lower part of the
    chain, so that whoever reads it at any moment stages again, and leaves nothing out. The lowest of them goes last,
-   after the marker that says where to begin: a partition never stands without any marker, which could mean the stream's
-   ``start: latest``.
+   after the marker, or the beginning, that says where to begin: a partition never stands without anything, which could
+   mean the stream's ``start: latest``.
 4. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
 """
 
@@ -20,12 +20,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from bootstrap.core.state import begin_at_zero
 from common.errors import UsageError
 from common.markers import Marker, MarkerName, Origin
 from common.spans import Position, Span
 
 if TYPE_CHECKING:
     from bootstrap.core.state import Author, PartitionState, StagedMarker
+    from common.beginnings import Beginning
+    from common.spans import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class RewindPlan:
     """In the order in which they go: highest first."""
     marker: Marker | None
     """Made before the last one goes; None where the chain ends at the position by itself, or at position 0."""
+    source: TopicPartition
+    beginning: Beginning | None = None
+    """Written down before the last one goes, for position 0."""
     notes: tuple[str, ...] = ()
 
 
@@ -116,11 +122,14 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     kept = tuple(found for found in state.staged if state.end_of(found) <= position)
     aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
     rest = replace(state, staged=kept)
-    marker = _begin_marker(rest, position, author)
-    if not aside and marker is None:
+    at_zero = position == 0 and rest.chain.end is None
+    marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position)
+    beginning = begin_at_zero(state) if at_zero and (aside or not state.begins_at_zero()) else None
+    if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
-    return RewindPlan(to, position, aside, marker, _rewind_notes(state, to, position))
+    notes = _rewind_notes(state, to, position)
+    return RewindPlan(to, position, aside, marker, state.source, beginning, notes)
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
@@ -151,6 +160,8 @@ def _sound(state: PartitionState, to: Position) -> Position:
 
 def _root(state: PartitionState) -> Position:
     """Where the chain begins, if it were whole."""
+    if not state.staged and state.beginning is not None:
+        return state.beginning.position
     if not state.staged:
         msg = f"{state.source} has no marker, and the table no position for it: there is nothing to rewind"
         raise UsageError(msg, "say where it begins with `bootstrap write`")
@@ -159,28 +170,12 @@ def _root(state: PartitionState) -> Position:
     return first.name.start if previous is None else min(previous, first.name.start)
 
 
-def _begin_marker(rest: PartitionState, position: Position, author: Author) -> Marker | None:
-    if rest.chain.end == position:
-        return None
-    if position > 0:
-        return author.begin_at(rest, position)
-    if not rest.begins_at_zero():
-        msg = f"no marker can stand before position 0 of {rest.source}, and its stream does not begin there"
-        raise UsageError(msg, "write `start: earliest` for the stream")
-    return None
-
-
 def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tuple[str, ...]:
     notes: list[str] = []
     if position < to:
         notes.append(f"{to} lies within a marker or a gap; the chain is rewound to {position}, so that nothing is lost")
     if state.table is not None and position < state.table:
         notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
-    if position == 0:
-        notes.append(
-            "no marker stands before position 0: the next writer begins at the stream's start; one that runs now may "
-            "stage one more flush at the old end, so look at the status, and run this again where it shows a gap"
-        )
     return tuple(notes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common.beginnings import Beginning
 from common.chain import Chain, read_chain
 from common.markers import Manifest, Marker, MarkerName, Origin
 from common.settings import FromOffsets, Start, StartAt
@@ -45,7 +46,24 @@ class PartitionState:
     table: Position | None
     """The next position that the table wants; None when it has none for this partition."""
     staged: Sequence[StagedMarker] = field(default=())
-    """All markers in the stage, in the order of their positions."""
+    """The markers of the chain in the stage, in the order of their positions."""
+    older: Sequence[StagedMarker] = field(default=())
+    """Markers of a lower generation, which are of no chain any more."""
+    beginning: Beginning | None = None
+    """What is written down about where the chain begins (common/beginnings.py)."""
+    generation: int = 0
+    """The chain's."""
+    topic_id: str | None = None
+    """The broker's id of the topic that is there now; None where it has none."""
+
+    @property
+    def chain_topic_id(self) -> str | None:
+        """The id of the topic that the chain is of; None where nobody knows it."""
+        known = [found.marker.manifest.topic_id for found in self.staged if found.marker and found.marker.manifest]
+        named = [topic_id for topic_id in known if topic_id is not None]
+        if named:
+            return named[-1]
+        return None if self.beginning is None else self.beginning.topic_id
 
     @property
     def chain(self) -> Chain:
@@ -60,7 +78,9 @@ class PartitionState:
         return min(later, default=Position(MAX_POSITION))
 
     def begins_at_zero(self) -> bool:
-        """Whether the stream's start is position 0 as long as there is no marker."""
+        """Whether a writer begins at position 0 as long as there is no marker."""
+        if self.beginning is not None:
+            return self.beginning.position == 0
         if isinstance(self.start, FromOffsets):
             given = self.start.position(self.source.topic, self.source.partition)
             return given == 0 or (given is None and self.ends.low == 0)
@@ -83,9 +103,16 @@ class Author:
             origin=origin,
             writer=self.name,
             created_ms=self.now_ms,
+            topic_id=state.topic_id if state.chain_topic_id is None else state.chain_topic_id,
+            generation=state.generation,
         )
         return Marker(MarkerName(state.source, span.start), manifest)
 
     def begin_at(self, state: PartitionState, position: Position) -> Marker:
-        """The marker that says: all before ``position`` is done, begin there. Position 0 has none."""
+        """The marker that says: all before ``position`` is done, begin there. Position 0 has a beginning instead."""
         return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None)
+
+
+def begin_at_zero(state: PartitionState) -> Beginning:
+    """What says that a chain without a marker begins at position 0."""
+    return Beginning(Position(0), state.generation, state.chain_topic_id)

@@ -9,15 +9,17 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
 from common.errors import BrokerError, ConfigError, UsageError
+from common.kafka import client_properties, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Settings, Stream
 
@@ -44,6 +46,7 @@ class KafkaView:
         }
         try:
             self._consumer = Consumer({**given, **fixed}, logger=_QUIET)
+            self._admin = AdminClient(client_properties(given), logger=_QUIET)
         except KafkaException as error:
             msg = f"kafka: librdkafka refuses a property: {error.args[0].str()}"
             raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
@@ -71,6 +74,12 @@ class KafkaView:
             msg = f"no topic in Kafka at {self._servers} fits {stream.topics[0]}, which stream {stream.app_id!r} reads"
             raise UsageError(msg, "create a topic, or mend the expression in streams[].topics")
         return found
+
+    def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
+        """The id of each topic; None from a broker that has no ids."""
+        with self._errors("describe topics"):
+            answers = self._admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=TIMEOUT_S)
+            return {Topic(name): topic_id(answer.result(TIMEOUT_S + 1)) for name, answer in answers.items()}
 
     def ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """The first and the last position of each partition."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import RewindPlan, replaces
 from bootstrap.core.state import StagedMarker
+from common.beginnings import begin_path, beginning_from_bytes, beginning_to_bytes
 from common.errors import MarkerError, UsageError
 from common.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 from common.ports import AlreadyExists
@@ -21,6 +22,8 @@ from common.ports import AlreadyExists
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bootstrap.core.restart import Restart
+    from common.beginnings import Beginning
     from common.markers import Marker
     from common.ports import ObjectStore
     from common.spans import Position, TopicPartition
@@ -50,12 +53,38 @@ def make(store: ObjectStore, marker: Marker) -> None:
         raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
 
 
+def beginning_of(store: ObjectStore, source: TopicPartition) -> Beginning | None:
+    """Where a chain begins while it has no marker. Raises StoreError, and MarkerError for what cannot be read."""
+    path = begin_path(source)
+    data = store.read(path)
+    return None if data is None else beginning_from_bytes(path, data)
+
+
+def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> None:
+    """Write a beginning down. Raises UsageError when somebody else has meanwhile."""
+    path = begin_path(source)
+    if isinstance(store.create(path, beginning_to_bytes(beginning)), AlreadyExists):
+        msg = f"{path} has been written by somebody else meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
+
+
+def restart(store: ObjectStore, plan: Restart) -> None:
+    """Carry a restart out, in the order that bootstrap/core/restart.py gives (rule 4 there)."""
+    for found in plan.put_aside:
+        _copy(store, found.path)
+    if plan.beginning is not None:
+        store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
+    store.delete([found.path for found in plan.put_aside])
+
+
 def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     """Carry a rewind out, in the order that bootstrap/core/repair.py gives (rule 3 there).
 
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
+    if plan.beginning is not None:
+        store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
     elif plan.marker is not None:

@@ -35,6 +35,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
+from common.kafka import client_properties, topic_id
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
@@ -43,7 +44,6 @@ from stage_writer.ports import GroupListener, PartitionFault, Polled
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from confluent_kafka.admin import TopicDescription
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
@@ -162,7 +162,7 @@ class KafkaSource:
             found: dict[Topic, str | None] = {}
             for name, answer in answers.items():
                 try:
-                    found[Topic(name)] = _topic_id(answer.result(TIMEOUT_S + 1))
+                    found[Topic(name)] = topic_id(answer.result(TIMEOUT_S + 1))
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
@@ -351,13 +351,6 @@ class KafkaSource:
             raise BrokerError(msg, _REACH) from error
 
 
-def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
-    """The properties that every kind of client takes; librdkafka would warn about a consumer's own."""
-    consumer_only = ("fetch.", "queued.", "isolation.", "partition.assignment", "session.", "heartbeat.", "max.poll.")
-    group_only = ("group.", "auto.offset", "enable.partition.eof", "check.crcs")
-    return {key: value for key, value in kafka.items() if not key.startswith((*consumer_only, *group_only))}
-
-
 def is_cooperative(properties: Mapping[str, Option]) -> bool:
     """Whether a rebalance takes from a member only what goes to another one; librdkafka has calls for each kind."""
     strategy = str(properties.get("partition.assignment.strategy", ""))
@@ -390,12 +383,6 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
 def session_s(kafka: Mapping[str, Option]) -> float:
     """How long the group waits for a sign of life from a member."""
     return float(str(kafka.get("session.timeout.ms", _SESSION_MS))) / 1000
-
-
-def _topic_id(described: TopicDescription) -> str | None:
-    """A topic's id; None from a broker that is too old to have them, which says zero."""
-    text = str(described.topic_id)
-    return None if described.topic_id is None or not text.strip("A=") else text
 
 
 def _reason(error: Exception) -> str:

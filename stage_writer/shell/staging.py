@@ -14,8 +14,8 @@ Rules:
    the marker with the highest start is always the chain's end.
 4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading begins again
    at its new end. The copy of its very bytes below ``stray/`` tells such a marker from one that was settled; copies
-   that the loader makes of late claims have other names. A partition's only marker is never withdrawn, whatever lies
-   there: it may be all that says where reading goes on.
+   that the loader makes of late claims have other names. A partition's only marker is never withdrawn where it has
+   no beginning, whatever lies there: it may be all that says where reading goes on.
 5. Markers of a lower generation than the partition's are passed over: they are of a topic that is no more.
 6. Right before a claim a guard is asked: after a pause that the group may not have borne, a job waits; and what may
    come from a topic that was created again is not staged into the old one's chain.
@@ -187,7 +187,9 @@ class ObjectStage:
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
         """Take our claim back when ``tail``, now gone, was put aside (rule 4); whether it was."""
-        if not self._was_put_aside(tail) or self.is_alone(name):
+        if not self._was_put_aside(tail):
+            return False
+        if self.is_alone(name) and self.beginning(name.topic_partition) is None:
             return False
         if self._store.read(name.path) == data:  # else it is gone already, and the name may be another's
             self._store.delete([name.path])

@@ -88,11 +88,13 @@ def fill(found: PartitionState) -> Mortal:
 
 
 def look(store: FsspecStore, like: PartitionState) -> PartitionState:
-    return replace(like, staged=stage.staged_markers(store, ORDERS))
+    return replace(like, staged=stage.staged_markers(store, ORDERS), beginning=stage.beginning_of(store, ORDERS))
 
 
 def writer_begins_at(found: PartitionState) -> int:
-    """Where a stage writer goes on: behind the marker with the highest start; without one, at the stream's start."""
+    """Where a stage writer goes on: behind the marker with the highest start; without one, where the chain begins."""
+    if not found.staged and found.beginning is not None:
+        return found.beginning.position
     if not found.staged:
         return found.ends.low if found.start is StartAt.EARLIEST else found.ends.high
     return found.end_of(found.staged[-1])

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bootstrap import view
-from bootstrap.core.plan import LeftOut, Make, NotNeeded, PlannedPartition, Refused, StreamPlan, plan_partition
+from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, PlannedPartition, Refused, StreamPlan, plan_partition
 from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
 from bootstrap.core.sources import FromDelta, FromFile, FromGroup, parse_positions, parse_source
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage
+from common.beginnings import Beginning
 from common.chain import read_chain
 from common.errors import UsageError
 from common.markers import Marker, MarkerName, Origin
@@ -159,10 +160,11 @@ def test_position_zero_needs_no_marker_where_the_stream_begins_there() -> None:
 @pytest.mark.parametrize(
     "start", [StartAt.LATEST, FromTimestamp(1), FromOffsets({(Topic("orders"), Partition(0)): Position(5)})]
 )
-def test_position_zero_is_refused_where_the_stream_begins_elsewhere(start: Start) -> None:
+def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: Start) -> None:
     outcome = planned(state(start=start), 0).outcome
-    assert isinstance(outcome, Refused)
-    assert "start: earliest" in outcome.remedy
+    assert isinstance(outcome, Begin)
+    assert outcome.path == "begin/orders/0/00000000000000000000.begin"
+    assert outcome.beginning.position == 0
 
 
 @pytest.mark.parametrize("markers", [[by_hand(3)], chain_of(0, 10), [broken(7)]])
@@ -364,8 +366,8 @@ def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
-    with pytest.raises(UsageError, match="no marker can stand before position 0"):
-        rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0)
+    assert plan.beginning == Beginning(Position(0)), "and says so, whatever the stream's start is"
+    assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).beginning == plan.beginning
 
 
 def test_a_rewind_gets_rid_of_a_marker_that_cannot_be_read() -> None:

@@ -9,6 +9,7 @@ import pytest
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell import stage as operator
+from common.beginnings import Beginning, begin_path
 from common.ports import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
@@ -89,14 +90,24 @@ def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
     assert outcome.chain_moved
 
 
-def test_the_only_marker_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
+def test_a_running_writer_goes_on_at_zero(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
     tail = writer.tail(ORDERS)
     rewind(store, 0)
+    assert isinstance(seal(writer, tail, 10, 20), LostClaim), (
+        "no marker is left, and the beginning says where it goes on"
+    )
+    assert writer.tail(ORDERS) is None
+    assert writer.beginning(ORDERS) == Beginning(Position(0))
+
+
+def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
+    put(store, *chain_of(0, 10))
+    tail = writer.tail(ORDERS)
+    rewind(store, 0)
+    store.delete([begin_path(ORDERS)])
     assert isinstance(seal(writer, tail, 10, 20), Sealed)
     assert end(writer) == 20
-    rewind(store, 0)  # the operator sees the gap in the status, and does it again
-    assert writer.tail(ORDERS) is None
 
 
 def test_a_running_writer_loses_its_claim_to_a_skip_and_goes_on_behind_it(

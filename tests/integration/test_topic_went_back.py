@@ -1,0 +1,210 @@
+"""The topic went back: deleted and created again, truncated, given more partitions; or it was never there.
+
+Each history ends with what an operator sees, the remedy carried out, and nothing lost or mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import NewPartitions
+from deltalake import DeltaTable
+
+from common.markers import MarkerName, marker_from_bytes
+from common.store import FsspecStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from devservices.processes import Child
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+BEGINNING = f"{0:020d}.begin"
+
+
+def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earliest") -> dict[str, object]:
+    return {
+        "kafka": {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "session.timeout.ms": 6000,
+            "topic.metadata.refresh.interval.ms": 1000,
+        },
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None, "flush_after": "1s"},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"}},
+        "streams": [
+            {
+                "app_id": "orders",
+                "topics": [topic],
+                "table": f"{folder}/orders",
+                "columns": "text STRING",
+                "start": start,
+            }
+        ],
+    }
+
+
+def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(records):
+        producer.produce(topic, json.dumps({"text": text}).encode(), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> None:
+    kafka.delete_topic(topic)
+    end_s = time.monotonic() + 30
+    while True:
+        try:
+            kafka.create_topic(topic)
+            break
+        except KafkaException:  # the old one is still being deleted
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+    produce(kafka, topic, text, records)
+
+
+def spans(folder: Path, topic: str) -> dict[int, list[tuple[int, int, int]]]:
+    """By partition, each marker's generation, start and end."""
+    store, found = FsspecStore(f"{folder}/stage"), dict[int, list[tuple[int, int, int]]]()
+    for item in store.list(f"done/{topic}"):
+        name = MarkerName.parse(item.path)
+        assert name is not None
+        manifest = marker_from_bytes(name, store.read(item.path) or b"").manifest
+        assert manifest is not None
+        span = (manifest.generation, int(manifest.span.start), int(manifest.span.end))
+        found.setdefault(name.topic_partition.partition, []).append(span)
+    return {partition: sorted(several) for partition, several in sorted(found.items())}
+
+
+def ends(folder: Path, topic: str) -> dict[int, int]:
+    return {partition: several[-1][2] for partition, several in spans(folder, topic).items()}
+
+
+def wait_for(child: Child, text: str, within_s: float = 60) -> None:
+    child.wait_until(lambda: text in child.log.read_text("utf-8"), f"“{text}”", within_s)
+
+
+def until(child: Child, condition: Callable[[], bool], what: str, within_s: float = 90) -> None:
+    child.wait_until(condition, what, within_s)
+
+
+@pytest.mark.spark
+def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    produce(kafka, topic, "old", 10)
+    writer = programs.start("stage-writer", "run", config)
+    until(writer, lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
+    create_again(kafka, topic, "new", 30)  # so many that there is a position 10 again
+    wait_for(writer, "was deleted and created again")
+    assert ends(tmp_path, topic) == {0: 10}, "not one record of the new topic is in the old one's chain"
+
+    refused = programs.run("bootstrap", "restart", config, "--topic", topic, "--yes")
+    assert refused.returncode == 2
+    assert "[0, 10)" in refused.stderr
+    assert "not loaded" in refused.stderr
+    programs.succeed("delta-loader", "run", config, "--once")
+    shown = programs.succeed("bootstrap", "restart", config, "--topic", topic)
+    assert "generation 1" in shown
+    assert "Nothing was changed" in shown
+    assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
+    programs.succeed("bootstrap", "restart", config, "--topic", topic, "--yes")
+    until(writer, lambda: ends(tmp_path, topic) == {0: 30}, "the running writer goes on in the new chain")
+    writer.stop()
+    assert all(generation == 1 for generation, _, _ in spans(tmp_path, topic)[0])
+
+    programs.succeed("delta-loader", "run", config, "--once")
+    table = DeltaTable(f"{tmp_path}/orders")
+    texts = table.to_pyarrow_table()["text"].to_pylist()
+    assert {text: texts.count(text) for text in set(texts)} == {"old": 10, "new": 30}
+    assert (table.transaction_version("orders-0"), table.transaction_version("orders-0@1")) == (9, 29)
+    status = json.loads(programs.succeed("delta-loader", "status", config, "--json"))
+    (partition,) = status["streams"][0]["partitions"]
+    assert (partition["staged_to"], partition["loaded_to"], partition["held"]) == (30, 30, None)
+
+
+@pytest.mark.parametrize("records", [0, 30])
+def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, records: int
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    produce(kafka, topic, "old", 10)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    create_again(kafka, topic, "new", records)
+    done = programs.run("stage-writer", "run", config, "--until-caught-up")
+    assert done.returncode == 1
+    assert "was deleted and created again" in done.stderr
+    assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
+    programs.succeed("bootstrap", "restart", config, "--topic", topic, "--give-up", "--yes")
+    assert spans(tmp_path, topic) == {}
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert spans(tmp_path, topic) == ({0: [(1, 0, records)]} if records else {})
+    again = programs.succeed("bootstrap", "restart", config, "--topic", topic, "--yes")
+    assert "its chain is of the topic that is there" in again
+
+
+def test_a_partition_that_is_added_under_latest_is_read_from_its_first_record(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    config = programs.config(settings(kafka, tmp_path, topic, "latest"))
+    for partition in (0, 1):
+        produce(kafka, topic, "before", 5, partition)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert spans(tmp_path, topic) == {}, "what was there before is not wanted"
+    admin = kafka.admin  # held, because the answer is lost when the client is collected
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    produce(kafka, topic, "after", 7, 2)
+    produce(kafka, topic, "after", 2, 1)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert spans(tmp_path, topic) == {1: [(0, 5, 7)], 2: [(0, 0, 7)]}
+
+
+def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_given_up(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    produce(kafka, topic, "first", 10)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    produce(kafka, topic, "second", 10)
+    place, admin = KafkaPartition(topic, 0, 15), kafka.admin
+    admin.delete_records([place])[place].result(30)
+    done = programs.run("stage-writer", "run", config, "--until-caught-up")
+    assert done.returncode == 1
+    assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr
+    assert f"bootstrap skip CONFIG --topic {topic} --partition 0 --to 15 --yes" in done.stderr
+    programs.succeed("bootstrap", "skip", config, "--topic", topic, "--partition", "0", "--to", "15", "--yes")
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert spans(tmp_path, topic) == {0: [(0, 0, 10), (0, 10, 15), (0, 15, 20)]}
+
+
+def test_a_topic_that_is_not_there_is_named_and_waited_for(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = f"{new_topic(1)}-later"
+    config = programs.config(settings(kafka, tmp_path, topic))
+    for command, *options in (("run", "--until-caught-up"), ("check",)):
+        done = programs.run("stage-writer", command, config, *options)
+        assert done.returncode == 2
+        assert f"names the topic '{topic}', which Kafka does not have" in done.stderr
+    writer = programs.start("stage-writer", "run", config)
+    wait_for(writer, "Kafka does not have the topic")
+    assert topic in writer.log.read_text("utf-8")
+    kafka.create_topic(topic)
+    produce(kafka, topic, "late", 4)
+    until(writer, lambda: ends(tmp_path, topic) == {0: 4}, "the topic that came is staged")
+    writer.stop()
+    kafka.delete_topic(topic)
