@@ -61,18 +61,26 @@ class CatchingUp:
         if self._asked_at_s is not None and now_s - self._asked_at_s < ASK_EVERY_S:
             return self._answer
         self._asked_at_s = now_s
-        ownerless = self._source.ownerless(self._targets)
+        try:
+            ownerless = self._source.ownerless(self._targets)
+        except BrokerError:
+            self._answer = False
+            if self._waits_s(now_s) > NO_REST_AFTER_S:
+                raise
+            return False
         self._answer = ownerless is not None and not ownerless
         if self._answer:
             self._waiting_since_s = None
         else:
-            self._wait(now_s, ownerless)
+            self._wait(self._waits_s(now_s), ownerless)
         return self._answer
 
-    def _wait(self, now_s: float, ownerless: Collection[TopicPartition] | None) -> None:
+    def _waits_s(self, now_s: float) -> float:
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-        waited_s = now_s - self._waiting_since_s
+        return now_s - self._waiting_since_s
+
+    def _wait(self, waited_s: float, ownerless: Collection[TopicPartition] | None) -> None:
         if ownerless is None and waited_s > NO_REST_AFTER_S:
             msg = f"the consumer group has not come to rest for {waited_s:.0f} s"
             raise BrokerError(msg, "look for members that come and go; what this writer had is staged")

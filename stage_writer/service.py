@@ -554,11 +554,7 @@ class StageWriter:
             return False
         if not all(owned.caught_up or owned.buffer.end >= goal.target(owned.source) for owned in ours):
             return False
-        try:
-            return goal.others_have_the_rest()
-        except BrokerError as error:
-            self._note_failure(error)
-            return False
+        return goal.others_have_the_rest()
 
     def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:
         self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))

@@ -67,3 +67,10 @@ def test_reading_resumes_only_with_room_to_spare() -> None:
     assert should_pause([filling(memory_bytes=10_001)], LIMITS, paused=False)
     assert should_pause([filling(memory_bytes=9000)], LIMITS, paused=True)
     assert not should_pause([filling(memory_bytes=8000)], LIMITS, paused=True)
+
+
+def test_while_reading_is_paused_what_keeps_it_so_goes_out() -> None:
+    fillings = [filling(0, first_record_at_s=0.0, memory_bytes=5000), filling(1, memory_bytes=4000)]
+    assert due(fillings, LIMITS, now_s=0.0, paused=False) == ()
+    assert due(fillings, LIMITS, now_s=0.0, paused=True) == (Flush(source(0), FlushReason.MEMORY),)
+    assert due([filling(0, memory_bytes=8000)], LIMITS, now_s=0.0, paused=True) == ()

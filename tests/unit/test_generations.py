@@ -1,0 +1,188 @@
+"""A topic that was created again: beginnings, txn ids, the restart's plan, and what the loader makes of old markers."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.core.restart import Left, Restart, plan_restart
+from bootstrap.core.state import Ends, PartitionState, StagedMarker
+from bootstrap.shell import stage as operator
+from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.errors import MarkerError, UsageError
+from common.markers import Marker, manifest_from_bytes, manifest_to_bytes
+from common.settings import StartAt
+from common.spans import MAX_POSITION, Position
+from common.store import FsspecStore
+from common.transactions import TxnIds
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.markers import ORDERS, chain_of, flush, put
+from tests.fakes.staging import Staging
+
+
+def of(marker: Marker, generation: int = 0, topic_id: str | None = None) -> Marker:
+    assert marker.manifest is not None
+    return replace(marker, manifest=replace(marker.manifest, generation=generation, topic_id=topic_id))
+
+
+@given(
+    st.builds(
+        Beginning, st.integers(0, MAX_POSITION).map(Position), st.integers(0, 9), st.none() | st.text(max_size=30)
+    )
+)
+def test_a_beginning_is_read_as_it_was_written(beginning: Beginning) -> None:
+    assert beginning_from_bytes("begin/…", beginning_to_bytes(beginning)) == beginning
+
+
+def test_a_beginning_s_path_is_its_partition_s() -> None:
+    assert begin_path(ORDERS) == "begin/orders/0/00000000000000000000.begin"
+    assert source_of(begin_path(ORDERS)) == ORDERS
+    assert source_of("done/orders/0/00000000000000000000.done") is None
+
+
+def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
+    assert beginning_from_bytes("begin/x", b"") == Beginning(Position(0))
+    for data in (b"{", b'{"version": 2}', b'{"version": 1, "generation": -1}'):
+        with pytest.raises(MarkerError, match="begin/x"):
+            beginning_from_bytes("begin/x", data)
+
+
+def test_a_loader_that_knows_no_generations_refuses_such_a_marker() -> None:
+    for generation, version in ((0, b'"version":1'), (1, b'"version":2')):
+        marker = of(flush(0, 10), generation, "id")
+        assert marker.manifest is not None
+        data = manifest_to_bytes(ORDERS, marker.manifest)
+        assert version in data
+        assert manifest_from_bytes(marker.name, data) == marker.manifest
+
+
+def test_each_generation_has_a_txn_id_of_its_own() -> None:
+    ids = TxnIds("orders", several_topics=False)
+    assert ids.of(ORDERS) == "orders-0"
+    assert replace(ids, generations={ORDERS: 2}).of(ORDERS) == "orders-0@2"
+    transactions = {"orders-0": 99, "orders-0@1": 4, "orders-01@7": 1, "orders-0@x": 1}
+    newest = ids.at({}, transactions, [ORDERS])
+    assert newest.position(transactions, ORDERS) == 5
+    assert ids.at({ORDERS: 2}, transactions, [ORDERS]).position(transactions, ORDERS) is None
+
+
+# bootstrap restart
+
+
+def state(
+    *markers: Marker, table: int | None = None, now: str | None = "new", ends: tuple[int, int] = (0, 50)
+) -> PartitionState:
+    return PartitionState(
+        source=ORDERS,
+        app_id="orders",
+        start=StartAt.EARLIEST,
+        ends=Ends(Position(ends[0]), Position(ends[1])),
+        table=None if table is None else Position(table),
+        staged=tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in markers),
+        topic_id=now,
+    )
+
+
+OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
+
+
+def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
+    plan = plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False)
+    assert isinstance(plan, Restart)
+    assert plan.beginning == Beginning(Position(7), 1, "new")
+    assert [found.name.start for found in plan.put_aside] == [10, 0]
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("table", [None, 0, 15])
+def test_what_is_not_loaded_has_to_be_given_up(table: int | None) -> None:
+    with pytest.raises(UsageError, match="staged and not loaded") as caught:
+        plan_restart(state(*OLD, table=table), give_up=False)
+    assert "--give-up" in caught.value.remedy
+    plan = plan_restart(state(*OLD, table=table), give_up=True)
+    assert isinstance(plan, Restart)
+    assert "given up" in plan.notes[0]
+
+
+def test_a_chain_of_the_topic_that_is_there_is_left() -> None:
+    assert isinstance(plan_restart(state(*OLD, table=20, now="old"), give_up=True), Left)
+    assert isinstance(plan_restart(state(), give_up=False), Left)
+
+
+def test_a_topic_that_has_lost_its_end_may_get_a_new_chain() -> None:
+    plan = plan_restart(state(*OLD, table=20, now="old", ends=(0, 12)), give_up=False)
+    assert isinstance(plan, Restart)
+
+
+def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
+    plan = plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False)
+    assert isinstance(plan, Restart)
+    assert "a second time" in plan.notes[0]
+
+
+def test_a_restart_that_was_cut_off_is_tidied_up_by_the_next() -> None:
+    leftover = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
+    cut = replace(state(), older=(leftover,), generation=1, beginning=Beginning(Position(0), 1, "new"))
+    plan = plan_restart(cut, give_up=False)
+    assert plan == Restart(ORDERS, None, (leftover,), plan.notes if isinstance(plan, Restart) else ())
+
+
+def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    put(store, *OLD)
+    plan = plan_restart(state(*OLD, table=20), give_up=False)
+    assert isinstance(plan, Restart)
+    operator.restart(store, plan)
+    assert list(store.list("done")) == []
+    assert operator.beginning_of(store, ORDERS) == Beginning(Position(0), 1, "new")
+    assert len(list(store.list("stray/done/orders/0"))) == 2
+
+
+# The loader.
+
+
+def begin_again(staging: Staging, generation: int) -> None:
+    path = begin_path(staging.source(0))
+    staging.store(staging.stage_url).write(path, beginning_to_bytes(Beginning(Position(0), generation, "new")))
+
+
+def stage_again(staging: Staging, start: int, end: int, previous: int | None, generation: int) -> None:
+    """A flush of another generation, as a writer makes it."""
+    other = Staging(staging.root, staging.topic, previous={} if previous is None else {0: Position(previous)})
+    marker = of(other.flush(0, start, end), generation)
+    put(staging.store(staging.stage_url), marker)
+
+
+def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    store = staging.store(staging.stage_url)
+    store.delete([f"done/orders/0/{0:020d}.done"])  # the other one is left: a late claim, or a restart that was cut off
+    begin_again(staging, 1)
+    stage_again(staging, 0, 7, None, 1)
+    (report,) = loader_for(staging, tables).run_pass()
+    table = tables.tables[staging.table]
+    assert table.transactions == {"orders-0": 19, "orders-0@1": 6}
+    assert (report.strays, dict(report.held)) == (1, {})
+    assert staging.markers() == [f"done/orders/0/{0:020d}.done"]
+    stage_again(staging, 7, 12, 0, 1)
+    loader_for(staging, tables).run_pass()
+    assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
+
+
+def test_an_old_marker_just_at_the_new_position_is_not_loaded() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
+    begin_again(staging, 1)
+    stage_again(staging, 0, 10, None, 1)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20, previous=0)  # of generation 0
+    (report,) = loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].transactions == {"orders-0@1": 9}
+    assert report.strays == 1
