@@ -27,11 +27,15 @@ class Clock(Protocol):
         """Wait."""
 
 
+# Linux has a clock that also runs while the machine is suspended, as everybody else's does.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)
+
+
 class SystemClock:
     """The machine's clock."""
 
     def monotonic_s(self) -> float:  # noqa: D102 - the port says it
-        return time.monotonic()
+        return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
     def wall_ms(self) -> int:  # noqa: D102 - the port says it
         return time.time_ns() // 1_000_000

@@ -30,9 +30,10 @@ class TxnIds:
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The generation of each Kafka partition's chain (rule 2); 0 where there is none."""
 
-    def of(self, source: TopicPartition) -> str:
-        """The app id of one Kafka partition's chain."""
-        generation = self.generations.get(source, 0)
+    def of(self, source: TopicPartition, generation: int | None = None) -> str:
+        """The app id of one Kafka partition's chain; of another generation than its newest where one is given."""
+        if generation is None:
+            generation = self.generations.get(source, 0)
         return self._first(source) + (f"@{generation}" if generation else "")
 
     def position(self, transactions: Mapping[str, int], source: TopicPartition) -> Position | None:

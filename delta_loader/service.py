@@ -222,6 +222,7 @@ class StreamLoad:
         begun = self._ports.stage.generations(self._stream)
         target = self._targets.get(self._stream.table)
         self._ids = self._ids.at(begun, {} if target is None else target.transactions, listing)
+        self._look_back.ids = self._ids
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
         while not stop() and not self._stands(listing):

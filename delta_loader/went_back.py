@@ -40,7 +40,8 @@ class LookBack:
     def __init__(self, app_id: str, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
         """Touches nothing yet; ``looked`` is kept from pass to pass."""
         self._app_id = app_id
-        self._ids = ids
+        self.ids = ids
+        """Of the chains' newest generations, once they are known."""
         self._tables = tables
         self._stage = stage
         self._looked = looked
@@ -85,7 +86,7 @@ class LookBack:
     def obedience(self, target: Target, answer: Answer, new_id: NewId) -> TableCommit:
         """The commit that carries an answer out (rule 2)."""
         positions: Mapping[TopicPartition, Position] = answer.positions
-        advances = {self._ids.of(source): int(position) - 1 for source, position in positions.items()}
+        advances = {self.ids.of(source): int(position) - 1 for source, position in positions.items()}
         return TableCommit(
             target=target,
             app_id=self._app_id,

@@ -1,0 +1,166 @@
+"""Kafka's transactions and compaction on a real broker: holes in the offsets, and no gap in a chain."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.markers import MarkerName, marker_from_bytes
+from common.store import FsspecStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+
+def settings(kafka: KafkaCluster, folder: Path, topic: str) -> dict[str, object]:
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "streams": [{"app_id": "orders", "topics": [topic], "table": f"{folder}/orders", "columns": "id INT"}],
+    }
+
+
+def transactional(kafka: KafkaCluster, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(60)
+    return producer
+
+
+def send(producer: Producer, topic: str, *numbers: int, key: bytes | None = None) -> None:
+    for number in numbers:
+        producer.produce(topic, b'{"id": %d}' % number, key)
+    assert producer.flush(30) == 0
+
+
+def staged(folder: Path, topic: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """The markers' spans, and the ids of all rows that they bring."""
+    store, spans, ids = FsspecStore(f"{folder}/stage"), [], []
+    for item in sorted(store.list(f"done/{topic}"), key=lambda found: found.path):
+        name = MarkerName.parse(item.path)
+        assert name is not None
+        marker = marker_from_bytes(name, store.read(item.path) or b"")
+        spans.append((int(marker.span.start), int(marker.span.end)))
+        for file in (file for table in marker.tables for file in table.files):
+            rows: pa.Table = pq.read_table(f"{folder}/orders/{file.path}", columns=["id"], partitioning=None)
+            ids += rows["id"].to_pylist()
+    return spans, ids
+
+
+def end_of(kafka: KafkaCluster, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody"})
+    try:
+        return int(consumer.get_watermark_offsets(KafkaPartition(topic, 0), timeout=10)[1])
+    finally:
+        consumer.close()
+
+
+def test_aborted_records_never_arrive_and_leave_no_gap(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    producer = transactional(kafka, topic)
+    for number, ends in enumerate([producer.commit_transaction, producer.abort_transaction] * 3):
+        producer.begin_transaction()
+        send(producer, topic, *range(number * 10, number * 10 + 5))
+        ends(60)
+        if number == 2:
+            programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    spans, ids = staged(tmp_path, topic)
+    assert ids == [*range(5), *range(20, 25), *range(40, 45)]
+    assert spans[0][0] == 0
+    assert all(one[1] == other[0] for one, other in zip(spans[:-1], spans[1:], strict=True)), spans
+    assert spans[-1][1] == end_of(kafka, topic), "the aborted records and the markers behind the last row are covered"
+
+
+def test_an_open_transaction_is_not_waited_for_and_arrives_when_it_is_committed(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    plain = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    send(plain, topic, 1, 2, 3)
+    producer = transactional(kafka, topic)
+    producer.begin_transaction()
+    send(producer, topic, 10, 11)
+    send(plain, topic, 4)  # behind the open one: nobody may read it yet
+    began_s = time.monotonic()
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert time.monotonic() - began_s < 60
+    assert staged(tmp_path, topic) == ([(0, 3)], [1, 2, 3])
+    producer.commit_transaction(60)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert staged(tmp_path, topic) == ([(0, 3), (3, 7)], [1, 2, 3, 10, 11, 4])
+
+
+def test_a_partition_of_nothing_but_aborted_records_is_caught_up(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    producer = transactional(kafka, topic)
+    producer.begin_transaction()
+    send(producer, topic, 1, 2)
+    producer.abort_transaction(60)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert staged(tmp_path, topic) == ([], [])
+
+
+def test_compaction_makes_holes_and_no_gap(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.ms": "200",
+        "min.cleanable.dirty.ratio": "0.001",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": "500",
+    }
+    topic = new_topic(1, compacted)
+    config = programs.config(settings(kafka, tmp_path, topic))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    send(producer, topic, *range(10), key=b"one")
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    send(producer, topic, *range(10, 40), key=b"one")
+    until_s = time.monotonic() + 90
+    while (left := offsets(kafka, topic))[1] < 35:  # the position 10 of the chain is a hole by now
+        time.sleep(0.5)
+        send(producer, topic, 99, key=b"other")  # a segment is closed when the next record comes
+        assert time.monotonic() < until_s, left
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    spans, ids = staged(tmp_path, topic)
+    assert spans[0] == (0, 10)
+    assert all(one[1] == other[0] for one, other in zip(spans[:-1], spans[1:], strict=True)), spans
+    assert ids[:10] == list(range(10))
+    assert 39 in ids[10:], "the last value of a key is kept"
+    assert not set(range(10, 35)) & set(ids), "and what was compacted away is nobody's"
+
+
+def offsets(kafka: KafkaCluster, topic: str) -> tuple[int, int]:
+    """The first and the second offset that there still are."""
+    properties = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "nobody", "enable.partition.eof": True}
+    consumer, found = Consumer(properties), list[int]()
+    try:
+        consumer.assign([KafkaPartition(topic, 0, 0)])
+        while len(found) < 2:
+            message = consumer.poll(10)
+            if message is None or message.error():
+                break
+            found.append(int(message.offset() or 0))
+    finally:
+        consumer.close()
+    return (*found, 0, 0)[:2]  # type: ignore[return-value]
