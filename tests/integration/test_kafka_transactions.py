@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -83,7 +84,7 @@ def test_aborted_records_never_arrive_and_leave_no_gap(
     spans, ids = staged(tmp_path, topic)
     assert ids == [*range(5), *range(20, 25), *range(40, 45)]
     assert spans[0][0] == 0
-    assert all(one[1] == other[0] for one, other in zip(spans[:-1], spans[1:], strict=True)), spans
+    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
     assert spans[-1][1] == end_of(kafka, topic), "the aborted records and the markers behind the last row are covered"
 
 
@@ -144,7 +145,7 @@ def test_compaction_makes_holes_and_no_gap(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     spans, ids = staged(tmp_path, topic)
     assert spans[0] == (0, 10)
-    assert all(one[1] == other[0] for one, other in zip(spans[:-1], spans[1:], strict=True)), spans
+    assert all(one[1] == other[0] for one, other in pairwise(spans)), spans
     assert ids[:10] == list(range(10))
     assert 39 in ids[10:], "the last value of a key is kept"
     assert not set(range(10, 35)) & set(ids), "and what was compacted away is nobody's"
