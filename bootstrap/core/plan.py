@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bootstrap.core.state import begin_at_zero
-from common.beginnings import begin_path
+from common.beginnings import Beginning, begin_path
 from common.errors import UsageError
-from common.settings import FromOffsets, FromTimestamp, Start
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bootstrap.core.state import Author, PartitionState
-    from common.beginnings import Beginning
     from common.markers import Marker
     from common.spans import Position, TopicPartition
 
@@ -39,7 +38,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A beginning is to be written down: position 0, for which there is no marker."""
+    """A beginning is to be written down: position 0, for which there is no marker, or the stream's ``latest`` of now."""
 
     source: TopicPartition
     beginning: Beginning
@@ -113,6 +112,10 @@ class StreamPlan:
 
 def plan_partition(state: PartitionState, position: Position | None, why_none: str, author: Author) -> PlannedPartition:
     """The plan for one partition; ``why_none`` says what the source lacks when it has no position."""
+    if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
+        # Written down with the others: of a topic whose partition 0 has a chain, one without would be taken for new.
+        end = state.ends.high
+        return PlannedPartition(state.source, end, Begin(state.source, Beginning(end, state.generation)))
     return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))
 
 

@@ -167,9 +167,10 @@ def test_one_chain_among_the_partitions_refuses_all(operator: Operator, topic: s
     assert operator.markers() == {f"{topic}/1": (0, 2)}
 
 
-def test_position_zero_is_refused_where_the_stream_begins_elsewhere(operator: Operator) -> None:
+def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(operator: Operator, topic: str) -> None:
     operator.configure(start="latest")
-    assert "start: earliest" in operator.fails("write", "--from", "earliest")
+    assert f"begin/{topic}/0/00000000000000000000.begin" in operator.runs("write", "--from", "earliest")
+    assert len(list(operator.store.list("begin"))) == 3
 
 
 def test_a_group_s_commits(operator: Operator, kafka: KafkaCluster, topic: str) -> None:

@@ -210,6 +210,11 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
     assert chained == LeftOut("the file does not name it; its chain is left as it is")
 
 
+def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
+    outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
+    assert outcome == Begin(ORDERS, Beginning(Position(70)))
+
+
 def test_one_refusal_refuses_all() -> None:
     good = planned(state(), 42)
     bad = planned(state(chain_of(0, 10)), 42)
