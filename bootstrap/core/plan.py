@@ -38,7 +38,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A beginning is to be written down: position 0, for which there is no marker, or the stream's ``latest`` of now."""
+    """A beginning is to be written down: position 0, for which there is no marker, or the ``latest`` of now."""
 
     source: TopicPartition
     beginning: Beginning
