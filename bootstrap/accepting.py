@@ -57,6 +57,7 @@ class Accepting:
         if dead is not None and decision is Decision.REPLAY:
             table = tables.get(self.stream.table)
             ids = TxnIds(self.stream.app_id, self.stream.several_topics)
+            ids = ids.at({}, {} if table is None else table.transactions, self.sources)
             now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
             require_rows_too(dead, now | dict(own.positions if own is not None else {}))
         return tuple(plans.values())

@@ -189,6 +189,7 @@ class Work:
         (stream,) = self._streams(app_id)
         with closing(KafkaView(self._settings)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
+            topic_ids = kafka.topic_ids(source.topic for source in ends)
         tables = {
             url: state
             for url in (stream.table, stream.dead_letters)
@@ -197,7 +198,7 @@ class Work:
         accepting = Accepting(
             stream=stream,
             open_store=self._open,
-            state_of=lambda source, table: self._state(stream, ends[source], source, table),
+            state_of=lambda source, table: self._state(stream, ends[source], source, table, topic_ids[source.topic]),
             sources=tuple(ends),
             author=self._author,
         )

@@ -41,7 +41,7 @@ class TxnIds:
         last = transactions.get(self.of(source))
         return None if last is None else position_after(Offset(last))
 
-    def newest(self, transactions: Mapping[str, int], source: TopicPartition) -> int:
+    def generation(self, transactions: Mapping[str, int], source: TopicPartition) -> int:
         """The highest generation of a Kafka partition that the table has anything of."""
         prefix = f"{self._first(source)}@"
         found = (name.removeprefix(prefix) for name in transactions if name.startswith(prefix))
@@ -51,7 +51,7 @@ class TxnIds:
         self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], sources: Iterable[TopicPartition]
     ) -> TxnIds:
         """The ids of the newest generations: those that the stage has begun, or that the table has."""
-        newest = {source: max(begun.get(source, 0), self.newest(transactions, source)) for source in sources}
+        newest = {source: max(begun.get(source, 0), self.generation(transactions, source)) for source in sources}
         return replace(self, generations=newest)
 
     def _first(self, source: TopicPartition) -> str:
