@@ -71,7 +71,7 @@ class Accepting:
             yield back
         elif url == self.stream.table:
             states = [self.state_of(source, table) for source in self.sources]
-            unplaced = [state for state in states if state.table is None and state.staged]
+            unplaced = [state for state in states if not state.generation and state.table is None and state.staged]
             if unplaced:
                 rootless = [
                     state.source

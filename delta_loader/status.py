@@ -66,7 +66,8 @@ def _stream_status(
         source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
         for source, names in wanted.items()
     }
-    waiting = _waiting_for_an_answer(stream, state, open_store, positions, found)
+    first = {source: position for source, position in positions.items() if not ids.generations[source]}
+    waiting = _waiting_for_an_answer(stream, state, open_store, first, found)
     partitions = tuple(
         _partition_status(
             source,
