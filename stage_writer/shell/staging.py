@@ -10,8 +10,9 @@ Rules:
 3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
    flush went on from: markers are settled from the low end, so a late writer that takes a freed position finds its
    predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
-   before it; it is worth continuing from only if nothing else is in the partition. So no stray is ever continued, and
-   the marker with the highest start is always the chain's end.
+   before it, and what was settled may stand there again, by a request that arrives twice: so nothing may be above a
+   claim either, for the last marker is never settled. So no stray is ever continued, and the marker with the highest
+   start is always the chain's end. (model/ shows that less is not enough.)
 4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading begins again
    at its new end. The copy of its very bytes below ``stray/`` tells such a marker from one that was settled; copies
    that the loader makes of late claims have other names. A partition's only marker is never withdrawn where it has
@@ -180,6 +181,16 @@ class ObjectStage:
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
+    def is_last(self, name: MarkerName, generation: int) -> bool:
+        """Whether no marker of this generation, or a later one, is above this one."""
+        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        above = [other for other in found if other is not None and other > name]
+        return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
+
+    def _is_older(self, name: MarkerName, generation: int) -> bool:
+        data = self._store.read(name.path)
+        return data is None or marker_from_bytes(name, data).is_older_than(generation)
+
     def is_alone(self, name: MarkerName) -> bool:
         """Whether the partition has no marker but this one."""
         found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
@@ -261,7 +272,8 @@ class Job:
         if not self._stage.claim(marker.name, data):
             return LostClaim()
         tail = self._flush.tail
-        moved = not (self._stage.is_alone(marker.name) if tail is None else self._stage.is_there(tail))
+        is_there = tail is None or self._stage.is_there(tail)
+        moved = not is_there or not self._stage.is_last(marker.name, self._flush.lineage.generation)
         if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)

@@ -168,6 +168,21 @@ def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world
     assert world.stage().tail(SOURCE) == fourth.tail
 
 
+def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_again(world: World) -> None:
+    """The network delivers the first claim once more, after it was settled; a late writer had gone on from it."""
+    first = world.seal(0, 10, None)
+    zombie = world.job(10, 90, first.tail)
+    again = (world.store.read(first.tail.path) or b"", first.tail.path)
+    second = world.seal(10, 20, first.tail)
+    third = world.seal(20, 30, second.tail)
+    world.settle(0, 10)
+    world.store.create(again[1], again[0])
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "what it knew is there, byte for byte, and the chain is elsewhere"
+    assert world.stage().tail(SOURCE) == third.tail
+
+
 def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put_aside(world: World) -> None:
     """Copies lie below stray/ for the name of the marker before it, and none is of that very marker."""
     world.store.write(stray_path(MarkerName(SOURCE, Position(0)).path), b"of a rewind, long ago")
