@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders
+.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders model
 SHELL := /bin/sh
 
 VENV := .venv
@@ -68,6 +68,9 @@ chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versi
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
+
+model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
+	$(BIN)/python -m model
 
 test: check ## all checks and all tests
 	$(BIN)/pytest $(TESTS)

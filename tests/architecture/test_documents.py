@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A path of the repository in backquotes: it begins with one of the folders at the top.
-TOPS = "common|stage_writer|delta_loader|bootstrap|tests|docs|demo|devservices|benchmarks"
+TOPS = "common|stage_writer|delta_loader|bootstrap|tests|docs|demo|devservices|benchmarks|model"
 PATH = re.compile(rf"`((?:{TOPS})/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 

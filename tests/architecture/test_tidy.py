@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices", "benchmarks", "demo")
+PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices", "benchmarks", "demo", "model")
 LONGEST_FUNCTION = 70
 LONGEST_MODULE = 600
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}

@@ -1,0 +1,277 @@
+------------------------------- MODULE Chain -------------------------------
+(* The chain of done markers of one Kafka partition, its writers, loaders and *)
+(* operator. README.md says what is left out and which code each action       *)
+(* stands for.                                                                *)
+(*                                                                            *)
+(* The consumer group is not modelled: every writer believes at any time that *)
+(* the partition is its own. So each of them is a zombie to the others, and   *)
+(* nothing rests on Kafka's fencing.                                          *)
+EXTENDS Naturals, FiniteSets
+
+CONSTANTS
+  Writers, Loaders,
+  End,            \* Kafka holds the records [0, End)
+  Lengths,        \* how many positions a flush may cover
+  MostFaults,     \* how often processes die, or give a request up
+  MostLate,       \* claims that nobody waits for any more, and that may still arrive
+  MostRewinds,    \* an operator's
+  Broken          \* the one rule that is not kept, or "nothing"
+
+VARIABLES
+  done,           \* the markers in the stage, at most one of a name
+  aside,          \* the names that an operator has put aside: copies below stray/
+  late,           \* claims that may arrive at any later time
+  writer, loader,
+  rewind,         \* what an operator is doing
+  position,       \* the table's txn action: the next position wanted
+  rows,           \* how often the table has each position
+  faults, rewinds,
+  trunkEnd        \* for the properties: where the one true chain ends
+
+vars == <<done, aside, late, writer, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+Nowhere == End + 1
+NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "nobody"]
+
+Name(marker) == IF Broken = "names are starts" THEN marker.end ELSE marker.start
+Names(markers) == {Name(marker) : marker \in markers}
+Starts(markers) == {marker.start : marker \in markers}
+Highest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) <= Name(marker)
+Lowest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) >= Name(marker)
+HasName(markers, name) == \E marker \in markers : Name(marker) = name
+
+Away == [phase |-> "away", tail |-> NoMarker, at |-> Nowhere, claim |-> NoMarker]
+Idle == [phase |-> "idle", plan |-> NoMarker, from |-> Nowhere, going |-> {}]
+NoRewind == [phase |-> "none", going |-> {}, gone |-> {}]
+
+Init ==
+  /\ done = {} /\ aside = {} /\ late = {}
+  /\ writer = [w \in Writers |-> Away]
+  /\ loader = [l \in Loaders |-> Idle]
+  /\ rewind = NoRewind
+  /\ position = 0 /\ rows = [p \in 0..(End - 1) |-> 0]
+  /\ faults = 0 /\ rewinds = 0 /\ trunkEnd = 0
+
+------------------------------------------------------------------------------
+(* The store. *)
+
+Free(claim) == ~HasName(done, Name(claim)) \/ Broken = "a claim is exclusive"
+
+Created(claim) ==
+  /\ done' = {marker \in done : Name(marker) # Name(claim)} \cup {claim}
+  /\ trunkEnd' = IF claim.start = trunkEnd THEN claim.end ELSE trunkEnd
+
+Unchanged(claim) == UNCHANGED <<done, trunkEnd>>
+
+------------------------------------------------------------------------------
+(* Writers. *)
+
+ReadChain(w) ==
+  /\ writer[w].phase = "away"
+  /\ LET tail == IF done = {} THEN NoMarker ELSE Highest(done)
+         at == IF done = {} THEN 0 ELSE tail.end
+     IN writer' = [writer EXCEPT ![w] = [phase |-> "ready", tail |-> tail, at |-> at, claim |-> NoMarker]]
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+Send(w) ==
+  /\ writer[w].phase = "ready" /\ writer[w].at < End
+  /\ \E end \in {writer[w].at + length : length \in Lengths} \cap (0..End) :
+       writer' = [writer EXCEPT ![w].phase = "sent", ![w].claim =
+         [start |-> writer[w].at, end |-> end, previous |-> writer[w].tail.start, by |-> w]]
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+\* Records never end in Kafka as they do here: the next one brings a claim that is withdrawn, and this.
+NoticeRewind(w) ==
+  /\ writer[w].phase = "ready" /\ writer[w].at = End /\ writer[w].tail \notin done
+  /\ rewind.phase = "none" /\ rewinds > 0
+  /\ writer' = [writer EXCEPT ![w] = Away]
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+\* The request arrives and is answered; a copy of it may arrive again.
+Answer(w) ==
+  /\ writer[w].phase = "sent"
+  /\ LET claim == writer[w].claim IN
+       /\ \/ late' = late
+          \/ faults < MostFaults /\ Cardinality(late) < MostLate /\ late' = late \cup {claim}
+       /\ faults' = IF late' = late THEN faults ELSE faults + 1
+       /\ IF Free(claim) \/ claim \in done
+          THEN /\ IF claim \in done THEN Unchanged(claim) ELSE Created(claim)
+               /\ writer' = [writer EXCEPT ![w].phase = "made"]
+          ELSE /\ Unchanged(claim)
+               /\ writer' = [writer EXCEPT ![w] =
+                    IF Broken = "after a lost claim the chain is read again"
+                    THEN [phase |-> "ready", tail |-> claim, at |-> claim.end, claim |-> NoMarker]
+                    ELSE Away]
+  /\ UNCHANGED <<aside, loader, rewind, position, rows, rewinds>>
+
+IsThere(tail) ==
+  IF Broken = "the marker before is told by its bytes" THEN HasName(done, Name(tail)) ELSE tail \in done
+
+\* Whether a claim was of a position that nobody had claimed before.
+IsContinued(claim, tail) ==
+  LET highest == \A other \in done : Name(other) <= Name(claim) IN
+  CASE Broken = "a claim is looked at afterwards" -> TRUE
+    [] tail = NoMarker -> highest \/ Broken = "a first claim is looked at too"
+    [] OTHER -> IsThere(tail) /\ (highest \/ Broken = "nothing may be above a claim")
+
+MustWithdraw(claim, tail) ==
+  /\ Broken # "a claim behind a rewind is withdrawn"
+  /\ tail # NoMarker /\ ~IsThere(tail) /\ tail \in aside
+  /\ done \ {claim} # {}
+
+LookAfterClaim(w) ==
+  /\ writer[w].phase = "made"
+  /\ LET claim == writer[w].claim
+         tail == writer[w].tail
+     IN IF MustWithdraw(claim, tail)
+        THEN /\ done' = done \ {claim}
+             /\ writer' = [writer EXCEPT ![w] = Away]
+        ELSE /\ UNCHANGED done
+             /\ writer' = [writer EXCEPT ![w] =
+                  IF IsContinued(claim, tail)
+                  THEN [phase |-> "ready", tail |-> claim, at |-> claim.end, claim |-> NoMarker]
+                  ELSE Away]
+  /\ UNCHANGED <<aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+\* It dies, is paused, or hears nothing. What it has sent may still arrive, and may not.
+Fail(w) ==
+  /\ faults < MostFaults /\ writer[w].phase # "away"
+  /\ faults' = faults + 1
+  /\ \/ late' = late
+     \/ /\ writer[w].phase = "sent" /\ Cardinality(late) < MostLate
+        /\ late' = late \cup {writer[w].claim}
+  /\ writer' = [writer EXCEPT ![w] = Away]
+  /\ UNCHANGED <<done, aside, loader, rewind, position, rows, rewinds, trunkEnd>>
+
+Arrive(claim) ==
+  /\ claim \in late
+  /\ late' = late \ {claim}
+  /\ IF Free(claim) THEN Created(claim) ELSE Unchanged(claim)
+  /\ UNCHANGED <<aside, writer, loader, rewind, position, rows, faults, rewinds>>
+
+------------------------------------------------------------------------------
+(* Loaders. *)
+
+\* Of a marker that straddles the position the rows beyond it are loaded.
+Loadable ==
+  LET next == {marker \in done : marker.start <= position /\ position < marker.end}
+      further == {marker \in done : marker.start > position}
+  IN IF next = {} /\ Broken = "gaps hold" /\ further # {} THEN {Lowest(further)} ELSE next
+
+Plan(l) ==
+  /\ loader[l].phase = "idle"
+  /\ \E marker \in Loadable :
+       loader' = [loader EXCEPT ![l] = [Idle EXCEPT !.phase = "planned", !.plan = marker, !.from = position]]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+Commit(l) ==
+  /\ loader[l].phase = "planned"
+  /\ LET plan == loader[l].plan
+         from == IF Broken = "a straddle's loaded rows are left out" THEN plan.start ELSE loader[l].from
+     IN IF position = loader[l].from \/ Broken = "txn versions are compared"
+        THEN /\ rows' = [p \in DOMAIN rows |->
+                  rows[p] + IF from <= p /\ plan.start <= p /\ p < plan.end THEN 1 ELSE 0]
+             /\ position' = plan.end
+        ELSE UNCHANGED <<rows, position>>
+  /\ loader' = [loader EXCEPT ![l] = Idle]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, faults, rewinds, trunkEnd>>
+
+\* A listing shows what may go; the deletes follow one after the other, whatever happens meanwhile.
+Finished ==
+  LET last == IF Broken = "the last marker stays" \/ done = {} THEN {} ELSE {Highest(done)}
+      covered == {marker \in done : marker.end <= position} \ last
+  IN IF Broken = "settling is from the low end"
+     THEN covered
+     ELSE {marker \in covered : \A lower \in done : Name(lower) < Name(marker) => lower \in covered}
+
+List(l) ==
+  /\ loader[l].phase = "idle" /\ Finished # {}
+  /\ loader' = [loader EXCEPT ![l] = [Idle EXCEPT !.phase = "settling", !.going = Names(Finished)]]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+Delete(l) ==
+  /\ loader[l].phase = "settling"
+  /\ \E name \in loader[l].going :
+       /\ Broken = "settling is from the low end" \/ \A other \in loader[l].going : name <= other
+       /\ done' = {marker \in done : Name(marker) # name}
+       /\ loader' = [loader EXCEPT ![l] =
+            IF loader[l].going = {name} THEN Idle ELSE [loader[l] EXCEPT !.going = @ \ {name}]]
+  /\ UNCHANGED <<aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+
+FailLoader(l) ==
+  /\ faults < MostFaults /\ loader[l].phase # "idle"
+  /\ faults' = faults + 1
+  /\ loader' = [loader EXCEPT ![l] = Idle]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, rewinds, trunkEnd>>
+
+------------------------------------------------------------------------------
+(* The operator. *)
+
+\* To the end of a marker that stays, and not below the table.
+BeginRewind ==
+  /\ rewinds < MostRewinds /\ rewind.phase = "none"
+  /\ \E kept \in done :
+       LET going == {marker \in done : marker.end > kept.end} IN
+       /\ kept.end >= position /\ going # {}
+       /\ rewind' = [phase |-> "going", going |-> going, gone |-> Starts(going)]
+       /\ aside' = aside \cup going
+  /\ rewinds' = rewinds + 1
+  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunkEnd>>
+
+\* Highest first.
+PutAside ==
+  /\ rewind.phase = "going" /\ rewind.going # {}
+  /\ LET marker == Highest(rewind.going) IN
+       /\ done' = {other \in done : Name(other) # Name(marker)}
+       /\ rewind' = [rewind EXCEPT !.going = @ \ {marker}]
+       /\ trunkEnd' = IF marker.end = trunkEnd THEN marker.start ELSE trunkEnd
+  /\ UNCHANGED <<aside, late, writer, loader, position, rows, faults, rewinds>>
+
+\* What running writers added behind it meanwhile.
+PutLateAside ==
+  /\ rewind.phase = "going" /\ rewind.going = {}
+  /\ LET more == {marker \in done : marker.previous \in rewind.gone \ Starts(done)} IN
+       IF more = {}
+       THEN rewind' = NoRewind /\ UNCHANGED aside
+       ELSE /\ rewind' = [phase |-> "going", going |-> more, gone |-> rewind.gone \cup Starts(more)]
+            /\ aside' = aside \cup more
+  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, rewinds, trunkEnd>>
+
+------------------------------------------------------------------------------
+
+Write(w) == ReadChain(w) \/ NoticeRewind(w) \/ Send(w) \/ Answer(w) \/ LookAfterClaim(w)
+Load(l) == Plan(l) \/ Commit(l)
+Settle(l) == List(l) \/ Delete(l)
+Operate == PutAside \/ PutLateAside
+
+Next ==
+  \/ \E w \in Writers : Write(w) \/ Fail(w)
+  \/ \E claim \in late : Arrive(claim)
+  \/ \E l \in Loaders : Load(l) \/ Settle(l) \/ FailLoader(l)
+  \/ BeginRewind \/ Operate
+
+\* Who can go on does, sooner or later. Late claims need not arrive; loaders need not settle.
+Fairness ==
+  /\ \A w \in Writers : WF_vars(Write(w))
+  /\ \A l \in Loaders : SF_vars(Plan(l)) /\ WF_vars(Commit(l)) /\ WF_vars(Delete(l))
+  /\ WF_vars(Operate)
+
+Spec == Init /\ [][Next]_vars
+FairSpec == Spec /\ Fairness
+
+------------------------------------------------------------------------------
+(* Safety. *)
+
+\* The table has no position twice and misses none below its own.
+EachPositionOnce == \A p \in DOMAIN rows : rows[p] = IF p < position THEN 1 ELSE 0
+
+\* A name claims its position alone, and the chain's end is the trunk's: no stray is ever continued.
+\* (While an operator rewinds, what late claims add stands there for a moment.)
+StraysEnd == rewinds = 0 => trunkEnd = IF done = {} THEN 0 ELSE Highest(done).end
+
+\* A chain never vanishes, unless an operator rewinds beside a loader that settles: then it is staged again.
+ChainStays == (rewinds = 0 /\ trunkEnd > 0) => done # {}
+
+(* Progress: all that Kafka has is loaded, and stays loaded. *)
+AllIsLoaded == <>(position = End)
+=============================================================================

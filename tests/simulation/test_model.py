@@ -1,0 +1,18 @@
+"""A small world of the model, whole, and the rules whose breach shows in it; `make model` checks larger ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from model.checker import BROKEN_RULES, SMALL, BrokenRule, Properties, check
+
+
+def test_nothing_goes_wrong_in_a_small_world() -> None:
+    result = check(SMALL, Properties.SAFETY_AND_PROGRESS)
+    assert result.violation is None, result.report
+    assert result.distinct > 1000
+
+
+@pytest.mark.parametrize("rule", [rule for rule in BROKEN_RULES if rule.world == SMALL], ids=lambda rule: rule.rule)
+def test_a_broken_rule_is_found(rule: BrokenRule) -> None:
+    assert check(rule.world, rule.properties, rule.rule).violation is not None
