@@ -24,6 +24,8 @@ from common.metrics import Metrics
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
+from delta_loader.core.commits import Conflicted
+from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
 from stage_writer.core.buffer import StagedRows, TableFormat
@@ -34,11 +36,12 @@ from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
+from tests.simulation.operators import GivenUp, Operator
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from common.delta_log import TableState
     from common.settings import Stream
@@ -61,6 +64,7 @@ _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_
 GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
+_LEASE_S = 15.0
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
 
 
@@ -189,8 +193,14 @@ class SimulatedTables:
         self._world.effect(f"create {url}", lambda: self._tables.create(url, shape), changes=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Atomic, as Delta's commit is."""
-        return self._world.effect(f"commit to {commit.target.url}", lambda: self._tables.commit(commit), changes=True)
+        """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
+        return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
+
+    def _commit(self, commit: TableCommit) -> CommitOutcome:
+        if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:
+            self._world.faults[Fault.FOREIGN_COMMIT] += 1
+            return Conflicted("a foreign writer's commit came between")
+        return self._tables.commit(commit)
 
 
 @dataclass(slots=True)
@@ -206,11 +216,16 @@ class History:
     tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _running: dict[str, Process] = field(default_factory=dict)
+    _given_up: GivenUp = field(default_factory=GivenUp)
+    _places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _leased: bool = False
+    _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
+        self._leased = rng.random() < 0.5
         for partition in range(rng.randrange(1, 4)):
             self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
 
@@ -231,6 +246,8 @@ class History:
                 problems = self.problems()
                 if not problems:
                     break
+            if self.world.chances.operator and step % 1500 == 1499:
+                self._mend()
         for process in self._running.values():
             self.world.crash(process)
         records = sum(len(log) for log in self.broker.logs.values())
@@ -254,7 +271,34 @@ class History:
         if not self.world.healed and self.broker.members and rng.random() < self.world.chances.shuffle:
             self.world.faults[Fault.REBALANCE] += 1
             self.broker.rebalance(sticky=False)
+        if not self.world.healed and rng.random() < self.world.chances.operator:
+            source = rng.choice(sorted(self.broker.logs))
+            self._operate(lambda operator: operator.repair(source))
         self.world.step()
+
+    def _operate(self, work: Callable[[Operator], None]) -> None:
+        process = Process(f"operator#{next(self._names)}")
+        tables = SimulatedTables(self.world, self.tables)
+        store = self._store(STAGE)
+        stream = _SETTINGS.streams[0]
+        operator = Operator(self.world, self.broker, stream=stream, store=store, tables=tables, given_up=self._given_up)
+        self.world.spawn(process, lambda: work(operator))
+
+    def _mend(self) -> None:
+        """What the documents ask of operators: look where a partition is held, and do what the loader says.
+
+        A record comes as well. A writer that has nothing to claim does not notice that its chain was rewound.
+        """
+        for source, log in sorted(self.broker.logs.items()):
+            loaded = self._position(source)
+            if log and loaded != log[-1].offset:
+                if source in self._loaded and self._loaded[source] == loaded:
+                    if loaded is None:  # it may have to begin at 0
+                        for writer in self._writers():
+                            self.world.crash(writer)
+                    self._operate(lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
+                self.broker.append(source, GOOD)
+            self._loaded[source] = loaded
 
     def _scale(self, roles: list[str]) -> None:
         """A writer more, or one less; the group is assigned anew."""
@@ -322,12 +366,28 @@ class History:
             metrics=Metrics(),
         )
         service = LoaderService(_SETTINGS.streams, _SETTINGS.loader, ports)
+        lease = self._lease(process, ports) if self._leased else None
         try:
             while True:
-                service.run_pass()
+                if lease is None or lease.held():
+                    service.run_pass(lambda: lease is not None and not lease.held())
                 self.world.sleep_s(self.world.rng.choice([1, 5, 30]))
         except Crash:
             return
+
+    def _lease(self, process: Process, ports: Ports) -> LoaderLease:
+        lease = LoaderLease(self._store(STAGE), ports.clock, process.name, _LEASE_S, log=_SILENT, metrics=ports.metrics)
+
+        def keep() -> None:
+            try:
+                lease.contend()
+                while True:
+                    self.world.sleep_s(lease.step())
+            except Crash:
+                return
+
+        self.world.spawn(process, keep)
+        return lease
 
     # The books.
 
@@ -339,7 +399,9 @@ class History:
             for record in log:
                 place = (int(source.partition), record.offset)
                 wanted = (int(record.value == GOOD), int(record.value == BAD))
-                if (found[place], dead[place]) != wanted:
+                if (found[place], dead[place]) != wanted and not (
+                    self._given_up.has(source, record.offset) and found[place] + dead[place] == 0
+                ):
                     problems.append(f"{source} offset {record.offset}: {found[place]} rows, {dead[place]} dead letters")
         known = {(int(source.partition), record.offset) for source, log in self.broker.logs.items() for record in log}
         problems += [f"rows for {place}, which Kafka never had" for place in (found + dead) if place not in known]
@@ -349,18 +411,27 @@ class History:
         table = self.tables.tables.get(url)
         offsets: Counter[tuple[int, int]] = Counter()
         for path in table.paths if table is not None else []:
-            stored = self.bucket.objects.get(f"{url}/{path}")
-            if stored is None:
-                continue  # shows as missing rows
-            columns = pq.read_table(io.BytesIO(stored[0]), columns=["_kafka_partition", "_kafka_offset"])
-            offsets.update(zip(columns[0].to_pylist(), columns[1].to_pylist(), strict=True))
+            offsets.update(self._places_in(f"{url}/{path}"))
         return offsets
 
+    def _places_in(self, path: str) -> list[tuple[int, int]]:
+        """The rows of a data file, by partition and offset. A file of this name never changes."""
+        stored = self.bucket.objects.get(path)
+        if stored is None:
+            return []  # shows as missing rows
+        if path not in self._places:
+            file = pq.ParquetFile(io.BytesIO(stored[0]))
+            columns = file.read(["_kafka_partition", "_kafka_offset"], use_threads=False)
+            self._places[path] = list(zip(columns[0].to_pylist(), columns[1].to_pylist(), strict=True))
+        return self._places[path]
+
     def _positions(self) -> list[str]:
-        table = self.tables.tables.get(TABLE)
-        transactions = {} if table is None else table.transactions
         return [
-            f"{source} is loaded to {transactions.get(f'orders-{source.partition}')}, its log ends at {log[-1].offset}"
+            f"{source} is loaded to {self._position(source)}, its log ends at {log[-1].offset}"
             for source, log in self.broker.logs.items()
-            if log and transactions.get(f"orders-{source.partition}") != log[-1].offset
+            if log and self._position(source) != log[-1].offset
         ]
+
+    def _position(self, source: TopicPartition) -> int | None:
+        table = self.tables.tables.get(TABLE)
+        return None if table is None else table.transactions.get(f"orders-{source.partition}")

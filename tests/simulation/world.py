@@ -37,11 +37,15 @@ class Fault(StrEnum):
     REFUSED = "request refused"
     LOST_ANSWER = "answer lost"
     LATE_REQUEST = "request arrives after its sender's end"
+    GIVEN_UP = "request given up arrives later"
     DUPLICATE_REQUEST = "request arrives twice"
     CLOCK_JUMP = "clock jumps"
     REDELIVERY = "record delivered again"
     REBALANCE = "rebalance"
     EXPELLED = "expelled from the group"
+    REWIND = "operator rewinds"
+    SKIP = "operator skips"
+    FOREIGN_COMMIT = "foreign commit comes between"
 
 
 class Crash(BaseException):
@@ -91,6 +95,12 @@ class Chances:
     lost_answer: float = 0.02
     duplicate: float = 0.02
     late: float = 0.5
+    given_up: float = 0.005
+    """The sender hears nothing and does not wait; the request arrives all the same, at any later time."""
+    operator: float = 0.0
+    """Someone repairs what need not be repaired."""
+    foreign: float = 0.1
+    """Of the loader's commits: another writer of the table came first."""
     crash: float = 0.003
     pause: float = 0.004
     stall: float = 0.01
@@ -103,9 +113,13 @@ PROFILES = (
     Chances(refused=0.1, lost_answer=0.1, duplicate=0.1, claim_stall=0.2, shuffle=0.005),
     Chances(crash=0.01, pause=0.01, late=0.9),
     Chances(pause=0.03, crash=0.0, refused=0.0, claim_stall=0.1),
+    Chances(given_up=0.15, duplicate=0.15, claim_stall=0.2, shuffle=0.02, refused=0.0, crash=0.001, pause=0.0005),
 )
 """Worlds with habits: a bit of everything, late claims in a restless group, a bad network, machines that die, machines
-that stop."""
+that stop, requests that come when nobody expects them any more."""
+
+OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
+"""Operators who repair what is whole."""
 
 
 @dataclass(slots=True)
@@ -162,9 +176,9 @@ class World:
         process.alive = False
         for task in self._tasks:
             if task.process is process and not task.ended:
-                if task.effect is not None and task.effect.changes and self._chance(self.chances.late):
+                if not self.healed and task.effect and task.effect.changes and self._chance(self.chances.late):
                     self.faults[Fault.LATE_REQUEST] += 1
-                    self._late.append((self.now_ms + self.rng.randrange(120_000), task.effect))
+                    self._late.append((self._much_later_ms(), task.effect))
                 self._end(task)
         self._tasks = [task for task in self._tasks if not task.ended]
 
@@ -179,9 +193,10 @@ class World:
         self.healed = True
         self.tell("all faults end")
         self.wake_all()
-        for _, effect in self._late:
-            self._arrive(effect)
-        self._late = []
+        due_ms = self.now_ms + 60_000  # what is still on its way comes now, or in the first minute of peace
+        times_ms = [self.rng.choice([self.now_ms, self.rng.randint(self.now_ms, due_ms)]) for _ in self._late]
+        self._late = [(time_ms, effect) for time_ms, (_, effect) in zip(times_ms, self._late, strict=True)]
+        self._deliver_late()
 
     def step(self) -> bool:
         """Let one thing happen; False when nothing is left that could."""
@@ -235,20 +250,31 @@ class World:
             self.faults[Fault.REFUSED] += 1
             self.tell(f"{process.name}: {effect.name}: refused")
             return StoreError(f"{effect.name} was refused", "")
+        if effect.changes and not self.healed and self._chance(self.chances.given_up):
+            self.faults[Fault.GIVEN_UP] += 1
+            self.tell(f"{process.name}: {effect.name}: given up, and under way")
+            self._late.append((self._much_later_ms(), effect))
+            return StoreError(f"{effect.name} took too long", "")
         answer = effect.call()
         if effect.changes:
             self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.healed:
             if self._chance(self.chances.duplicate):
                 self.faults[Fault.DUPLICATE_REQUEST] += 1
-                self._late.append((self.now_ms + self.rng.randrange(60_000), effect))
+                self._late.append((self._much_later_ms(), effect))
             if self._chance(self.chances.lost_answer):
                 self.faults[Fault.LOST_ANSWER] += 1
                 self.tell(f"{process.name} does not hear of it")
                 return StoreError(f"the answer to {effect.name} was lost", "")
         return answer
 
+    def _much_later_ms(self) -> int:
+        """When a request arrives that nobody waits for any more."""
+        return self.now_ms + self.rng.randrange(self.rng.choice([500, 10_000, 60_000, 300_000, 3_600_000]))
+
     def _deliver_late(self) -> None:
+        if not self._late:
+            return
         due = [item for item in self._late if item[0] <= self.now_ms]
         self._late = [item for item in self._late if item[0] > self.now_ms]
         for _, effect in due:

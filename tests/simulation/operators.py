@@ -1,0 +1,121 @@
+"""An operator in the simulated world: the real plans and repairs of `bootstrap`, beside running writers and loaders.
+
+Kafka's ends and the table's position are asked of the world as `bootstrap.work` asks Kafka and the Delta log; what is
+done to the stage goes through the world's faults, so that a repair may end half-way.
+
+A chain is rewound to position 0 only while no writer runs: no marker stands before it, so that a running writer goes on
+at the old end (bootstrap/core/repair.py, the note on position 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.shell import stage as staging
+from common.errors import KafkaDeltaExpressError
+from common.spans import Position
+from common.transactions import TxnIds
+from tests.simulation.world import Crash, Fault
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from tests.simulation.history import SimulatedTables
+    from tests.simulation.kafka import Broker
+    from tests.simulation.store import SimulatedStore
+    from tests.simulation.world import World
+
+
+@dataclass(slots=True)
+class GivenUp:
+    """Positions that an operator gave up: nobody misses them, and they may be there all the same."""
+
+    spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def has(self, source: TopicPartition, offset: int) -> bool:
+        """Whether nobody misses it."""
+        return any(start <= offset < end for start, end in self.spans.get(source, ()))
+
+
+class Operator:
+    """Someone with a terminal, for one command."""
+
+    def __init__(
+        self,
+        world: World,
+        broker: Broker,
+        *,
+        stream: Stream,
+        store: SimulatedStore,
+        tables: SimulatedTables,
+        given_up: GivenUp,
+    ) -> None:
+        self._world = world
+        self._broker = broker
+        self._stream = stream
+        self._store = store
+        self._tables = tables
+        self._given_up = given_up
+
+    def repair(self, source: TopicPartition) -> None:
+        """A rewind or a skip somewhere, whether it is a good idea or not."""
+        rng = self._world.rng
+        try:
+            state = self._look(source)
+            if rng.random() < 0.3:
+                self._skip(state)
+                return
+            below_table = rng.random() < 0.3
+            low = 1 if below_table else state.table or 1
+            high = max([low, *(state.end_of(found) for found in state.staged)])
+            self._rewind(state, Position(rng.randint(low, high)), below_table=below_table)
+        except KafkaDeltaExpressError as error:
+            self._world.tell(f"an operator is told: {error.problem}")
+        except Crash:
+            return
+
+    def mend(self, source: TopicPartition) -> None:
+        """What the loader names where it holds a partition: stage again what the table does not have."""
+        try:
+            state = self._look(source)
+            self._rewind(state, state.table or Position(0), below_table=False, alone=state.table is None)
+        except KafkaDeltaExpressError as error:
+            self._world.tell(f"an operator is told: {error.problem}")
+        except Crash:
+            return
+
+    def _look(self, source: TopicPartition) -> PartitionState:
+        table = self._tables.state(self._stream.table)
+        ids = TxnIds(self._stream.app_id, self._stream.several_topics)
+        return PartitionState(
+            source=source,
+            app_id=self._stream.app_id,
+            start=self._stream.start,
+            ends=Ends(Position(0), Position(self._broker.end(source))),
+            table=None if table is None else ids.position(table.transactions, source),
+            staged=staging.staged_markers(self._store, source),
+        )
+
+    def _skip(self, state: PartitionState) -> None:
+        known = [state.table, state.chain.end]
+        begin = max([position for position in known if position is not None], default=Position(0))
+        plan = plan_skip(state, Position(begin + self._world.rng.randrange(1, 6)), self._author())
+        span = plan.marker.span
+        self._given_up.spans.setdefault(state.source, []).append((int(span.start), int(span.end)))
+        self._world.faults[Fault.SKIP] += 1
+        self._world.tell(f"an operator gives up {span} of {state.source}")
+        staging.make(self._store, plan.marker)
+
+    def _rewind(self, state: PartitionState, to: Position, *, below_table: bool, alone: bool = False) -> None:
+        plan = plan_rewind(state, to, self._author(), below_table=below_table)
+        if plan.position == 0 and not alone:
+            return
+        self._world.faults[Fault.REWIND] += 1
+        self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
+        staging.rewind(self._store, plan)
+
+    def _author(self) -> Author:
+        return Author("operator", self._world.now_ms)
