@@ -149,7 +149,6 @@ BROKEN_RULES: tuple[BrokenRule, ...] = (
     BrokenRule("a claim is looked at afterwards", World(end=4, lengths=(1, 3))),
     BrokenRule("a first claim is looked at too", World(end=4, lengths=(1, 3))),
     BrokenRule("nothing may be above a claim", World(end=5, lengths=(1, 3))),
-    BrokenRule("settling is from the low end", World(end=5, lengths=(1, 3))),
     BrokenRule("the last marker stays", SMALL),
     BrokenRule("names are starts", World(end=3)),
     BrokenRule("gaps hold", _REWOUND),

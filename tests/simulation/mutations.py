@@ -2,7 +2,8 @@
 
 Each mutation replaces one decision of the services, for as long as its context lasts, with what the rule forbids.
 ``python -m tests.simulation.mutations`` shows for each the first history that fails. Rules whose breach takes a rarer
-coincidence than a few hundred histories bring have tests of their own in tests/unit/test_writer_staging.py.
+coincidence than a few hundred histories bring, or that others stand behind, have tests of their own in
+tests/unit/test_writer_staging.py and are broken in the model (model/).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from unittest.mock import patch
 
 import typer
 
-from common.markers import MarkerName, digest_of, folder_of, marker_from_bytes
-from common.ports import Created
+from common.ports import AlreadyExists, Created
 from common.spans import Position
 from delta_loader import service as loader_service
 from delta_loader.core import plan
 from delta_loader.core.commits import Committed, Naming, dead_letters_commit, rows_commit
+from delta_loader.lease import LoaderLease
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.buffer import Buffer
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from common.markers import Manifest, Marker, StagedTable
     from common.ports import CreateOutcome
     from common.spans import TopicPartition
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.lease import Epoch
+    from stage_writer.core.buffer import EncodedFile, TableFormat
     from stage_writer.core.flushing import FlushReason
     from stage_writer.ports import FlushOutcome
 
@@ -95,18 +99,6 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
     return broken()
 
 
-def _the_end_is_the_furthest_span() -> AbstractContextManager[object]:
-    def tail(self: staging.ObjectStage, source: TopicPartition) -> Tail | None:
-        found = []
-        for item in self._store.list(folder_of(source)):
-            name, data = MarkerName.parse(item.path), self._store.read(item.path)
-            if name is not None and data is not None:
-                found.append(Tail(marker_from_bytes(name, data).span.end, name.start, item.path, digest_of(data)))
-        return max(found, key=lambda one: one.end, default=None)
-
-    return patch.object(staging.ObjectStage, "tail", tail)
-
-
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
     def begin_again(_self: writer_service.StageWriter, owned: writer_service.Owned) -> None:
         owned.flight = None
@@ -116,16 +108,6 @@ def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
 
 def _repeated_records_are_taken() -> AbstractContextManager[object]:
     return patch.object(MessageBatch, "after", lambda self, _position: self)
-
-
-def _a_failed_writer_seals_on_its_way_out() -> AbstractContextManager[object]:
-    let_go = writer_service.StageWriter._let_go
-
-    def keep(self: writer_service.StageWriter, sources: list[TopicPartition], reason: str) -> None:
-        if reason not in {"chain", "failed"}:
-            let_go(self, sources, reason)
-
-    return patch.object(writer_service.StageWriter, "_let_go", keep)
 
 
 def _two_flushes_at_once() -> AbstractContextManager[object]:
@@ -202,20 +184,120 @@ def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
     return patch.object(loader_service.StreamLoad, "_carry_out", carry_out)
 
 
+def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
+    """And does not know its own marker again, when the answer to its claim was lost."""
+    claim, create = staging.Job._claim, SimulatedStore.create
+
+    def delete_what_lost(self: staging.Job, marker: Marker, data: bytes, files: list[staging.NewFile]) -> FlushOutcome:
+        outcome = claim(self, marker, data, files)
+        if isinstance(outcome, LostClaim):
+            for file in files:
+                self._stage._tables(file.table.url).delete([file.staged.path])
+        return outcome
+
+    def forgetful(self: SimulatedStore, path: str, data: bytes) -> CreateOutcome:
+        there = path.startswith("done/") and self._full(path) in self._bucket.objects
+        return AlreadyExists() if there else create(self, path, data)
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        with patch.object(staging.Job, "_claim", delete_what_lost), patch.object(SimulatedStore, "create", forgetful):
+            yield
+
+    return broken()
+
+
+def _a_conflict_is_taken_for_done() -> AbstractContextManager[object]:
+    commit = loader_service.StreamLoad._commit
+
+    def go_on(self: loader_service.StreamLoad, planned: TableCommit) -> bool:
+        commit(self, planned)
+        return True
+
+    return patch.object(loader_service.StreamLoad, "_commit", go_on)
+
+
+def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
+    create = LoaderLease._create
+
+    def only_the_first(self: LoaderLease, epoch: Epoch, *, released: bool) -> None:
+        if self._state.seen is None or self._state.is_mine:
+            create(self, epoch, released=released)
+
+    return patch.object(LoaderLease, "_create", only_the_first)
+
+
+def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
+    manifest = staging.ObjectStage.manifest
+
+    def rows_only(self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...]) -> Manifest:
+        return manifest(self, flush, tables[:1])
+
+    return patch.object(staging.ObjectStage, "manifest", rows_only)
+
+
+def _a_position_is_one_too_far() -> AbstractContextManager[object]:
+    def further(*arguments: object) -> TableCommit:
+        commit = rows_commit(*arguments)  # type: ignore[arg-type]
+        return replace(commit, advances={app_id: last + 1 for app_id, last in commit.advances.items()})
+
+    return patch.object(loader_service, "rows_commit", further)
+
+
+def _positions_move_without_their_rows() -> AbstractContextManager[object]:
+    real = MemoryDeltaTables.commit
+
+    def commit(self: MemoryDeltaTables, commit: TableCommit) -> CommitOutcome:
+        bare = replace(commit, files=()) if len(commit.files) > 1 else commit
+        if bare is not commit:
+            real(self, bare)
+        return real(self, commit)
+
+    return patch.object(MemoryDeltaTables, "commit", commit)
+
+
+def _a_span_reaches_too_far() -> AbstractContextManager[object]:
+    manifest = staging.ObjectStage.manifest
+
+    def longer(self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...]) -> Manifest:
+        made = manifest(self, flush, tables)
+        return replace(made, span=replace(made.span, end=Position(made.span.end + 1)))
+
+    return patch.object(staging.ObjectStage, "manifest", longer)
+
+
+def _files_are_named_alike() -> AbstractContextManager[object]:
+    new_file = staging.ObjectStage.new_file
+
+    def named(
+        self: staging.ObjectStage, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile
+    ) -> staging.NewFile:
+        with patch.object(self, "_unique", lambda: "00000000-0000-4000-8000-000000000000"):
+            return new_file(self, source, buffer, table, file)
+
+    return patch.object(staging.ObjectStage, "new_file", named)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed),
     Mutation("data files come before the marker", _the_marker_comes_before_the_files),
-    Mutation("the chain's end is its highest start", _the_end_is_the_furthest_span),
     Mutation("after a lost claim the chain is read again", _memory_is_trusted_after_a_lost_claim),
     Mutation("offsets rise strictly", _repeated_records_are_taken),
-    Mutation("nothing is sealed on the way out of a failure", _a_failed_writer_seals_on_its_way_out),
     Mutation("one flush of a partition at a time", _two_flushes_at_once),
     Mutation("spans meet", _the_next_buffer_begins_after_its_first_record),
     Mutation("gaps hold", _gaps_are_stepped_over),
     Mutation("txn versions are compared within the commit", _txn_versions_are_not_compared),
     Mutation("the last marker stays", _the_last_marker_is_settled),
     Mutation("dead letters are committed before the rows", _dead_letters_come_after_the_rows),
+    Mutation("a loser deletes nothing", _a_loser_deletes_its_files),
+    Mutation("a conflict is planned anew", _a_conflict_is_taken_for_done),
+    Mutation("a standby takes the lease over", _nobody_takes_a_lease_over),
+    Mutation("dead letters travel with the rows", _dead_letters_are_left_behind),
+    Mutation("a txn action holds the last offset", _a_position_is_one_too_far),
+    Mutation("files and positions change at once", _positions_move_without_their_rows),
+    Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
+    Mutation("a data file has a name of its own", _files_are_named_alike),
 )
 
 
