@@ -94,5 +94,8 @@ class ObjectStore(Protocol):
     def write(self, path: str, data: bytes) -> None:
         """Write the object, whatever was there. For names that are unique by themselves."""
 
+    def copy(self, path: str, to: str) -> None:
+        """Make a second object of the same bytes, now, whatever was there; without fetching them where that can be."""
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects; absent ones are passed over."""

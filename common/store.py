@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -134,6 +135,14 @@ class FsspecStore:
             else:
                 self._fs.pipe_file(self._full(path), data)
 
+    def copy(self, path: str, to: str) -> None:
+        """Make a second object of the same bytes: the store does it, or the disk."""
+        with self._errors("copy", path):
+            if self._local:
+                _copy_new(self._full(path), self._full(to))
+            else:
+                self._fs.cp_file(self._full(path), self._full(to))
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects; absent ones are passed over."""
         for path in paths:
@@ -216,6 +225,15 @@ def _link_new(full: str, data: bytes) -> None:
 def _replace(full: str, data: bytes) -> None:
     os.replace(_write_temporary(full, data), full)
     _sync_folder(full)
+
+
+def _copy_new(full: str, to: str) -> None:
+    temporary = _write_temporary(to, b"")
+    shutil.copyfile(full, temporary)
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, to)
+    _sync_folder(to)
 
 
 def _write_temporary(full: str, data: bytes) -> str:

@@ -52,6 +52,7 @@ from delta_loader.core.plan import (
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from delta_loader.generations import put_older_aside, younger
+from delta_loader.guard import VacuumGuard
 from delta_loader.strays import StrayKeeper
 from delta_loader.went_back import LookBack, Looked, held_by
 
@@ -214,6 +215,7 @@ class StreamLoad:
         self._went_back: list[tuple[Target, WentBack]] = []
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
         self._conflicts = 0
+        self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
@@ -245,6 +247,7 @@ class StreamLoad:
             state = self._ports.tables.state(url)
             if state is not None:
                 require_add(state, url)
+                self._guard.table(url, state.properties)
                 shape = TableShape(state.schema, state.partition_by)
                 self._targets[url] = Target(url, state.table_id, shape, state.transactions, state.version)
         self._went_back = self._look_back.look(self._targets.values())
@@ -411,7 +414,7 @@ class StreamLoad:
             for file in files_for(url, marker)
         ]
         stores = {url: self._ports.open_store(url) for url in {url for _, url, _ in files}}
-        seen = self._ports.parallel(lambda item: stores[item[1]].stat(item[2]) is not None, files)
+        seen = self._ports.parallel(lambda item: self._guard.is_there(stores[item[1]], item[1], item[2]), files)
         gone = {marker.name: path for (marker, _, path), there in zip(files, seen, strict=True) if not there}
 
         def reason_of(marker: Marker) -> Held | None:
@@ -423,6 +426,7 @@ class StreamLoad:
     def _commit(self, commit: TableCommit) -> bool:
         """Carry one commit out; False when the plan has to be made anew. Raises TableError."""
         started_s = self._ports.clock.monotonic_s()
+        commit = self._guard.renewed(commit)
         outcome = self._ports.tables.commit(commit)
         self._tell_commit(commit, outcome, self._ports.clock.monotonic_s() - started_s)
         match outcome:

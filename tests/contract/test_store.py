@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -107,6 +108,22 @@ def test_a_write_replaces_what_was_there(store: ObjectStore) -> None:
     store.write("a", b"first")
     store.write("a", b"second")
     assert store.read("a") == b"second"
+
+
+def test_a_copy_is_an_object_of_its_own_and_as_young_as_it_is(store: ObjectStore) -> None:
+    old, new = "day=a%2Fb c %ü/one", "day=a%2Fb c %ü/two"
+    store.write(old, b"bytes")
+    before = store.stat(old)
+    time.sleep(1.1)  # stores tell whole seconds
+    store.copy(old, new)
+    after = store.stat(new)
+    assert before is not None
+    assert after is not None
+    assert after.modified_ms > before.modified_ms
+    store.delete([old])
+    assert store.read(new) == b"bytes"
+    with pytest.raises(StoreError):
+        store.copy("not there", new)
 
 
 def test_a_second_create_is_refused_and_changes_nothing(store: ObjectStore) -> None:

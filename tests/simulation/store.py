@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
+from common.errors import StoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
 
 if TYPE_CHECKING:
@@ -78,6 +79,18 @@ class SimulatedStore:
     def write(self, path: str, data: bytes) -> None:
         """Unconditional."""
         self._world.effect(f"write {path}", lambda: self._put(path, data), changes=True)
+
+    def copy(self, path: str, to: str) -> None:
+        """A second object of the same bytes."""
+
+        def put() -> None:
+            data = self._bytes(path)
+            if data is None:
+                msg = f"no {path} to copy"
+                raise StoreError(msg)
+            self._put(to, data)
+
+        self._world.effect(f"copy {path}", put, changes=True)
 
     def delete(self, paths: Iterable[str]) -> None:
         """One request for each."""

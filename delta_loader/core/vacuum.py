@@ -1,0 +1,88 @@
+"""VACUUM against files that are staged and not committed yet.
+
+VACUUM deletes what a table's log does not speak of and what is older than the table's retention. It lists first and
+deletes later, so that a look right before a commit does not help: the file that is still there, and is committed, may
+be on VACUUM's list.
+
+Rules:
+
+1. A file that is younger than the retention when it is looked at is on no list that was made before. So a file that is
+   older than a guarded share of the retention is not committed as it is: a copy of it is, which has a new name and is
+   younger than any list. The share is half of the retention, and at least a day less than it: a commit takes its time.
+2. A crash between copy and commit leaves a file that nothing refers to, and nothing else.
+3. Against a retention of nothing there is no guard: then VACUUM takes also what was copied a moment ago.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.data_files import DataFileName
+from common.errors import MarkerError
+from common.settings.values import duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RETENTION = "delta.deletedFileRetentionDuration"
+DEFAULT_RETENTION_S = 7 * 86_400.0
+_DAY_S = 86_400.0
+_SECONDS = {
+    "week": 7 * _DAY_S,
+    "day": _DAY_S,
+    "hour": 3600.0,
+    "minute": 60.0,
+    "second": 1.0,
+    "millisecond": 1e-3,
+    "microsecond": 1e-6,
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", re.ASCII)
+
+
+def retention_s(properties: Mapping[str, str]) -> float | None:
+    """The age at which VACUUM takes what a table does not speak of; None when its property cannot be read."""
+    text = properties.get(RETENTION)
+    if text is None:
+        return DEFAULT_RETENTION_S
+    rest, seconds, parts = text.strip().lower().removeprefix("interval"), 0.0, 0
+    while match := _PART.match(rest):
+        if match[2] not in _SECONDS:
+            return None
+        seconds += float(match[1]) * _SECONDS[match[2]]
+        rest, parts = rest[match.end() :], parts + 1
+    return seconds if parts and not rest.strip() else None
+
+
+def guarded_age_s(properties: Mapping[str, str]) -> float:
+    """The age from which on a file is committed as a copy of it (rule 1). All are, where nothing else is safe."""
+    retention = retention_s(properties)
+    return 0.0 if retention is None else max(0.0, min(retention / 2, retention - _DAY_S))
+
+
+def vacuum_problem(properties: Mapping[str, str], waits_s: float) -> str | None:
+    """What is wrong with a table's retention for files that may wait ``waits_s`` for their commit; None if nothing."""
+    retention, text = retention_s(properties), properties.get(RETENTION)
+    if retention is None:
+        return f"{RETENTION} is {text!r}, which cannot be read, so that every staged file is copied before it is added"
+    if retention == 0:
+        return f"{RETENTION} is 0: a VACUUM takes staged files at any time, and nothing can guard them"
+    if retention < waits_s:
+        return (
+            f"{RETENTION} is {duration_text(retention)}, and files may be staged for {duration_text(waits_s)} before "
+            "they are added: a VACUUM may take them, and they have to be staged again"
+        )
+    return None
+
+
+def fresh_path(path: str, unique: str) -> str:
+    """A new name in the same folder for a copy of a data file; ``unique`` is one that nobody else has."""
+    folder, slash, name = path.rpartition("/")
+    digits = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{unique}/{path}"))
+    try:
+        fresh = replace(DataFileName.parse(name), unique=digits).path
+    except MarkerError:
+        fresh = f"{digits}-{name}"
+    return f"{folder}{slash}{fresh}"
