@@ -18,7 +18,8 @@ Rules:
    goes on from nothing (hand-made, or by an operator) is no evidence.
 5. The other evidence is time, by the store's own clock: a branch whose last marker was written long after a marker
    above it, which in a chain cannot be. So is a late claim known that looks exactly like the marker that was settled.
-6. Whatever is not certain is left: what the table covers is settled in its time.
+6. What ends in a marker that an operator made (to close a gap, say, long after what lies above it) is no stray.
+7. Whatever is not certain is left: what the table covers is settled in its time.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
     branch = _branch(low)
     if not isinstance(branch, tuple):
         return branch
+    if not _is_a_writers(branch[-1]):
+        return NoStray()
     inside = {marker.name for marker in branch}
     witness_name = next(name for name in low.names if name not in inside)  # the last one is not in it
     witness = low.known.get(witness_name)
@@ -102,10 +105,14 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:
         found = low.known.get(name)
         if found is None:
             return Unread((name,))
-        if not isinstance(found, Marker) or name == low.names[-1]:
+        if not isinstance(found, Marker):
             return NoStray()
-        if branch and (found.previous != branch[-1].name.start or _is_late(low, branch[-1], {name})):
+        if branch and found.previous != branch[-1].name.start:
             return tuple(branch)
+        if branch and _is_a_writers(branch[-1]) and _is_late(low, branch[-1], {name}):
+            return tuple(branch)
+        if name == low.names[-1]:
+            return NoStray()
         branch.append(found)
         name = MarkerName(name.topic_partition, found.span.end)
     return tuple(branch) if len(branch) < _LONGEST_BRANCH else NoStray()
@@ -120,6 +127,10 @@ def _speaks_against(witness: Found, tip: Marker) -> bool:
     linked = witness.previous == tip.name.start and witness.name.start == tip.span.end
     lost_between = witness.previous == tip.span.end
     return not (linked or lost_between)
+
+
+def _is_a_writers(marker: Marker) -> bool:
+    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
 
 
 def _is_late(low: LowEnd, marker: Marker, above: AbstractSet[MarkerName]) -> bool:

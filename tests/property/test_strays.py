@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.markers import Marker, MarkerName
+from common.markers import Marker, MarkerName, Origin
 from common.spans import Position
 from delta_loader.core.plan import Run, next_run
 from delta_loader.core.settle import settle_candidates, settled
@@ -26,8 +26,8 @@ class World:
     living: list[Marker] = field(default_factory=list)
     strays: dict[MarkerName, Marker] = field(default_factory=dict)
     written_ms: dict[MarkerName, int] = field(default_factory=dict)
-    freed: dict[int, int | None] = field(default_factory=dict)
-    """Positions of settled markers, with the start of the marker before each."""
+    freed: dict[int, Marker] = field(default_factory=dict)
+    """Settled markers by their positions."""
 
     @property
     def markers(self) -> list[Marker]:
@@ -48,21 +48,26 @@ class World:
         self.table = ends[min(count, len(ends)) - 1] if ends else self.table
 
     def settle(self) -> None:
-        names = settle_candidates(self.written_ms, Position(self.table), self.now_ms - SKEW_MS * 3)
+        names = settle_candidates(self.written_ms, Position(self.table), self.now_ms - SKEW_MS)
         by_name = {marker.name: marker for marker in self.markers}
         for name in settled([by_name[name] for name in names], Position(self.table)):
             del self.written_ms[name]
             if self.strays.pop(name, None) is None:
                 gone = self.living.pop(0)
                 assert gone.name == name
-                self.freed[gone.span.start] = gone.previous
+                self.freed[gone.span.start] = gone
 
     def claim_late(self, which: int, length: int) -> None:
-        """A writer that does not know of the settling; it goes no further, because it finds out."""
+        """A writer that does not know of the settling; it goes no further, because it finds out.
+
+        A length of 0 is that of the marker that was settled: nothing tells the two apart but their age.
+        """
         free = [start for start in sorted(self.freed) if MarkerName(ORDERS, Position(start)) not in self.strays]
         if free:
             start = free[which % len(free)]
-            marker = flush(start, start + length, self.freed[start])
+            settled_one = self.freed[start]
+            end = start + length if length else settled_one.span.end
+            marker = flush(start, end, settled_one.previous)
             self.strays[marker.name] = marker
             self.write(marker)
 
@@ -90,7 +95,7 @@ events = st.lists(
         st.tuples(st.just("append"), LENGTHS, LENGTHS),
         st.tuples(st.just("load"), LENGTHS, LENGTHS),
         st.tuples(st.just("settle"), LENGTHS, LENGTHS),
-        st.tuples(st.just("late"), st.integers(0, 20), st.integers(1, 40)),
+        st.tuples(st.just("late"), st.integers(0, 20), st.integers(0, 40)),
         st.tuples(st.just("look"), LENGTHS, LENGTHS),
     ),
     max_size=60,
@@ -131,4 +136,27 @@ def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int)
     names = [marker.name for marker in kept]
     known = {marker.name: marker for marker in kept}
     low = LowEnd(names, {name: world.written_ms[name] for name in names}, Position(max(world.table, 1)), known)
+    assert not isinstance(lowest_branch(low), Branch)
+
+
+def test_a_late_claim_that_is_just_like_the_settled_one_is_known_by_its_age() -> None:
+    world = World()
+    for length in (10, 10, 10):
+        world.append(length)
+    world.load(3)
+    world.now_ms += SKEW_MS * 5
+    world.settle()
+    assert sorted(world.freed) == [0, 10]
+    world.claim_late(1, 0)
+    assert [marker.span for marker in world.strays.values()] == [world.freed[10].span]
+    assert world.look()
+    assert not world.strays
+
+
+def test_a_gap_that_an_operator_closed_is_part_of_the_chain() -> None:
+    """[10, 15) and [15, 20) were lost; the operator gave them up with one marker, long after what lies above."""
+    markers = [flush(0, 10), flush(10, 20, 0, origin=Origin.SKIP), flush(20, 30, 15), flush(30, 40, 20)]
+    names = [marker.name for marker in markers]
+    times = dict(zip(names, (1, SKEW_MS * 9, 3, 4), strict=True))
+    low = LowEnd(names, times, Position(40), {marker.name: marker for marker in markers})
     assert not isinstance(lowest_branch(low), Branch)
