@@ -53,7 +53,7 @@ def grow_old(staging: Staging) -> None:
 def test_no_committed_file_is_missing_after_a_vacuum(tmp_path: Path, spark: SparkSession) -> None:
     staging, tables = Staging.below(tmp_path), VacuumBefore(spark, SystemClock())
     staging.flush(0, 0, 10)
-    loader_for(staging, tables).run_pass()
+    loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
     old = staging.flush(0, 10, 20, days=["2026-01-01", "2026-01-02"])
     grow_old(staging)
     tables.list_all(staging.table)  # a VACUUM lists
