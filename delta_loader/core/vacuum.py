@@ -15,8 +15,8 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
 import re
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,7 +80,7 @@ def vacuum_problem(properties: Mapping[str, str], waits_s: float) -> str | None:
 def fresh_path(path: str, unique: str) -> str:
     """A new name in the same folder for a copy of a data file; ``unique`` is one that nobody else has."""
     folder, slash, name = path.rpartition("/")
-    digits = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{unique}/{path}"))
+    digits = hashlib.sha256(f"{unique}/{path}".encode()).hexdigest()[:32]
     try:
         fresh = replace(DataFileName.parse(name), unique=digits).path
     except MarkerError:
