@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders model
+.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
 SHELL := /bin/sh
 
 VENV := .venv
@@ -71,6 +71,9 @@ two-loaders: setup ## two loaders without a lease race on one table on S3 for MI
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
+
+foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
+	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
 test: check ## all checks and all tests
 	$(BIN)/pytest $(TESTS)

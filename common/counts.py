@@ -6,7 +6,9 @@ Rules:
    tombstones. They are an addition to the metadata: older commits have none, and older programs pass over them.
 2. Positions that an operator gave up, or said to be done before the chain began, are named as ranges: nobody may take
    them for proved.
-3. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
+3. Of a marker that is brought in part nobody counts which of its records these are: its partition has no counts in that
+   commit, and the table's own statistics tell.
+4. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
 """
 
 from __future__ import annotations
@@ -47,17 +49,18 @@ class Replaced:
     counts: Counts
 
 
-def counts_of(markers: Iterable[Marker]) -> Counts:
-    """The sums over the markers of one Kafka partition, which come in order (rule 1)."""
+def counts_of(markers: Iterable[Marker], start: Position) -> Counts | None:
+    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3)."""
     records = rows = tombstones = dead_letters = 0
     given_up: list[Span] = []
     for marker in markers:
-        manifest = marker.manifest
+        manifest, begin = marker.manifest, max(start, marker.span.start)
         if manifest is None or manifest.origin is not Origin.FLUSH:
-            joins = given_up and given_up[-1].end == marker.span.start
-            start = given_up.pop().start if joins else marker.span.start
-            given_up.append(Span(start, marker.span.end))
+            joins = given_up and given_up[-1].end == begin
+            given_up.append(Span(given_up.pop().start if joins else begin, marker.span.end))
         if manifest is not None:
+            if manifest.records and begin > marker.span.start:
+                return None
             records += manifest.records
             tombstones += manifest.tombstones
             dead_letters += sum(manifest.dead_letters.values())

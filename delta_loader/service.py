@@ -27,24 +27,25 @@ from delta_loader.core.commits import (
     Conflicted,
     Failed,
     Naming,
+    NotWritten,
     TableCommit,
     Target,
-    covered,
     dead_letters_commit,
-    files_for,
+    needed,
     rows_commit,
-    straddled,
 )
 from delta_loader.core.fit import require_add, require_fit
-from delta_loader.core.held import Held, held, missing_file, no_table
+from delta_loader.core.held import Held, held, missing_file, no_table, not_written
 from delta_loader.core.plan import (
     Limits,
     Load,
+    Loadable,
     Rootless,
     Run,
     Straddle,
     TableShape,
     comparable,
+    cuttable,
     next_run,
     plan_load,
     shape_of,
@@ -53,6 +54,7 @@ from delta_loader.core.plan import (
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from delta_loader.generations import put_older_aside, younger
 from delta_loader.guard import VacuumGuard
+from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.strays import StrayKeeper
 from delta_loader.went_back import LookBack, Looked, held_by
 
@@ -74,7 +76,6 @@ if TYPE_CHECKING:
     from delta_loader.stage import Listing, Stage
 
 FAILURES_TO_RED = 3
-_CONFLICTS_TO_FAILURE = 10
 _SMALLEST_WINDOW = 16
 
 
@@ -214,11 +215,13 @@ class StreamLoad:
         self._targets: dict[str, Target] = {}
         self._went_back: list[tuple[Target, WentBack]] = []
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
-        self._conflicts = 0
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
+        self._patience = Patience(ports.clock, ports.new_id)
+        self._stop: Callable[[], bool] = lambda: False
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
+        self._stop = stop
         listing = self._ports.stage.listing(self._stream)
         self._look_at_tables()
         begun = self._ports.stage.generations(self._stream)
@@ -254,7 +257,7 @@ class StreamLoad:
 
     def _stands(self, listing: Listing) -> bool:
         """Whether a table went back and nobody has said yet what to do; an answer is obeyed."""
-        for _ in range(_CONFLICTS_TO_FAILURE):
+        for _ in range(CONFLICTS_TO_FAILURE):
             answers = [(target, self._look_back.answer(target, back)) for target, back in self._went_back]
             answered = next(((target, answer) for target, answer in answers if answer is not None), None)
             if answered is None:
@@ -275,17 +278,18 @@ class StreamLoad:
         target = self._targets.get(self._stream.table)
         return None if target is None else self._ids.position(target.transactions, source)
 
-    def _runs(self, listing: Listing) -> dict[TopicPartition, Run]:
+    def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
         self._read_around_positions(listing)
         forgotten = self._forgotten(listing)
-        runs: dict[TopicPartition, Run] = {}
+        runs: dict[TopicPartition, Loadable] = {}
         for source in listing:
             if source in self._report.held:
                 continue
             outcome = next_run(self._position(source), self._found(source))
+            outcome = cuttable(outcome, self._stream.table, kafka_columns=self._stream.kafka_columns)
             reason = forgotten.get(source) or held(source, outcome)
-            if isinstance(outcome, Run) and source not in forgotten:
+            if isinstance(outcome, Run | Straddle) and source not in forgotten:
                 runs[source] = outcome
             elif reason is not None:
                 self._hold(source, reason)
@@ -356,7 +360,6 @@ class StreamLoad:
         """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
         self._ensure_tables(planned)
         load = self._without(planned, self._no_table)
-        load = load and self._without(load, self._straddling)
         load = load and self._without(load, self._gone_files(load))
         if load is None:
             return
@@ -399,19 +402,13 @@ class StreamLoad:
         missing = self._stream.table not in self._targets
         return no_table(marker.name.topic_partition, self._stream.table) if missing else None
 
-    def _straddling(self, marker: Marker) -> Held | None:
-        target = self._targets.get(self._stream.dead_letters)
-        position = None if target is None else straddled(target, self._ids, marker)
-        return None if position is None else held(marker.name.topic_partition, Straddle(position, marker))
-
     def _gone_files(self, load: Load) -> Callable[[Marker], Held | None]:
         """Look at every file that the load would bring; what is gone holds its marker."""
         files = [
             (marker, url, file.path)
             for marker in load.markers
             for url, target in self._targets.items()
-            if url == self._stream.table or not covered(target, self._ids, marker)
-            for file in files_for(url, marker)
+            for file in needed(target, self._ids, load, marker).files
         ]
         stores = {url: self._ports.open_store(url) for url in {url for _, url, _ in files}}
         seen = self._ports.parallel(lambda item: self._guard.is_there(stores[item[1]], item[1], item[2]), files)
@@ -434,15 +431,20 @@ class StreamLoad:
                 self._landed(commit, version)
                 return not self._went_back
             case AlreadyLoaded() | Conflicted():
-                self._conflicts += 1
-                if self._conflicts > _CONFLICTS_TO_FAILURE:
-                    msg = f"{self._conflicts} commits in a row to {commit.target.url} met other writers' commits"
+                if not self._patience.wait(self._stop):
+                    msg = (
+                        f"{self._patience.conflicts} commits in a row to {commit.target.url} met other writers' commits"
+                    )
                     raise TableError(msg, "find out what else loads or alters the table; this program tries again")
                 self._look_at_tables()
                 return False
             case Failed(problem):
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
                 raise TableError(msg, "nothing was written; this program tries again at its next run")
+            case NotWritten(problem):
+                for source in {write.source for write in commit.written}:
+                    self._hold(source, not_written(source, commit.metadata.spans[source].start, problem))
+                return False
             case _:
                 assert_never(outcome)
 
@@ -490,13 +492,14 @@ class StreamLoad:
         if not isinstance(outcome, Committed):
             self._log.warning("commit not made", table=commit.target.url, outcome=str(outcome))
             return
-        self._conflicts = 0
+        self._patience.reset()
+        brought = commit.added + outcome.written
         self._report.commits += 1
-        self._report.rows += commit.rows
-        self._report.files += len(commit.files)
-        metrics.add(catalogue.LOADER_FILES, len(commit.files), app_id=app_id)
-        metrics.add(catalogue.LOADER_ROWS, commit.rows, app_id=app_id)
-        metrics.add(catalogue.LOADER_BYTES, commit.size_bytes, app_id=app_id)
+        self._report.rows += brought.rows
+        self._report.files += brought.files
+        metrics.add(catalogue.LOADER_FILES, brought.files, app_id=app_id)
+        metrics.add(catalogue.LOADER_ROWS, brought.rows, app_id=app_id)
+        metrics.add(catalogue.LOADER_BYTES, brought.size_bytes, app_id=app_id)
         through_ms = commit.metadata.valid_through_ms
         if through_ms is not None:
             metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
@@ -504,8 +507,9 @@ class StreamLoad:
             "committed",
             table=commit.target.url,
             version=outcome.version,
-            rows=commit.rows,
-            files=len(commit.files),
+            rows=brought.rows,
+            files=brought.files,
+            written_by_spark=outcome.written.files,
             partitions=len(commit.advances),
             commit_id=commit.metadata.commit_id,
             seconds=round(duration_s, 3),
@@ -529,4 +533,5 @@ _OUTCOMES: dict[type[CommitOutcome], str] = {
     AlreadyLoaded: "already_loaded",
     Conflicted: "conflicted",
     Failed: "failed",
+    NotWritten: "not_written",
 }

@@ -15,7 +15,7 @@ from common.transactions import TxnIds
 from common.went_back import own_past, went_back, without_txn
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
-from delta_loader.core.plan import Rootless, comparable, next_run
+from delta_loader.core.plan import Rootless, comparable, cuttable, next_run
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.generations import younger
 from delta_loader.went_back import held_by
@@ -70,11 +70,12 @@ def _stream_status(
     waiting = _waiting_for_an_answer(stream, state, open_store, first, found)
     partitions = tuple(
         _partition_status(
+            stream,
             source,
-            listing.get(source),
-            positions[source],
-            found.get(source, []),
-            ends.get(source),
+            listed=listing.get(source),
+            position=positions[source],
+            found=found.get(source, []),
+            kafka_end=ends.get(source),
             waiting=waiting.get(source) if source in listing else None,
         )
         for source in sources
@@ -89,22 +90,24 @@ def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
 
 
 def _partition_status(
+    stream: Stream,
     source: TopicPartition,
+    *,
     listed: Listed | None,
     position: Position | None,
     found: Sequence[Found],
     kafka_end: Position | None,
-    *,
     waiting: Held | None,
 ) -> PartitionStatus:
     ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
+    outcome = cuttable(next_run(position, found), stream.table, kafka_columns=stream.kafka_columns)
     return PartitionStatus(
         source=source,
         staged_to=max(ends, default=None),
         loaded_to=position,
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
-        held=waiting or held(source, next_run(position, found)),
+        held=waiting or held(source, outcome),
     )
 
 

@@ -8,7 +8,9 @@ Rules:
 3. Every marker moves the txn action of the stream's own table, also one without rows. A dead-letter table gets a
    commit only for markers that have dead letters, and gets it *before* the table's own. So the table's own txn action
    alone says that a marker is in all its tables, and the many commits without a dead letter cost nothing more.
-4. The metadata is JSON in the commit's user metadata (common/commit_metadata.py).
+4. What a load brings begins at its run's start, which is the table's position; a dead-letter table that is further,
+   after a crash between the two commits and a chain that was rebuilt, gets what lies beyond its own.
+5. The metadata is JSON in the commit's user metadata (common/commit_metadata.py).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 from common.commit_metadata import CommitMetadata
 from common.counts import counts_of
 from common.spans import Span
+from delta_loader.core.shares import Share, SparkWrite, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,11 +57,14 @@ class TableCommit:
     """The table that the plan looked at: if its id or its shape are others by now, that is a conflict."""
     app_id: str
     files: tuple[StagedFile, ...]
+    """Added as they are."""
     expected: Mapping[str, int | None]
     """By txn app id, the last offset that the table had when the commit was planned."""
     advances: Mapping[str, int]
     """By txn app id, the last offset that it has afterwards; the same keys as ``expected``."""
     metadata: CommitMetadata
+    written: tuple[SparkWrite, ...] = ()
+    """Go through Spark, in the same commit."""
 
     @property
     def is_answer(self) -> bool:
@@ -66,14 +72,23 @@ class TableCommit:
         return self.metadata.answers is not None
 
     @property
-    def rows(self) -> int:
-        """Rows over all files."""
-        return sum(file.rows for file in self.files)
+    def added(self) -> Brought:
+        """The files that are added as they are."""
+        files = self.files
+        return Brought(len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files))
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes over all files."""
-        return sum(file.size_bytes for file in self.files)
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What new files of a table come to."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Brought) -> Brought:
+        """Both together."""
+        return Brought(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +96,8 @@ class Committed:
     """The commit is in the table's log."""
 
     version: int
+    written: Brought = Brought()
+    """What Spark wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +121,14 @@ class Failed:
     problem: str
 
 
-CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed
+@dataclass(frozen=True, slots=True)
+class NotWritten:
+    """Nothing was committed: Spark could not bring the rows of `TableCommit.written` into files of the table."""
+
+    problem: str
+
+
+CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | NotWritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +141,44 @@ class Naming:
 
 def rows_commit(target: Target, naming: Naming, load: Load, valid_through_ms: int | None) -> TableCommit:
     """The commit of a load to the stream's own table: every marker counts (rule 3)."""
-    return _commit(target, naming, load.markers, valid_through_ms)
+    return _commit(target, naming, load, load.markers, valid_through_ms)
 
 
 def dead_letters_commit(target: Target, naming: Naming, load: Load) -> TableCommit | None:
     """The commit of a load to its dead-letter table; None when that has everything already (rule 3)."""
-    missing = tuple(marker for marker in load.markers if not covered(target, naming.ids, marker))
-    return _commit(target, naming, missing, None) if missing else None
+    missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
+    return _commit(target, naming, load, missing, None) if missing else None
 
 
-def covered(target: Target, ids: TxnIds, marker: Marker) -> bool:
-    """Whether a dead-letter table needs nothing of a marker: no dead letters in it, or they are there."""
-    position = ids.position(target.transactions, marker.name.topic_partition)
-    return not files_for(target.url, marker) or (position is not None and marker.span.end <= position)
+def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Share:
+    """What a table needs of one of a load's markers."""
+    return share_of(target.url, marker, _start(target, ids, load, marker))
 
 
-def straddled(target: Target, ids: TxnIds, marker: Marker) -> Position | None:
-    """The position of a dead-letter table that has some of a marker's positions and not all; else None."""
-    position = ids.position(target.transactions, marker.name.topic_partition)
-    if position is None or not files_for(target.url, marker):
-        return None
-    return position if marker.span.start < position < marker.span.end else None
+def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
+    """The first of a marker's positions that the table lacks (rule 4)."""
+    start, position = load.start_of(marker), ids.position(target.transactions, marker.name.topic_partition)
+    return start if position is None else max(start, position)
 
 
-def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
-    """The files that a marker staged for one table."""
-    return tuple(file for table in marker.tables if table.url == url for file in table.files)
-
-
-def _commit(target: Target, naming: Naming, markers: tuple[Marker, ...], valid_through_ms: int | None) -> TableCommit:
+def _commit(
+    target: Target, naming: Naming, load: Load, markers: tuple[Marker, ...], valid_through_ms: int | None
+) -> TableCommit:
+    ids = naming.ids
     spans: dict[TopicPartition, Span] = {}
     runs: dict[TopicPartition, list[Marker]] = {}
     for marker in markers:  # Each partition's markers come in order.
-        source = marker.name.topic_partition
-        spans[source] = Span(spans[source].start if source in spans else marker.span.start, marker.span.end)
+        source, start = marker.name.topic_partition, _start(target, ids, load, marker)
+        spans[source] = Span(spans[source].start if source in spans else start, marker.span.end)
         runs.setdefault(source, []).append(marker)
-    counts = {source: counts_of(run) for source, run in runs.items()}
-    ids = naming.ids
+    shares = [needed(target, ids, load, marker) for marker in markers]
+    counts = {source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start))}
     return TableCommit(
         target=target,
         app_id=ids.app_id,
-        files=tuple(file for marker in markers for file in files_for(target.url, marker)),
+        files=tuple(file for share in shares for file in share.added),
         expected={ids.of(source): target.transactions.get(ids.of(source)) for source in spans},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
         metadata=CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
+        written=tuple(write for share in shares for write in share.written),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, UnreadableMarker
+from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
@@ -26,7 +26,7 @@ class Held:
 def held(source: TopicPartition, outcome: NextRun) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held."""
     match outcome:
-        case Run() | Idle():
+        case Run() | Straddle() | Idle():
             return None
         case Gap(position, next_start):
             return Held(
@@ -35,10 +35,11 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"stage them again with `{rewind(source, position)}`, or give them up with "
                 f"`{_bootstrap('skip', source, next_start)}`",
             )
-        case Straddle(position, marker):
+        case Uncuttable(position, marker):
             return Held(
                 "straddle",
-                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are cannot be told, because the stream has kafka_columns: false",
                 f"stage the rest anew with `{rewind(source, position)}`",
             )
         case Rootless(first):
@@ -65,6 +66,16 @@ def missing_file(source: TopicPartition, start: Position, path: str) -> Held:
         "missing_file",
         f"the data file {path} of the marker at {start} of {source} is gone; a VACUUM may have taken it",
         f"stage its records again with `{rewind(source, start)}`",
+    )
+
+
+def not_written(source: TopicPartition, position: Position, problem: str) -> Held:
+    """Spark could not bring a marker's rows into the table."""
+    return Held(
+        "not_written",
+        f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
+        f"see the log; the next run tries again. If a data file is damaged, stage its records again with "
+        f"`{rewind(source, position)}`",
     )
 
 

@@ -5,12 +5,15 @@ Rules:
 1. A marker is loadable only when its start is exactly the table's position. So a run never skips a position and never
    brings one twice, in whatever order a listing gave the markers.
 2. Covered markers are passed over. So is one that straddles the position, as long as another marker begins exactly
-   there: whoever staged those records, Kafka's records are the same.
+   there: whoever staged those records, Kafka's records are the same. One that straddles, where no other begins, is
+   loadable from the position on: Spark leaves out the rows below it, by their offset column.
 3. A table without a position for a Kafka partition begins at the chain's first marker, if that one is a root. A first
    marker that names a marker before it is the rest of something that was lost, and is held.
 4. One commit brings one schema, the oldest that waits; a marker with another schema ends its run.
 5. A commit stays within its limits, but for a single marker that is larger than they are: progress comes first.
    Partitions take turns, the one that waits longest first, so that a backlog of one does not starve the others.
+6. A marker that straddles is a load of its own, after all runs: it costs a Spark job, and what keeps Spark from reading
+   its files may hold its own Kafka partition and no other.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.markers import Marker, MarkerName, StagedTable
+from common.markers import Marker, MarkerName, StagedFile, StagedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +79,40 @@ class Run:
         """The table's position after it."""
         return self.markers[-1].span.end
 
+    def first(self, count: int) -> Run | None:
+        """Its first markers; None for no marker."""
+        return Run(self.markers[:count]) if count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Straddle:
+    """The only marker with the next record begins before the table's position."""
+
+    position: Position
+    marker: Marker
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """The one."""
+        return (self.marker,)
+
+    @property
+    def start(self) -> Position:
+        """The first position that it brings: the table's."""
+        return self.position
+
+    @property
+    def end(self) -> Position:
+        """The table's position after it."""
+        return self.marker.span.end
+
+    def first(self, count: int) -> Straddle | None:
+        """All of it; None for no marker."""
+        return self if count else None
+
+
+Loadable = Run | Straddle
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -86,8 +123,8 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Straddle:
-    """The only marker with the next record begins before the table's position."""
+class Uncuttable:
+    """A marker that straddles, and whose rows do not tell their offsets."""
 
     position: Position
     marker: Marker
@@ -105,7 +142,7 @@ class Idle:
     """Everything that is staged is loaded."""
 
 
-NextRun = Run | Gap | Straddle | Rootless | UnreadableMarker | Idle
+NextRun = Run | Straddle | Uncuttable | Gap | Rootless | UnreadableMarker | Idle
 
 
 def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
@@ -151,6 +188,18 @@ def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
     return Straddle(position, marker) if marker is not None else None
 
 
+def cuttable(outcome: NextRun, url: str, *, kafka_columns: bool) -> NextRun:
+    """The outcome itself, but for a straddle whose rows for the stream's own table, ``url``, have no offset column."""
+    if isinstance(outcome, Straddle) and not kafka_columns and files_for(url, outcome.marker):
+        return Uncuttable(outcome.position, outcome.marker)
+    return outcome
+
+
+def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
+    """The files that a marker staged for one table."""
+    return tuple(file for table in marker.tables if table.url == url for file in table.files)
+
+
 @dataclass(frozen=True, slots=True)
 class TableShape:
     """What a staged file must agree on with its table."""
@@ -180,29 +229,40 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The runs that go into one commit of each of the stream's tables; all their rows have one shape."""
+    """What goes into one commit of each of the stream's tables; all its rows have one shape."""
 
-    runs: Mapping[TopicPartition, Run]
+    runs: Mapping[TopicPartition, Loadable]
 
     @property
     def markers(self) -> tuple[Marker, ...]:
         """All markers, partition by partition, each in order."""
         return tuple(marker for source in sorted(self.runs) for marker in self.runs[source].markers)
 
+    def start_of(self, marker: Marker) -> Position:
+        """The first position that the load brings of one of its markers."""
+        return max(marker.span.start, self.runs[marker.name.topic_partition].start)
+
     def until(self, stops: Callable[[Marker], bool]) -> Load | None:
         """The same load, each run cut before the first marker that ``stops`` says; None when nothing is left."""
-        kept: dict[TopicPartition, Run] = {}
+        kept: dict[TopicPartition, Loadable] = {}
         for source, run in self.runs.items():
             stop = next((index for index, marker in enumerate(run.markers) if stops(marker)), len(run.markers))
-            if stop:
-                kept[source] = Run(run.markers[:stop])
+            first = run.first(stop)
+            if first is not None:
+                kept[source] = first
         return Load(kept) if kept else None
 
 
-def plan_load(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load | None:
-    """What the next commit brings out of what could be loaded (rules 4 and 5); None when there are no runs."""
-    if not runs:
-        return None
+def plan_load(loadable: Mapping[TopicPartition, Loadable], limits: Limits) -> Load | None:
+    """What the next commit brings out of what could be loaded (rules 4 to 6); None when there is nothing."""
+    runs = {source: run for source, run in loadable.items() if isinstance(run, Run)}
+    if runs:
+        return _plan_runs(runs, limits)
+    waiting = sorted(loadable.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
+    return Load(dict(waiting[:1])) if waiting else None
+
+
+def _plan_runs(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load:
     shapes = _oldest_shapes(runs)
     open_runs = {
         source: _prefix(run, shapes)

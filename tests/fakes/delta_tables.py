@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.delta_log import TableState
 from common.schema.spark_json import schema_from_json, schema_to_json
+from common.spans import Position
 from common.table_history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from delta_loader.core.fit import nullable_columns
@@ -29,8 +30,15 @@ class MemoryTable:
 
     @property
     def paths(self) -> list[str]:
-        """Every file that was added, as often as it was added."""
-        return [file.path for commit in self.commits for file in commit.files]
+        """Every file that was brought, as often as it was brought."""
+        return [path for path, _ in self.parts]
+
+    @property
+    def parts(self) -> list[tuple[str, Position]]:
+        """Every file that was brought, as often as it was, and the offset that its rows in the table begin at."""
+        added = [(file.path, Position(0)) for commit in self.commits for file in commit.files]
+        writes = [write for commit in self.commits for write in commit.written]
+        return added + [(file.path, write.start or Position(0)) for write in writes for file in write.files]
 
 
 class MemoryDeltaTables:

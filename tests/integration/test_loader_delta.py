@@ -16,7 +16,7 @@ from common.delta_log import read_table_state
 from common.ports import SystemClock
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted
 from delta_loader.core.plan import TableShape
-from delta_loader.shell.delta import Java, SparkDeltaTables
+from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.spark import spark_url
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.shell.gateway import Java
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -202,6 +203,43 @@ def test_a_commit_whose_answer_was_lost_is_told_and_made_once(
     assert rows(orders) == [("orders", n) for n in range(20)]
 
 
+class Deadly:
+    """Loses the answer to one write, and ends the process when it asks again."""
+
+    def __init__(self, ending: str, kill: Callable[[], None]) -> None:
+        self._ending, self._kill, self._lost = ending, kill, False
+
+    def __call__(self, request: Request) -> Verdict:
+        if request.method != "PUT" or not request.path.endswith(self._ending):
+            return Pass()
+        if not self._lost:
+            self._lost = True
+            return LoseAnswer()
+        self._kill()
+        return Refuse(503, "SlowDown")
+
+
+@pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
+def test_a_loader_killed_before_it_hears_of_its_commits_loads_once(
+    orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
+) -> None:
+    """Its answer is lost, and then the process is: after it made the table, and after the dead letters' commit."""
+    orders.flush(0, 0, 20, dead=[7])
+    file = config(orders)
+    for table, version in (("orders", 0), ("orders_dead_letters", 1)):
+        child = programs.start("delta-loader", "run", file, "--once")
+        proxy.policy = Deadly(f"/{table}/_delta_log/{version:020}.json", child.process.kill)
+        assert child.process.wait(3 * PATIENCE_S) == -signal.SIGKILL, child.log.read_text()
+    proxy.policy = lambda _request: Pass()
+
+    output = programs.succeed("delta-loader", "run", file, "--once")
+
+    assert "orders: done, 1 commits, 1 files, 19 rows" in output
+    assert [len(log(orders, table)) for table in (orders.table, orders.dead_letters)] == [2, 2]
+    assert rows(orders) == [("orders", offset) for offset in range(20) if offset != 7]
+    assert rows(orders, orders.dead_letters) == [("orders", 7)]
+
+
 @only_moto
 def test_a_store_that_ignores_conditions_is_refused_at_start_up(
     orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
@@ -313,9 +351,9 @@ def statuses(proxy: Proxy, version: int) -> list[int | None]:
     return proxy.statuses("PUT", f"/tables/orders/_delta_log/{version:020}.json")
 
 
-def log(staging: Staging) -> list[list[dict[str, dict[str, object]]]]:
+def log(staging: Staging, table: str | None = None) -> list[list[dict[str, dict[str, object]]]]:
     """The actions of each commit."""
-    store = staging.store(staging.table)
+    store = staging.store(table or staging.table)
     paths = sorted(found.path for found in store.list("_delta_log") if COMMIT.search(f"/{found.path}"))
     return [[json.loads(line) for line in (store.read(path) or b"").splitlines()] for path in paths]
 
@@ -331,10 +369,10 @@ def commit_ids(staging: Staging) -> list[str]:
     return [metadata.commit_id for metadata in found if metadata is not None]
 
 
-def rows(staging: Staging) -> list[tuple[object, object]]:
+def rows(staging: Staging, table: str | None = None) -> list[tuple[object, object]]:
     """Topic and offset of each row of each file that the log adds."""
-    store = staging.store(staging.table)
-    files = [str(action["add"]["path"]) for commit in log(staging) for action in commit if "add" in action]
+    store = staging.store(table or staging.table)
+    files = [str(action["add"]["path"]) for commit in log(staging, table) for action in commit if "add" in action]
     tables = [pq.read_table(pa.BufferReader(store.read(unquote(path)))) for path in files]
     found = [row for table in tables for row in table.select(["_kafka_topic", "_kafka_offset"]).to_pylist()]
     return sorted((row["_kafka_topic"], row["_kafka_offset"]) for row in found)

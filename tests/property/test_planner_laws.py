@@ -10,7 +10,7 @@ from common.counts import Counts, Replaced
 from common.markers import Marker
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.transactions import TxnIds
-from delta_loader.core.plan import Found, Idle, Limits, Load, Run, UnreadableMarker, next_run, plan_load
+from delta_loader.core.plan import Found, Idle, Limits, Load, Run, Straddle, UnreadableMarker, next_run, plan_load
 from delta_loader.core.settle import settle_candidates, settled
 from tests.unit.test_loader_plan import by_hand, marker, name
 
@@ -48,6 +48,10 @@ def chains(draw: st.DrawFn) -> list[Marker]:
 def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[Found]) -> None:
     at = None if position is None else Position(position)
     outcome = next_run(at, found)
+    if isinstance(outcome, Straddle):
+        assert outcome.start == at
+        assert outcome.marker.span.start < outcome.position < outcome.marker.span.end
+        assert not any(isinstance(one, Marker) and one.span.start == at for one in found)
     if isinstance(outcome, Run):
         assert at is None or outcome.start == at
         ends = [one.span.end for one in outcome.markers[:-1]]

@@ -410,8 +410,8 @@ class History:
     def _offsets(self, url: str) -> Counter[tuple[int, int]]:
         table = self.tables.tables.get(url)
         offsets: Counter[tuple[int, int]] = Counter()
-        for path in table.paths if table is not None else []:
-            offsets.update(self._places_in(f"{url}/{path}"))
+        for path, start in table.parts if table is not None else []:
+            offsets.update(place for place in self._places_in(f"{url}/{path}") if place[1] >= start)
         return offsets
 
     def _places_in(self, path: str) -> list[tuple[int, int]]:

@@ -12,10 +12,9 @@ from common.transactions import TxnIds
 from delta_loader.core.commits import (
     Naming,
     Target,
-    covered,
     dead_letters_commit,
+    needed,
     rows_commit,
-    straddled,
 )
 from delta_loader.core.plan import Load, Run, TableShape
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
@@ -72,9 +71,19 @@ def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> No
     assert commit is not None
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.expected == {"app-0": 9}
-    assert covered(ahead, IDS, first)
-    assert straddled(replace(DEAD, transactions={"app-0": 4}), IDS, first) == 5
-    assert straddled(ahead, IDS, second) is None
+    assert needed(ahead, IDS, Load({SOURCE: Run((first, second))}), first).files == ()
+
+
+def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
+    """The same, and the chain was rebuilt: the marker's other table takes all of it."""
+    straddled = replace(DEAD, transactions={"app-0": 4})
+    load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
+    commit = dead_letters_commit(straddled, NAMING, load)
+    assert commit is not None
+    assert [(write.start, [file.path for file in write.files]) for write in commit.written] == [(5, ["d0"])]
+    assert [file.path for file in commit.files] == ["d10"]
+    assert commit.metadata.spans == {SOURCE: Span(Position(5), Position(20))}
+    assert rows_commit(ROWS, NAMING, load, None).written == ()
 
 
 def test_metadata_of_others_is_nobodys() -> None:

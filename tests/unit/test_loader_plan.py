@@ -14,6 +14,7 @@ from delta_loader.core.plan import (
     Rootless,
     Run,
     Straddle,
+    Uncuttable,
     UnreadableMarker,
     for_tables,
     next_run,
@@ -84,7 +85,7 @@ def test_a_table_without_position_begins_at_a_root_only() -> None:
     assert next_run(None, [marker(5, 9, 3)]) == Rootless(marker(5, 9, 3))
 
 
-def test_a_straddling_marker_is_held_unless_another_begins_at_the_position() -> None:
+def test_a_straddling_marker_is_cut_unless_another_begins_at_the_position() -> None:
     straddling, exact = marker(5, 15), marker(10, 12)
     assert next_run(Position(10), [straddling]) == Straddle(Position(10), straddling)
     assert next_run(Position(10), [straddling, exact]) == run_of(exact)
@@ -110,7 +111,6 @@ def test_of_two_names_for_one_position_the_one_with_content_counts() -> None:
     [
         (10, [marker(20, 30)], "gap", "rewind CONFIG --topic orders --partition 0 --to 10"),
         (10, [marker(20, 30)], "gap", "skip CONFIG --topic orders --partition 0 --to 20"),
-        (10, [marker(5, 30)], "straddle", "rewind CONFIG --topic orders --partition 0 --to 10"),
         (None, [marker(5, 30, 2)], "no_root", "skip CONFIG --topic orders --partition 0 --to 5"),
         (
             4,
@@ -129,7 +129,16 @@ def test_what_is_held_names_the_command_that_mends_it(
     assert (found.reason, command in found.remedy) == (reason, True)
 
 
+def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it() -> None:
+    found = held(SOURCE, Uncuttable(Position(10), marker(5, 30)))
+    assert found is not None
+    assert found.reason == "straddle"
+    assert "kafka_columns" in found.problem
+    assert "rewind CONFIG --topic orders --partition 0 --to 10" in found.remedy
+
+
 def test_what_moves_is_not_held() -> None:
+    assert held(SOURCE, Straddle(Position(10), marker(5, 30))) is None
     assert held(SOURCE, Idle()) is None
     assert held(SOURCE, run_of(marker(1, 2))) is None
 

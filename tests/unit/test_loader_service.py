@@ -11,6 +11,7 @@ from common.errors import StoreError
 from common.ports import SystemClock
 from common.spans import Position
 from delta_loader.core.commits import Conflicted
+from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -108,8 +109,38 @@ def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
             return Conflicted(f"as ever, {commit.app_id}")
 
     staging.flush(0, 0, 10)
-    (report,) = loader_for(staging, Stubborn()).run_pass()
+    clock = IdleClock()
+    (report,) = loader_for(staging, Stubborn(), clock=clock).run_pass()
     assert "other writers' commits" in str(report.failure)
+    assert clock.monotonic_s() >= 60
+
+
+def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -> None:
+    class Stubborn(MemoryDeltaTables):
+        commits = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            self.commits += 1
+            return Conflicted(f"as ever, {commit.app_id}")
+
+    staging.flush(0, 0, 10)
+    clock, tables = IdleClock(), Stubborn()
+    (report,) = loader_for(staging, tables, clock=clock).run_pass(lambda: tables.commits >= 5)
+    assert (report.failure, tables.commits) == (None, 5)
+    assert clock.monotonic_s() < 5
+
+
+def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fail(staging: Staging) -> None:
+    class Busy(MemoryDeltaTables):
+        won = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            self.won += 1
+            return Conflicted("its properties were changed") if self.won <= 14 else super().commit(commit)
+
+    staging.flush(0, 0, 10)
+    (report,) = loader_for(staging, Busy(), clock=IdleClock()).run_pass()
+    assert (report.failure, report.commits) == (None, 1)
 
 
 def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDeltaTables) -> None:

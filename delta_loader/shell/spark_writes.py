@@ -1,0 +1,75 @@
+"""Rows that go through Spark: staged files are read, filtered, and written by Delta's own writer in a transaction.
+
+Rules:
+
+1. The files are read as the manifest describes them: their paths, schema and partition values are given to Delta's own
+   reader. Nothing is listed, guessed from a folder's name, or passed over for how its name begins.
+2. What cannot be read is an error, whatever the session's settings say of missing and damaged files: a row left out in
+   silence would be lost, because the txn actions move over it.
+3. Nothing is read of the *table*, so that the commit is a blind append like any other.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from delta_loader.core.commits import Brought
+from delta_loader.core.shares import OFFSET_COLUMN
+from delta_loader.shell.spark import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.shares import SparkWrite
+    from delta_loader.shell.gateway import Gateway, Java
+
+_FORGIVING = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+
+
+def write_within(
+    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite]
+) -> tuple[Java, Brought]:
+    """A Java list of the new files' actions, and what they come to; they are the transaction's to commit.
+
+    Raises what Spark raises.
+    """
+    with _unforgiving(spark):
+        rows = _rows(gateway, writes[0])
+        for write in writes[1:]:
+            rows = rows.unionByName(_rows(gateway, write), True)  # noqa: FBT003 - columns that one lacks are null
+        adds = gateway.java(transaction.writeFiles(rows))
+    return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
+
+
+def _rows(gateway: Gateway, write: SparkWrite) -> Java:
+    """The rows of one write as a Java data frame, with the columns of the staged schema."""
+    log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root))
+    metadata = gateway.metadata("staged", write.shape, 0)
+    staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
+    files = gateway.scala(gateway.adds(write.files, 0))
+    rows = log.createDataFrame(staged, files, False, gateway.none)  # noqa: FBT003 - Java knows no keywords
+    return rows if write.start is None else rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
+
+
+@contextmanager
+def _unforgiving(spark: SparkSession) -> Iterator[None]:
+    before = {key: spark.conf.get(key) for key in _FORGIVING}
+    try:
+        for key in _FORGIVING:
+            spark.conf.set(key, "false")
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value or "false")
+
+
+def _brought(action: str) -> Brought:
+    """What one file action of Delta's writer brings; change data files are no rows of the table."""
+    add = json.loads(action).get("add")
+    if add is None:
+        return Brought()
+    return Brought(1, int(json.loads(add.get("stats") or "{}").get("numRecords", 0)), int(add["size"]))

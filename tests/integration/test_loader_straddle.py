@@ -1,0 +1,211 @@
+"""A stage that was lost and staged anew, over a real Spark: what the table has is left out, the rest arrives once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.commit_metadata import CommitMetadata
+from common.delta_log import read_table_state
+from common.ports import SystemClock
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.spark import spark_url
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+from tests.verifier import delta_rs_reader, spark_reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+    from delta_loader.service import StreamReport
+    from tests.conftest import Lake
+
+pytestmark = pytest.mark.spark
+
+DAYS = ["2026-01-01", None, "a/b=c %ü"]
+
+
+@pytest.fixture
+def tables(spark: SparkSession) -> SparkDeltaTables:
+    return SparkDeltaTables(spark, SystemClock())
+
+
+@pytest.fixture
+def staging(lake: Lake) -> Staging:
+    # Spark's own listing would pass over a name that begins so.
+    return Staging(lake.url, "_orders", storage_options=dict(lake.storage_options))
+
+
+def lose_the_stage(staging: Staging) -> None:
+    store = staging.store(staging.stage_url)
+    store.delete([found.path for found in store.list("")])
+    staging.previous.clear()
+
+
+def load(staging: Staging, tables: SparkDeltaTables) -> StreamReport:
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    return report
+
+
+def transactions(staging: Staging, url: str) -> dict[str, int]:
+    state = read_table_state(staging.store(url))
+    return {} if state is None else dict(state.transactions)
+
+
+def newest(spark: SparkSession, url: str) -> Row:
+    return spark.sql(f"DESCRIBE HISTORY delta.`{spark_url(url)}`").collect()[0]
+
+
+def offsets(rows: list[dict[str, object]]) -> list[object]:
+    return sorted(row["_kafka_offset"] for row in rows)  # type: ignore[type-var]
+
+
+def test_what_is_staged_anew_arrives_once(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession, lake: Lake
+) -> None:
+    staging.flush(0, 0, 10, days=DAYS, dead=[4])
+    load(staging, tables)
+    lose_the_stage(staging)
+    staging.flush(0, 0, 5, days=DAYS, dead=[4])
+    staging.flush(0, 5, 21, days=DAYS, dead=[12])
+    staging.flush(0, 21, 24)
+
+    report = load(staging, tables)
+
+    assert report.held == {}
+    # Rows and dead letters of the marker that straddles, and then the rows behind it.
+    assert (report.commits, report.rows) == (3, 10 + 1 + 3)
+    expected = [offset for offset in range(24) if offset not in (4, 12)]
+    for read in (spark_reader(spark), delta_rs_reader(lake.server)):
+        rows = read(staging.table)
+        assert offsets(rows) == expected
+        assert offsets(read(staging.dead_letters)) == [4, 12]
+        for row in rows:
+            offset = int(str(row["_kafka_offset"]))
+            day = "2026-01-01" if offset > 20 else DAYS[offset % 3]
+            assert (row["id"], row["name"], row["day"]) == (offset * 10, f"n{offset}", day)
+    assert transactions(staging, staging.table) == {"orders-0": 23}
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_one_commit_has_the_rows_and_the_txn_action(staging: Staging, tables: SparkDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    load(staging, tables)
+    lose_the_stage(staging)
+    staging.flush(0, 5, 20, days=DAYS)
+    load(staging, tables)
+    log = staging.store(staging.table).read("_delta_log/00000000000000000002.json")
+    assert log is not None
+    lines = [line.split(b'"', 2)[1] for line in log.splitlines()]
+    assert lines.count(b"txn") == 1
+    assert lines.count(b"add") == 3
+    assert set(lines) == {b"commitInfo", b"txn", b"add"}
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_the_history_tells_a_straddle_like_any_load(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    load(staging, tables)
+    lose_the_stage(staging)
+    staging.flush(0, 5, 20)
+    load(staging, tables)
+    row = newest(spark, staging.table)
+    assert (row["operation"], row["isBlindAppend"]) == ("STREAMING UPDATE", True)
+    metadata = CommitMetadata.from_json(row["userMetadata"])
+    assert metadata is not None
+    assert {str(source): str(span) for source, span in metadata.spans.items()} == {"_orders/0": "[10, 20)"}
+    assert metadata.valid_through_ms == staging.created_ms + 19
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_a_dead_letter_table_that_is_ahead_gets_what_lies_beyond(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    """The loader died between its two commits, and the stage was lost before the next run."""
+    staging.flush(0, 0, 10, dead=[4])
+    load(staging, tables)
+    commits = staging.store(staging.table)
+    commits.delete([found.path for found in commits.list("_delta_log")])
+    lose_the_stage(staging)
+    staging.flush(0, 0, 20, dead=[4, 14])
+    report = load(staging, tables)
+    assert (report.held, report.commits) == ({}, 2)
+    read = spark_reader(spark)
+    assert offsets(read(staging.table)) == [offset for offset in range(20) if offset not in (4, 14)]
+    assert offsets(read(staging.dead_letters)) == [4, 14]
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_columns_that_were_added_meanwhile_are_null(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    load(staging, tables)
+    spark.sql(f"ALTER TABLE delta.`{staging.table}` ADD COLUMNS (more INT)")
+    lose_the_stage(staging)
+    staging.flush(0, 5, 20)
+    assert load(staging, tables).rows == 10
+    frame = spark.read.format("delta").load(staging.table)
+    assert frame.count() == frame.where("more IS NULL").count() == 20
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_a_damaged_file_holds_its_partition_and_no_other(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    for partition in (0, 1, 2):
+        staging.flush(partition, 0, 10)
+    load(staging, tables)
+    lose_the_stage(staging)
+    damaged = staging.flush(0, 5, 20)
+    staging.flush(1, 5, 20)
+    staging.flush(2, 10, 20)
+    path = damaged.tables[0].files[0].path
+    staging.store(staging.table).write(path, b"no Parquet at all")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        report = load(staging, tables)
+        assert spark.conf.get("spark.sql.files.ignoreCorruptFiles") == "true"
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    held = report.held[staging.source(0)]
+    assert (list(report.held), held.reason) == ([staging.source(0)], "not_written")
+    assert "rewind CONFIG --topic _orders --partition 0 --to 10" in held.remedy
+    assert transactions(staging, staging.table) == {"orders-0": 9, "orders-1": 19, "orders-2": 19}
+    frame = spark.read.format("delta").load(staging.table)
+    assert frame.where("_kafka_partition > 0").count() == 40
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_a_straddle_that_meets_another_loader_is_loaded_once(
+    staging: Staging, tables: SparkDeltaTables, spark: SparkSession
+) -> None:
+    staging.flush(0, 0, 10)
+    load(staging, tables)
+    lose_the_stage(staging)
+    staging.flush(0, 5, 20)
+    begin = tables._log
+
+    class Overtaken:
+        """A log whose next transaction is overtaken by another loader while Spark writes."""
+
+        def __init__(self, url: str) -> None:
+            self.real = begin(url)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+        def startTransaction(self) -> object:  # noqa: N802 - Java's name
+            transaction = self.real.startTransaction()
+            tables._log = begin  # type: ignore[method-assign]
+            load(staging, SparkDeltaTables(spark, SystemClock()))
+            return transaction
+
+    tables._log = Overtaken  # type: ignore[method-assign]
+    load(staging, tables)
+    assert newest(spark, staging.table)["version"] == 2
+    assert offsets(spark_reader(spark)(staging.table)) == list(range(20))

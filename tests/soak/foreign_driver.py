@@ -1,0 +1,85 @@
+"""A customer's Spark driver: maintains and changes a table in a loop, and knows nothing of the loader.
+
+``python -m tests.soak.foreign_driver TABLE STOP`` prints ``ready``, then a JSON line for each of its commits, until the
+file STOP is there. What meets another's commit is tried again, as people do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from common.settings import Settings
+from delta_loader.shell.gateway import CONFLICTS
+from delta_loader.shell.spark import build_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_COLUMNS_AT_MOST = 20
+
+
+def main() -> None:
+    """Work until told to stop."""
+    url, stop = sys.argv[1], Path(sys.argv[2])
+    spark = build_session(_settings(url))
+    spark.sql(f"DESCRIBE HISTORY delta.`{url}`").collect()
+    typer.echo("ready")
+    for deed, sentence, deleted_to in _deeds(spark, f"delta.`{url}`"):
+        if stop.exists():
+            break
+        began_s, conflicts = time.monotonic(), 0
+        while not stop.exists():
+            try:
+                spark.sql(sentence).collect()
+            except CONFLICTS:
+                conflicts += 1
+            else:
+                seconds = round(time.monotonic() - began_s, 3)
+                told = {"deed": deed, "seconds": seconds, "conflicts": conflicts, "deleted_to": deleted_to}
+                typer.echo(json.dumps(told))
+                break
+    spark.stop()
+
+
+def _deeds(spark: SparkSession, table: str) -> Iterator[tuple[str, str, int]]:
+    """What is done in turn, each with the offset of partition 0 up to which rows are deleted by then."""
+    deleted_to = turn = 0
+    while True:
+        turn += 1
+        yield "OPTIMIZE", f"OPTIMIZE {table}", deleted_to
+        source = f"SELECT id * 70 + {turn % 7 * 10} AS id FROM range(5000)"  # noqa: S608
+        merge = f"MERGE INTO {table} t USING ({source}) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = '{turn}'"
+        yield "MERGE", merge, deleted_to
+        properties = f"ALTER TABLE {table} SET TBLPROPERTIES ('customers.turn' = '{turn}')"
+        yield "SET TBLPROPERTIES", properties, deleted_to
+        # What is below half of what is loaded is all loaded, so it is known which rows have to be left.
+        highest = spark.sql(f"SELECT max(_kafka_offset) FROM {table} WHERE _kafka_partition = 0").collect()[0][0]  # noqa: S608
+        to = max(deleted_to, (highest or 0) // 2)
+        yield "DELETE", f"DELETE FROM {table} WHERE _kafka_partition = 0 AND _kafka_offset < {to}", to  # noqa: S608
+        deleted_to = to
+        if turn <= _COLUMNS_AT_MOST:
+            yield "ADD COLUMNS", f"ALTER TABLE {table} ADD COLUMNS (more{turn} INT)", deleted_to
+
+
+def _settings(url: str) -> Settings:
+    spark = {"spark.master": "local[2]", "spark.driver.memory": "800m"}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:9"},
+            "stage": {"url": "memory://none"},
+            "loader": {"spark": spark},
+            "streams": [{"app_id": "customer", "topics": ["none"], "table": url, "columns": "id INT"}],
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The loader beside a customer's OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop, each in a driver of its own.
+
+``python -m tests.soak.foreign_writers --minutes 5`` (`make foreign MINUTES=5`) prints the commits of both sides, their
+conflicts and the longest wait of each, and compares the table with what was staged. It ends with 1 when a row is
+missing or twice, or when one side got nothing done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.ports import SystemClock
+from delta_loader.core.commits import Committed
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.spark import build_session
+from devservices import processes
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from common.delta_log import TableState
+    from common.table_history import LoggedCommit
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.plan import TableShape
+
+_PARTITIONS = 3
+_START_S = 600
+_END_S = 600
+_LONGEST_S = 480
+_DEEDS = 5
+
+
+@dataclass(slots=True)
+class Side:
+    """What one side got done."""
+
+    commits: int = 0
+    conflicts: int = 0
+    longest_s: float = 0.0
+
+    def add(self, conflicts: int, seconds: float) -> None:
+        """One commit, and how long it took with all its tries."""
+        self.commits += 1
+        self.conflicts += conflicts
+        self.longest_s = max(self.longest_s, seconds)
+
+    def __str__(self) -> str:
+        return f"{self.commits:5} commits, {self.conflicts:4} conflicts, longest wait {self.longest_s:6.2f} s"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it ended."""
+
+    loader: Side = field(default_factory=Side)
+    foreign: dict[str, Side] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    rows: int = 0
+    missing: int = 0
+    twice: int = 0
+    unknown: int = 0
+    not_blind: int = 0
+    """Commits of the loader that are no blind appends."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether each row is there once, and nobody failed or starved."""
+        wrong = self.missing + self.twice + self.unknown + self.not_blind + len(self.failures)
+        return not wrong and self.loader.commits > 0 and len(self.foreign) == _DEEDS
+
+    def __str__(self) -> str:
+        lines = [f"{'loader':18} {self.loader}", *(f"{deed:18} {side}" for deed, side in sorted(self.foreign.items()))]
+        lines.append(
+            f"{self.rows:,} rows; {self.missing} missing, {self.twice} twice, {self.unknown} unknown; "
+            f"{self.not_blind} loads that were no blind append; loads that failed: {self.failures or 'none'}"
+        )
+        return "\n".join(lines)
+
+
+class Watched:
+    """`delta_loader.ports.DeltaTables` that counts what becomes of commits."""
+
+    def __init__(self, tables: SparkDeltaTables, side: Side) -> None:
+        self._tables = tables
+        self._side = side
+        self._conflicts = 0
+        self._since_s: float | None = None
+
+    def state(self, url: str) -> TableState | None:
+        return self._tables.state(url)
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        return self._tables.history(url, newest)
+
+    def create(self, url: str, shape: TableShape) -> None:
+        self._tables.create(url, shape)
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+        outcome = self._tables.commit(commit)
+        if isinstance(outcome, Committed):
+            self._side.add(self._conflicts, time.monotonic() - self._since_s)
+            self._conflicts, self._since_s = 0, None
+        else:
+            self._conflicts += 1
+        return outcome
+
+
+def run(spark: SparkSession, folder: Path, seconds: float, *, serializable: bool = False) -> Outcome:
+    """Load beside the foreign driver for so long, and look at the table."""
+    outcome = Outcome()
+    staging = Staging.below(folder)
+    watched = Watched(SparkDeltaTables(spark, SystemClock()), outcome.loader)
+    loader = loader_for(staging, watched)
+    ends = dict.fromkeys(range(_PARTITIONS), 0)
+    _stage(staging, ends)
+    loader.run_pass()
+    if serializable:
+        spark.sql(f"ALTER TABLE delta.`{staging.table}` SET TBLPROPERTIES ('delta.isolationLevel' = 'Serializable')")
+    stop, log = folder / "stop", folder / "foreign.log"
+    child = processes.start([sys.executable, "-m", "tests.soak.foreign_driver", staging.table, str(stop)], log)
+    try:
+        _await(lambda: "ready" in log.read_text(), _START_S)
+        began_s = time.monotonic()
+        while _goes_on(time.monotonic() - began_s, seconds, log) and child.process.poll() is None:
+            _stage(staging, ends)
+            outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
+        stop.touch()
+        _await(lambda: child.process.poll() is not None, _END_S)
+    finally:
+        child.kill()
+    deleted_to = _hear(log, outcome)
+    outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
+    _compare(spark, staging, ends, deleted_to, outcome)
+    return outcome
+
+
+def _stage(staging: Staging, ends: dict[int, int]) -> None:
+    for partition, end in ends.items():
+        staging.flush(partition, end, end + 20, days=["2026-01-01", "2026-01-02"])
+        ends[partition] = end + 20
+
+
+def _goes_on(passed_s: float, seconds: float, log: Path) -> bool:
+    """So long, or on a slow machine until the foreign driver has done each deed once."""
+    done = {json.loads(line)["deed"] for line in log.read_text().splitlines() if line.startswith("{")}
+    return passed_s < seconds or (len(done) < _DEEDS and passed_s < _LONGEST_S)
+
+
+def _await(done: object, timeout_s: float) -> None:
+    assert callable(done)
+    until_s = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < until_s, "the foreign driver does not do what it should"
+        time.sleep(0.1)
+
+
+def _hear(log: Path, outcome: Outcome) -> int:
+    """Add up what the foreign driver told; the offset of partition 0 up to which it deleted."""
+    deleted_to = 0
+    for line in log.read_text().splitlines():
+        if line.startswith("{"):
+            told = json.loads(line)
+            outcome.foreign.setdefault(told["deed"], Side()).add(told["conflicts"], told["seconds"])
+            deleted_to = max(deleted_to, told["deleted_to"])
+    return deleted_to
+
+
+def _compare(spark: SparkSession, staging: Staging, ends: dict[int, int], deleted_to: int, outcome: Outcome) -> None:
+    frame = spark.read.format("delta").load(staging.table).select("_kafka_partition", "_kafka_offset")
+    found = Counter((row[0], row[1]) for row in frame.collect())
+    wanted = {
+        (partition, offset)
+        for partition, end in ends.items()
+        for offset in range(deleted_to if partition == 0 else 0, end)
+    }
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{staging.table}`").where("operation = 'STREAMING UPDATE'")
+    outcome.not_blind = history.where("NOT isBlindAppend").count()
+    outcome.rows = sum(found.values())
+    outcome.missing = len(wanted - found.keys())
+    outcome.unknown = len(found.keys() - wanted)
+    outcome.twice = sum(count > 1 for count in found.values())
+
+
+def main(
+    minutes: Annotated[float, typer.Option(help="How long both sides write.")] = 5.0,
+    *,
+    serializable: Annotated[bool, typer.Option(help="With delta.isolationLevel = Serializable.")] = False,
+) -> None:
+    """Run for minutes and print what became of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spark = build_session(settings_for(Staging.below(folder)))
+        outcome = run(spark, folder, minutes * 60, serializable=serializable)
+        spark.stop()
+    typer.echo(outcome)
+    raise typer.Exit(int(not outcome.clean))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,62 @@
+"""Conflicts in a row: tried again at once, then with growing pauses, and a failure only after a long time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from delta_loader.patience import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE, Patience
+from tests.fakes.clock import IdleClock
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def clock() -> IdleClock:
+    return IdleClock()
+
+
+@pytest.fixture
+def patience(clock: IdleClock) -> Patience:
+    numbers = itertools.count()
+    return Patience(clock, lambda: f"load-{next(numbers)}")
+
+
+def test_the_first_is_tried_again_at_once_and_the_next_ones_later_and_later(
+    patience: Patience, clock: IdleClock
+) -> None:
+    pauses = []
+    for _ in range(9):
+        before_s = clock.monotonic_s()
+        assert patience.wait(never)
+        pauses.append(clock.monotonic_s() - before_s)
+    assert pauses[0] == 0
+    assert 0.2 <= pauses[1] <= 0.5
+    assert all(2.4 <= pause <= 5.1 for pause in pauses[6:])
+    assert len(set(pauses)) == len(pauses)
+
+
+def test_it_ends_after_many_and_a_long_time_and_not_before(patience: Patience, clock: IdleClock) -> None:
+    while patience.wait(never):
+        assert patience.conflicts <= 100
+    assert clock.monotonic_s() >= SECONDS_TO_FAILURE
+    assert patience.conflicts > CONFLICTS_TO_FAILURE
+
+
+def test_a_commit_that_is_made_begins_the_count_anew(patience: Patience, clock: IdleClock) -> None:
+    for _ in range(CONFLICTS_TO_FAILURE):
+        patience.wait(never)
+    clock.sleep_s(2 * SECONDS_TO_FAILURE)
+    patience.reset()
+    assert all(patience.wait(never) for _ in range(CONFLICTS_TO_FAILURE))
+
+
+def test_nothing_waits_while_a_stop_is_asked_for(patience: Patience, clock: IdleClock) -> None:
+    for _ in range(8):
+        assert patience.wait(lambda: True)
+    assert clock.monotonic_s() == 0
+    patience.wait(lambda: clock.monotonic_s() > 0.15)
+    assert clock.monotonic_s() < 0.35
