@@ -92,9 +92,9 @@ def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
     found = clean_now(staging, monkeypatch)
 
     assert found["data files orders"].count == 1
-    reader = spark.read.format("delta")
-    assert reader.option("versionAsOf", 1).load(staging.table).count() == 30, "before OPTIMIZE and DELETE"
-    assert reader.load(staging.table).count() == 29
+    before = spark.read.format("delta").option("versionAsOf", 1).load(staging.table)
+    assert before.count() == 30, "as it was before OPTIMIZE and DELETE"
+    assert spark.read.format("delta").load(staging.table).count() == 29
 
 
 def test_the_command_tells_first_and_removes_when_asked(tmp_path: Path, programs: Programs) -> None:
