@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
+.PHONY: benchmark help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
 SHELL := /bin/sh
 
 VENV := .venv
@@ -14,6 +14,8 @@ S3 ?= moto
 TESTS ?= tests
 SEEDS ?= 10000
 MINUTES ?= 5
+SCALE ?= 1
+KINDS ?=
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
@@ -68,6 +70,8 @@ chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versi
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
+benchmark: setup ## messages a CPU-second: ours, Spark Structured Streaming and the floor, in turns (SCALE=…, KINDS="small wide")
+	$(BIN)/python -m benchmarks.writer $(KINDS) --scale $(SCALE)
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model

@@ -1,4 +1,4 @@
-"""Makes the two jar locks anew: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
+"""Makes the jar locks anew: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
 
 Maven resolves the runtime dependencies of the roots below. Left out is what pyspark brings itself, under whatever
 version: two versions of a library on one class path is a fault that shows late.
@@ -18,6 +18,8 @@ from pathlib import Path
 from common.downloads import Jar
 from delta_loader.shell.jars import LOCK as LOADER_LOCK
 from devservices.kafka import LOCK as KAFKA_LOCK
+
+BENCHMARK_LOCK = Path(__file__).parent.parent / "benchmarks" / "jars.lock"
 
 _AWS = "software.amazon.awssdk"
 _AWS_VERSION = "2.35.4"
@@ -58,12 +60,25 @@ KAFKA = Group(
     ),
     beside_pyspark=False,
 )
+_SPARK = "org.apache.spark"
+_TOKENS = f"{_SPARK}:spark-token-provider-kafka-0-10_2.13"
+STREAMING = Group(
+    "spark-kafka",
+    (
+        f"{_SPARK}:spark-sql-kafka-0-10_2.13:4.2.0",
+        f"{_TOKENS}:4.1.0-preview1",  # it was not published with 4.2.0
+        "org.apache.kafka:kafka-clients:3.9.1",
+        "org.apache.commons:commons-pool2:2.12.1",
+    ),
+    without=(_TOKENS,),
+)
 
 
 def main() -> None:
-    """Write both locks."""
+    """Write the locks."""
     _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
+    _write(BENCHMARK_LOCK, (STREAMING,), "Spark's Kafka source, for the benchmark.")
 
 
 def _write(path: Path, groups: tuple[Group, ...], title: str) -> None:

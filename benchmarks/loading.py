@@ -1,0 +1,52 @@
+"""A pass of the real loader in a Spark session that runs already, as its service makes it on schedule."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from common.logs import set_up_logs
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import load_settings
+from common.store import FsspecStore
+from delta_loader.service import LoaderService, Ports
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_THREADS = 32
+
+
+def load_once(spark: SparkSession, config: Path) -> int:
+    """Load all that is staged; the rows that the tables got."""
+    settings = load_settings(config, os.environ)
+    with ThreadPoolExecutor(_THREADS) as pool:
+
+        def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+            return list(pool.map(function, items))
+
+        ports = Ports(
+            stage=Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel),
+            tables=SparkDeltaTables(spark, SystemClock()),
+            open_store=lambda url: FsspecStore(url, settings.stage.storage_options),
+            parallel=parallel,
+            clock=SystemClock(),
+            new_id=lambda: str(uuid.uuid4()),
+            log=set_up_logs(settings.logs, "delta-loader"),
+            metrics=Metrics(),
+        )
+        reports = LoaderService(settings.streams, settings.loader, ports).run_pass()
+    for report in reports:
+        if report.failure is not None:
+            raise report.failure
+    return sum(report.rows for report in reports)

@@ -1,0 +1,63 @@
+"""What a run costs: CPU time, wall time and memory, of a process with all that it starts, or of one that lives on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was used."""
+
+    cpu_s: float
+    """Of all threads, in user space and in the kernel."""
+    wall_s: float
+    peak_bytes: int = 0
+    """Of resident memory; 0 where it is not measured."""
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.cpu_s + other.cpu_s, self.wall_s + other.wall_s, max(self.peak_bytes, other.peak_bytes))
+
+
+def run(command: Sequence[str]) -> Cost:
+    """Run a program to its end; raises CalledProcessError when it fails."""
+    began_s = time.monotonic()
+    with subprocess.Popen(command) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    wall_s = time.monotonic() - began_s
+    return Cost(usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024)
+
+
+class Meter:
+    """What some living processes use from its making on."""
+
+    def __init__(self, *pids: int) -> None:
+        """``pids`` of this machine."""
+        self._pids = pids
+        self._cpu_s = self._used_s()
+        self._began_s = time.monotonic()
+
+    def read(self) -> Cost:
+        """What was used since."""
+        return Cost(self._used_s() - self._cpu_s, time.monotonic() - self._began_s)
+
+    def _used_s(self) -> float:
+        return sum(_cpu_s(pid) for pid in self._pids)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

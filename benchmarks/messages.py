@@ -1,0 +1,137 @@
+"""The records that the benchmarks read: four kinds of JSON, each the same bytes at every run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WORDS = (
+    *("lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipiscing", "elit"),
+    *("sed", "do", "eiusmod", "tempor", "incididunt", "ut", "labore"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of records."""
+
+    name: str
+    columns: str
+    """The stream's columns, as in its config."""
+    date: str
+    """The expression of the date to partition by, in SQL that DuckDB and Spark both know."""
+    messages: int
+    """How many a run reads at ``--scale 1``."""
+    make: Callable[[int], bytes]
+    """The record of a number."""
+
+
+def _small(number: int) -> bytes:
+    return _json(
+        {
+            "meta": {"producer": {"timestamp": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}},
+            "method": ("GET", "POST", "DELETE")[number % 3],
+            "session_id": f"7c28bcf9-be26-4d0b-931a-{number * 7919 % 2**40:012x}",
+            "status": (200, 404, 204)[number % 3],
+            "url": f"http://www.example.com/{number % 1000}",
+            "uuid": f"831c6afa-375c-4988-b248-{number:012x}",
+        }
+    )
+
+
+def _text(number: int, words: int) -> str:
+    return " ".join(_WORDS[(number * 31 + place * place) % len(_WORDS)] for place in range(words))
+
+
+def _large(number: int) -> bytes:
+    return _json(
+        {
+            "at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z",
+            "id": number,
+            "customer": f"customer-{number * 7919 % 50_000}",
+            "amount": number % 100_000 / 100,
+            "title": _text(number, 12),
+            "description": _text(number + 7, 140),
+            "country": ("DE", "FR", "US", "CN")[number % 4],
+        }
+    )
+
+
+def _nested(number: int) -> bytes:
+    lines = [
+        {"sku": f"sku-{(number + line) % 5000}", "quantity": line + 1, "price": (number + line) % 999 / 8}
+        for line in range(5)
+    ]
+    address = {"city": _text(number, 1), "zip": str(number % 99_999)}
+    order = {
+        "id": number,
+        "customer": {"name": _text(number, 3), "address": address},
+        "lines": lines,
+        "tags": [_text(number + place, 1) for place in range(4)],
+    }
+    return _json({"at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z", "order": order})
+
+
+_WIDE_COLUMNS = 50
+
+
+def _wide(number: int) -> bytes:
+    record: dict[str, object] = {"at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}
+    for place in range(1, _WIDE_COLUMNS):
+        match place % 4:
+            case 0:
+                record[f"c{place}"] = number * place
+            case 1:
+                record[f"c{place}"] = number % 1000 / place
+            case 2:
+                record[f"c{place}"] = number % place == 0
+            case _:
+                record[f"c{place}"] = _text(number + place, 52)
+    return _json(record)
+
+
+_WIDE_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "STRING")
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "small",
+            "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, "
+            "url STRING, uuid STRING",
+            "substr(meta.producer.timestamp, 1, 10)",
+            1_000_000,
+            _small,
+        ),
+        Kind(
+            "1.2 KB",
+            "at STRING, id BIGINT, customer STRING, amount DOUBLE, title STRING, description STRING, country STRING",
+            "substr(at, 1, 10)",
+            300_000,
+            _large,
+        ),
+        Kind(
+            "nested",
+            "at STRING, order STRUCT<id: BIGINT, "
+            "customer: STRUCT<name: STRING, address: STRUCT<city: STRING, zip: STRING>>, "
+            "lines: ARRAY<STRUCT<sku: STRING, quantity: INT, price: DOUBLE>>, tags: ARRAY<STRING>>",
+            "substr(at, 1, 10)",
+            300_000,
+            _nested,
+        ),
+        Kind(
+            "wide",
+            "at STRING, " + ", ".join(f"c{place} {_WIDE_TYPES[place % 4]}" for place in range(1, _WIDE_COLUMNS)),
+            "substr(at, 1, 10)",
+            60_000,
+            _wide,
+        ),
+    )
+}
+
+
+def _json(record: object) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode()

@@ -1,0 +1,75 @@
+"""One warm Spark for both sides: Structured Streaming from Kafka to Delta, and our loader's passes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions
+
+from benchmarks.measure import Cost, Meter
+from common.downloads import ensure_jars, read_lock
+from common.settings import Settings
+from delta_loader.shell.spark import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.messages import Kind
+
+LOCK = Path(__file__).parent / "jars.lock"
+_THREADS = 2
+
+
+def start(servers: str, folder: Path) -> SparkSession:
+    """The loader's own kind of session, with Spark's Kafka source beside it."""
+    jars = ensure_jars(read_lock(LOCK)["spark-kafka"])
+    spark = {
+        "spark.master": f"local[{_THREADS}]",
+        "spark.driver.memory": "4g",
+        "spark.jars": ",".join(jar.as_uri() for jar in jars),
+    }
+    stream = {"app_id": "none", "topics": ["none"], "table": str(folder / "none"), "columns": "id INT"}
+    settings = {
+        "kafka": {"bootstrap.servers": servers},
+        "stage": {"url": str(folder / "none-stage")},
+        "loader": {"spark": spark},
+        "streams": [stream],
+    }
+    return build_session(Settings.model_validate(settings))
+
+
+def stream_once(spark: SparkSession, servers: str, topic: str, kind: Kind, folder: Path) -> Cost:
+    """All of a topic by Structured Streaming into a new Delta table, in one batch, as its guide shows."""
+    meter = meter_of(spark)
+    source = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    rows: DataFrame = source.select(
+        functions.from_json(functions.col("value").cast("string"), kind.columns).alias("record"),
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+    ).select("record.*", "topic", "partition", "offset", "timestamp")
+    query = (
+        rows.withColumn("date", functions.expr(kind.date))
+        .writeStream.format("delta")
+        .partitionBy("date")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+    query.awaitTermination()
+    return meter.read()
+
+
+def meter_of(spark: SparkSession) -> Meter:
+    """Of the JVM and of this process."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark tells its JVM's process in no other way
+    return Meter(gateway.proc.pid, os.getpid())
