@@ -216,6 +216,11 @@ class World:
         self._resume(self.rng.choice(ready))
         return True
 
+    @property
+    def has_late_requests(self) -> bool:
+        """Whether requests are on their way that nobody waits for any more."""
+        return bool(self._late)
+
     # Inside.
 
     def _resume(self, task: Task) -> None:
