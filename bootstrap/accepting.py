@@ -71,7 +71,7 @@ class Accepting:
             yield back
         elif url == self.stream.table:
             states = [self.state_of(source, table) for source in self.sources]
-            unplaced = [state for state in states if not state.generation and state.table is None and state.staged]
+            unplaced = [state for state in states if state.table is None and state.staged]
             if unplaced:
                 rootless = [
                     state.source
@@ -79,7 +79,8 @@ class Accepting:
                     if state.chain.markers and state.chain.markers[0].previous is not None
                 ]
                 past = own_past(read_history(table.version, lines), app_id)
-                yield from without_txn(past, [state.source for state in unplaced], rootless)
+                generations = {state.source: state.generation for state in unplaced}
+                yield from without_txn(past, [state.source for state in unplaced], rootless, generations)
 
     def _plan(self, url: str, table: TableState, back: WentBack, decision: Decision, *, give_up: bool) -> AcceptPlan:
         gone = sorted(set(back.positions) - set(self.sources))
@@ -117,6 +118,7 @@ class Accepting:
             positions=plan.positions,
             author=self.author.name,
             created_ms=self.author.now_ms,
+            generations=plan.generations,
         )
 
     def _write(self, store: ObjectStore, answer: Answer) -> None:

@@ -12,13 +12,20 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.commit_metadata import Decision, flat, nested
+from common.commit_metadata import (
+    Decision,
+    GenerationsByPartition,
+    flat,
+    generations_from_stored,
+    generations_to_stored,
+    nested,
+)
 from common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +49,8 @@ class Answer:
     """Where loading goes on, for the Kafka partitions that the event concerns."""
     author: str
     created_ms: int
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the chains that the positions are of; one that is not here has generation 0."""
 
     @property
     def path(self) -> str:
@@ -59,8 +68,10 @@ class Answer:
             positions=nested(self.positions),
             author=self.author,
             created_ms=self.created_ms,
+            generations=generations_to_stored(self.generations),
         )
-        return stored.model_dump_json(indent=2).encode()
+        absent = {"generations"} if stored.generations is None else set()
+        return stored.model_dump_json(indent=2, exclude=absent).encode()
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Answer:
@@ -76,6 +87,7 @@ class Answer:
                 positions=flat(stored.positions),
                 author=stored.author,
                 created_ms=stored.created_ms,
+                generations=generations_from_stored(stored.generations),
             )
         except (ValidationError, ValueError) as error:
             msg = f"the answer {path} in the stage cannot be read: {' '.join(str(error).split())[:200]}"
@@ -99,3 +111,4 @@ class _Stored(BaseModel):
     positions: dict[str, dict[str, int]]
     author: str
     created_ms: int
+    generations: GenerationsByPartition | None = None

@@ -7,13 +7,15 @@ Rules:
    what of the stream lies in the table, without Spark and without a loader that runs.
 3. ``answers`` is there in a commit that carries out an operator's answer to a table that went back, and only there. So
    the log itself proves that the RESTORE was answered.
+4. Positions are those of one *generation* of a Kafka partition (common/transactions.py). One that is not named is 0, so
+   that metadata of a topic that was never made anew reads as it always did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -67,6 +69,12 @@ class CommitMetadata:
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
     """Ranges whose rows it took out and wrote anew."""
     answers: Answered | None = None
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the chains that it speaks of; one that is not here has generation 0."""
+
+    def generation(self, source: TopicPartition) -> int:
+        """The generation of a Kafka partition's chain that this commit speaks of (rule 4)."""
+        return self.generations.get(source, 0)
 
     def to_json(self) -> str:
         """The stored form."""
@@ -81,8 +89,10 @@ class CommitMetadata:
             counts=counts_to_stored(self.counts),
             replaced=replaced_to_stored(self.replaced),
             answers=None if self.answers is None else _stored_answer(self.answers),
+            generations=generations_to_stored(self.generations),
         )
-        absent = {name for name in ("counts", "replaced", "answers") if getattr(content, name) is None}
+        optional = ("counts", "replaced", "answers", "generations")
+        absent = {name for name in optional if getattr(content, name) is None}
         return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
 
     @classmethod
@@ -97,9 +107,14 @@ class CommitMetadata:
             }
             counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
             answers = None if content.answers is None else _answer(content.answers)
+            generations = generations_from_stored(content.generations)
         except (ValidationError, ValueError):
             return None
-        return cls(content.commit_id, content.app_id, spans, content.valid_through_ms, counts, replaced, answers)
+        through_ms = content.valid_through_ms
+        return cls(content.commit_id, content.app_id, spans, through_ms, counts, replaced, answers, generations)
+
+
+GenerationsByPartition = dict[str, dict[str, Annotated[int, Field(ge=1)]]]
 
 
 class _Answer(BaseModel):
@@ -121,6 +136,7 @@ class _Content(BaseModel):
     counts: ByPartition | None = None
     replaced: ReplacedByPartition | None = None
     answers: _Answer | None = None
+    generations: GenerationsByPartition | None = None
 
 
 class _Stored(BaseModel):
@@ -149,4 +165,22 @@ def flat(stored: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Positi
         TopicPartition(Topic(topic), Partition(int(partition))): Position(position)
         for topic, partitions in stored.items()
         for partition, position in partitions.items()
+    }
+
+
+def generations_to_stored(generations: Mapping[TopicPartition, int]) -> GenerationsByPartition | None:
+    """By topic and partition, those that are not 0; None for nothing, so that it costs no byte."""
+    found: GenerationsByPartition = {}
+    for source, generation in sorted(generations.items()):
+        if generation:
+            found.setdefault(source.topic, {})[str(source.partition)] = generation
+    return found or None
+
+
+def generations_from_stored(stored: GenerationsByPartition | None) -> dict[TopicPartition, int]:
+    """The inverse of `generations_to_stored`. Raises ValueError."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): generation
+        for topic, partitions in (stored or {}).items()
+        for partition, generation in partitions.items()
     }

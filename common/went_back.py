@@ -27,7 +27,10 @@ Rules:
    before it. An own commit that ``answers`` has seen what it answers.
 4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and it is
    no reason to load them again.
-5. At most `MOST_COMMITS` are read. The newest is usually our own, so that one is read.
+5. A topic that was made anew (common/transactions.py) has another generation, whose positions say nothing about those
+   of the old one. What went back is told of the newest generation that lost something; what an older one lost with it
+   is of a topic that is gone, and is told beside it.
+6. At most `MOST_COMMITS` are read. The newest is usually our own, so that one is read.
 """
 
 from __future__ import annotations
@@ -37,13 +40,16 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.spans import Position
+from common.spans import Position, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from common.spans import Span, TopicPartition
+    from common.spans import TopicPartition
     from common.table_history import LoggedCommit
+
+    Generation = tuple[TopicPartition, int]
+    """A Kafka partition's chain: the partition, and its generation."""
 
 MOST_COMMITS = 2_000
 
@@ -70,6 +76,10 @@ class WentBack:
     """The first position that was taken back, by Kafka partition; a dead-letter table may have none for long before."""
     over: tuple[int, ...] = ()
     """Own commits whose transaction had begun before the cause and that came after it: their rows are there."""
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the chains that the positions are of; one that is not here has generation 0."""
+    gone: tuple[tuple[TopicPartition, Span], ...] = ()
+    """What was lost of older generations too (rule 5): Kafka has none of it."""
 
 
 @dataclass(slots=True)
@@ -82,10 +92,10 @@ class _Line:
     over: tuple[int, ...] = ()
     floor: int | None = None
     """Versions up to here were seen by an own commit on the line; None while none was met."""
-    here: dict[TopicPartition, Position] = field(default_factory=dict)
-    """By partition, what the newest own commit on the line that names it brought it to."""
-    lost: dict[TopicPartition, tuple[Position, Position]] = field(default_factory=dict)
-    """By partition, the lowest start and the newest end, over the own commits off the line."""
+    here: dict[Generation, Position] = field(default_factory=dict)
+    """By chain, what the newest own commit on the line that names it brought it to."""
+    lost: dict[Generation, tuple[Position, Position]] = field(default_factory=dict)
+    """By chain, the lowest start and the newest end, over the own commits off the line."""
 
     def step(self, commit: LoggedCommit, app_id: str) -> None:
         """Take the next older commit in."""
@@ -116,33 +126,34 @@ class _Line:
             self.floor = commit.version - 1 if commit.read_version is None else commit.read_version
         if self.cause is None:
             self.over += (commit.version,)
-        for source, (_, end) in _brought(commit).items():
-            self.here.setdefault(source, end)
+        for chain, (_, end) in _brought(commit).items():
+            self.here.setdefault(chain, end)
 
     def _lose(self, commit: LoggedCommit) -> None:
-        for source, (start, end) in _brought(commit).items():
-            lowest, newest = self.lost.get(source, (start, end))
-            self.lost[source] = min(lowest, start), newest
+        for chain, (start, end) in _brought(commit).items():
+            lowest, newest = self.lost.get(chain, (start, end))
+            self.lost[chain] = min(lowest, start), newest
 
     def done(self, version: int) -> bool:
         """Whether nothing below a version can matter any more (rule 3)."""
         if self.floor is None or version > self.floor + 1:
             return False
-        return all(source in self.here for source in self.lost)
+        return all(chain in self.here for chain in self.lost)
 
 
-def _brought(commit: LoggedCommit) -> dict[TopicPartition, tuple[Position, Position]]:
-    """By partition, from where to where an own commit brought the stream."""
-    if commit.metadata is None:
+def _brought(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]]:
+    """By chain, from where to where an own commit brought the stream."""
+    metadata = commit.metadata
+    if metadata is None:
         return {}
-    counts = commit.metadata.counts
+    counts = metadata.counts
     found = {
         source: (_first(span, counts[source].given_up if source in counts else ()), span.end)
-        for source, span in commit.metadata.spans.items()
+        for source, span in metadata.spans.items()
     }
-    if commit.metadata.answers is not None:
-        found |= {source: (position, position) for source, position in commit.metadata.answers.positions.items()}
-    return found
+    if metadata.answers is not None:
+        found |= {source: (position, position) for source, position in metadata.answers.positions.items()}
+    return {(source, metadata.generation(source)): reach for source, reach in found.items()}
 
 
 def _first(span: Span, given_up: Iterable[Span]) -> Position:
@@ -159,16 +170,25 @@ def went_back(history: Iterable[LoggedCommit], app_id: str) -> WentBack | None:
             break
     if line.cause is None:
         return None
-    positions = {
-        source: line.here.get(source, start)
-        for source, (start, end) in line.lost.items()
-        if line.here.get(source, start) != end
-    }
-    if not positions:
+    begins = {chain: line.here.get(chain, start) for chain, (start, _) in line.lost.items()}
+    short = sorted(chain for chain, begin in begins.items() if begin != line.lost[chain][1])
+    if not short:
         return None
-    kind = Kind.REPLACED if line.cause.is_replace else Kind.RESTORED
-    lost_from = {source: line.lost[source][0] for source in positions}
-    return WentBack(kind, line.cause, positions, lost_from, line.over)
+    newest = dict(short)  # the highest generation of each Kafka partition comes last
+    gone = tuple(
+        (chain[0], Span(begins[chain], end))
+        for chain in short
+        if chain[1] < newest[chain[0]] and begins[chain] < (end := line.lost[chain][1])
+    )
+    return WentBack(
+        kind=Kind.REPLACED if line.cause.is_replace else Kind.RESTORED,
+        cause=line.cause,
+        positions={source: begins[source, generation] for source, generation in newest.items()},
+        lost_from={source: line.lost[source, generation][0] for source, generation in newest.items()},
+        over=line.over,
+        generations={source: generation for source, generation in newest.items() if generation},
+        gone=gone,
+    )
 
 
 def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedCommit, ...]:
@@ -186,8 +206,8 @@ def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedC
 class OwnPast:
     """What the log tells of a stream, whatever its txn actions say."""
 
-    positions: Mapping[TopicPartition, Position]
-    """Where own commits left each Kafka partition."""
+    positions: Mapping[Generation, Position]
+    """Where own commits left each Kafka partition's chains."""
     newest: LoggedCommit | None
     """The newest own commit."""
     first: LoggedCommit | None
@@ -195,14 +215,14 @@ class OwnPast:
 
 
 def own_past(history: Iterable[LoggedCommit], app_id: str) -> OwnPast:
-    """What own commits say, newest first, over as much of the log as rule 5 allows."""
-    positions: dict[TopicPartition, Position] = {}
+    """What own commits say, newest first, over as much of the log as rule 6 allows."""
+    positions: dict[Generation, Position] = {}
     newest = first = None
     for number, commit in enumerate(history, 1):
         if commit.metadata is not None and commit.metadata.app_id == app_id:
             newest = newest or commit
-            for source, (_, end) in _brought(commit).items():
-                positions.setdefault(source, end)
+            for chain, (_, end) in _brought(commit).items():
+                positions.setdefault(chain, end)
         if commit.version == 0:
             first = commit
         if number >= MOST_COMMITS:
@@ -211,21 +231,36 @@ def own_past(history: Iterable[LoggedCommit], app_id: str) -> OwnPast:
 
 
 def without_txn(
-    past: OwnPast, unplaced: Iterable[TopicPartition], rootless: Iterable[TopicPartition]
+    past: OwnPast,
+    unplaced: Iterable[TopicPartition],
+    rootless: Iterable[TopicPartition],
+    generations: Mapping[TopicPartition, int],
 ) -> tuple[WentBack, ...]:
     """Why Kafka partitions that have markers have no txn action: those that expired, and those that never were.
 
     ``unplaced`` have none; of these, ``rootless`` have a chain whose beginning was settled, so that some table had it.
-    A table without own commits that has all of its log is not the one that was loaded.
+    A table without own commits that has all of its log is not the one that was loaded. ``generations`` are the chains'
+    own (0 where none is given): what commits say of another one is about another topic.
     """
-    expired = {source: past.positions[source] for source in unplaced if source in past.positions}
+    chains = [(source, generations.get(source, 0)) for source in unplaced]
+    expired = {chain: past.positions[chain] for chain in chains if chain in past.positions}
     found: list[WentBack] = []
     if expired and past.newest is not None:
-        found.append(WentBack(Kind.EXPIRED, past.newest, expired))
-    lost = {source: Position(0) for source in rootless if source not in expired}
-    if lost and past.newest is None and past.first is not None:
-        found.append(WentBack(Kind.RECREATED, past.first, lost))
+        found.append(_without(Kind.EXPIRED, past.newest, expired))
+    lost = [(source, generations.get(source, 0)) for source in rootless]
+    never = {chain: Position(0) for chain in lost if chain not in expired}
+    if never and past.newest is None and past.first is not None:
+        found.append(_without(Kind.RECREATED, past.first, never))
     return tuple(found)
+
+
+def _without(kind: Kind, cause: LoggedCommit, positions: Mapping[Generation, Position]) -> WentBack:
+    return WentBack(
+        kind,
+        cause,
+        {source: position for (source, _), position in positions.items()},
+        generations={source: generation for source, generation in positions if generation},
+    )
 
 
 def described(url: str, back: WentBack) -> str:
@@ -234,14 +269,16 @@ def described(url: str, back: WentBack) -> str:
     when = "" if cause.timestamp_ms is None else f" at {_moment(cause.timestamp_ms)}"
     who = f" by {cause.author}" if cause.author else ""
     positions = ", ".join(f"{source} up to {position}" for source, position in sorted(back.positions.items()))
+    older = "".join(f"; {span} of an older topic {source} is gone with it" for source, span in back.gone)
     match back.kind:
         case Kind.RESTORED:
             to = "an older version" if cause.restored_version is None else f"version {cause.restored_version}"
-            return f"version {cause.version} of {url} put it back to {to}{when}{who}: it has the records of {positions}"
+            put_back = f"version {cause.version} of {url} put it back to {to}{when}{who}"
+            return f"{put_back}: it has the records of {positions}{older}"
         case Kind.REPLACED:
             return (
                 f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table there: what was "
-                f"loaded before is gone, from {positions}"
+                f"loaded before is gone, from {positions}{older}"
             )
         case Kind.RECREATED:
             return (

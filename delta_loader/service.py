@@ -300,9 +300,7 @@ class StreamLoad:
         target = self._targets.get(self._stream.table)
         if target is None:
             return {}
-        # What the commits say of a topic that was made anew since is about the old one.
-        first = (source for source in listing if not self._ids.generations.get(source))
-        unplaced = [source for source in first if self._position(source) is None]
+        unplaced = [source for source in listing if self._position(source) is None]
         rootless = [source for source in unplaced if isinstance(next_run(None, self._found(source)), Rootless)]
         forgotten: dict[TopicPartition, Held] = {}
         for back in self._look_back.without_txn(target, unplaced, rootless):

@@ -66,8 +66,7 @@ def _stream_status(
         source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
         for source, names in wanted.items()
     }
-    first = {source: position for source, position in positions.items() if not ids.generations[source]}
-    waiting = _waiting_for_an_answer(stream, state, open_store, first, found)
+    waiting = _waiting_for_an_answer(stream, state, open_store, ids, found)
     partitions = tuple(
         _partition_status(
             stream,
@@ -115,7 +114,7 @@ def _waiting_for_an_answer(
     stream: Stream,
     state: TableState | None,
     open_store: OpenStore,
-    positions: Mapping[TopicPartition, Position | None],
+    ids: TxnIds,
     found: Mapping[TopicPartition, Sequence[Found]],
 ) -> Mapping[TopicPartition, Held]:
     """Kafka partitions that wait because a table went back, as the loader holds them."""
@@ -124,14 +123,17 @@ def _waiting_for_an_answer(
         table = state if url == stream.table else read_table_state(store)
         back = table and went_back(read_history(table.version, store_lines(store)), stream.app_id)
         if back:
-            return dict.fromkeys(positions, held_by(url, stream.app_id, back))
-    unplaced = [source for source, position in positions.items() if position is None and found.get(source)]
-    if state is None or not unplaced:
+            return dict.fromkeys(ids.generations, held_by(url, stream.app_id, back))
+    if state is None:
+        return {}
+    staged = (source for source in ids.generations if found.get(source))
+    unplaced = [source for source in staged if ids.position(state.transactions, source) is None]
+    if not unplaced:
         return {}
     rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
     past = own_past(read_history(state.version, store_lines(open_store(stream.table))), stream.app_id)
     return {
         source: held_by(stream.table, stream.app_id, back)
-        for back in without_txn(past, unplaced, rootless)
+        for back in without_txn(past, unplaced, rootless, ids.generations)
         for source in back.positions
     }

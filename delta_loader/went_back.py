@@ -75,7 +75,7 @@ class LookBack:
         key = target.url, target.version
         if key not in self._pasts:
             self._pasts[key] = own_past(self._tables.history(target.url, target.version), self._app_id)
-        return without_txn(self._pasts[key], unplaced, rootless)
+        return without_txn(self._pasts[key], unplaced, rootless, self.ids.generations)
 
     def answer(self, target: Target, back: WentBack) -> Answer | None:
         """The operator's answer, if there is one. Raises UsageError, StoreError."""
@@ -86,7 +86,10 @@ class LookBack:
     def obedience(self, target: Target, answer: Answer, new_id: NewId) -> TableCommit:
         """The commit that carries an answer out (rule 2)."""
         positions: Mapping[TopicPartition, Position] = answer.positions
-        advances = {self.ids.of(source): int(position) - 1 for source, position in positions.items()}
+        advances = {
+            self.ids.of(source, answer.generations.get(source, 0)): int(position) - 1
+            for source, position in positions.items()
+        }
         return TableCommit(
             target=target,
             app_id=self._app_id,
@@ -94,7 +97,12 @@ class LookBack:
             expected={txn_id: target.transactions.get(txn_id) for txn_id in advances},
             advances=advances,
             metadata=CommitMetadata(
-                new_id(), self._app_id, {}, None, answers=Answered(answer.version, answer.decision, positions)
+                new_id(),
+                self._app_id,
+                {},
+                None,
+                answers=Answered(answer.version, answer.decision, positions),
+                generations=answer.generations,
             ),
         )
 

@@ -10,6 +10,8 @@ Rules:
 3. What Kafka no longer has is named in numbers and refused; with ``--give-up`` loading begins where Kafka begins.
 4. Dead letters are loaded with the rows of their markers, never alone. So a dead-letter table can be replayed only with
    the stream's own table, which must have gone back as far.
+6. What a table lost of a topic that was made anew since is in Kafka no more, and its positions are not the new topic's.
+   It is refused as in rule 3; with ``--give-up`` the new topic's chain goes on where the table has it.
 5. The chains are rewound before the answer is written, so that a crash in between leaves a stream that waits, and the
    same command again does the rest.
 """
@@ -45,6 +47,8 @@ class PartitionAnswer:
     rewind: RewindPlan | None
     given_up: Span | None = None
     """What Kafka no longer has."""
+    generation: int = 0
+    """Of the chain that goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class AcceptPlan:
         """Where loading goes on."""
         return {found.source: found.position for found in self.partitions}
 
+    @property
+    def generations(self) -> Mapping[TopicPartition, int]:
+        """Of the chains that the positions are of, where it is not 0."""
+        return {found.source: found.generation for found in self.partitions if found.generation}
+
 
 def plan_go_on(event: Event, states: Sequence[PartitionState]) -> AcceptPlan:
     """The table is right as it is (rule 1)."""
@@ -81,7 +90,8 @@ def plan_go_on(event: Event, states: Sequence[PartitionState]) -> AcceptPlan:
         elif back.kind is Kind.RECREATED and state.chain.markers:
             position = state.chain.markers[0].span.start
         if position is not None:
-            found.append(PartitionAnswer(state.source, position, state.chain.end or position, None))
+            end = state.chain.end or position
+            found.append(PartitionAnswer(state.source, position, end, None, generation=state.generation))
     return AcceptPlan(event, Decision.GO_ON, tuple(found))
 
 
@@ -104,17 +114,32 @@ def plan_replay(
         raise UsageError(
             msg, f"first RESTORE the table to version {back.over[-1] - 1}; then accept that one with --replay"
         )
-    partitions = tuple(_replay(state, back, author, has_files, give_up=give_up) for state in states)
-    return AcceptPlan(event, Decision.REPLAY, partitions)
+    if back.gone and not give_up:
+        raise _of_an_older_topic(*back.gone[0])
+    plans = (_replay(state, back, author, has_files, give_up=give_up) for state in states)
+    return AcceptPlan(event, Decision.REPLAY, tuple(plan for plan in plans if plan is not None))
+
+
+def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
+    msg = f"the table lost {lost} of a topic {source} that was deleted and created again: Kafka has none of it"
+    return UsageError(msg, "add --give-up to load again only what is of the topic that is there, or accept --go-on")
 
 
 def _replay(
     state: PartitionState, back: WentBack, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
-) -> PartitionAnswer:
+) -> PartitionAnswer | None:
+    """The answer for one Kafka partition; None where the loader finds its own way (rule 6)."""
+    if back.generations.get(state.source, 0) < state.generation and back.kind is not Kind.RECREATED:
+        if not give_up:
+            raise _of_an_older_topic(state.source, f"what came after {back.positions[state.source]}")
+        if state.table is None:
+            return None
+        end = state.chain.end or state.table
+        return PartitionAnswer(state.source, state.table, end, None, generation=state.generation)
     begin = back.positions[state.source] if back.kind is not Kind.RECREATED else state.ends.low
     usable = _usable_to(state, begin, has_files)
     if state.chain.end == usable:
-        return PartitionAnswer(state.source, begin, usable, None)
+        return PartitionAnswer(state.source, begin, usable, None, generation=state.generation)
     given_up = None
     if usable < state.ends.low:
         given_up = Span(usable, state.ends.low)
@@ -126,7 +151,7 @@ def _replay(
         begin = usable = state.ends.low
     # What the table says of itself is not true, and must not hold the rewind back.
     rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
-    return PartitionAnswer(state.source, begin, usable, replace(rewind, notes=()), given_up)
+    return PartitionAnswer(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
 
 
 def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:
@@ -143,8 +168,10 @@ def require_rows_too(dead: AcceptPlan, rows: Mapping[TopicPartition, Position | 
 
     ``rows`` is where the stream's own table goes on.
     """
-    for source, first in sorted(dead.event.back.lost_from.items()):
-        begin = rows.get(source)
+    back = dead.event.back
+    replayed = {found.source for found in dead.partitions if found.generation == back.generations.get(found.source, 0)}
+    for source, first in sorted(back.lost_from.items()):
+        begin = rows.get(source) if source in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
                 f"{dead.event.url} lost dead letters of {source} from {first} on, and the stream's own table has its "

@@ -179,6 +179,13 @@ def _commit(
         files=tuple(file for share in shares for file in share.added),
         expected={ids.of(source): target.transactions.get(ids.of(source)) for source in spans},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
-        metadata=CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
+        metadata=CommitMetadata(
+            naming.commit_id,
+            ids.app_id,
+            spans,
+            valid_through_ms,
+            counts,
+            generations={source: ids.generations[source] for source in spans if ids.generations.get(source)},
+        ),
         written=tuple(write for share in shares for write in share.written),
     )

@@ -9,7 +9,8 @@ Rules:
 3. A commit that says that it only arranges rows anew has to bring as many as it takes.
 4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets.
 5. A topic that was made anew begins a new generation (common/transactions.py): its positions start over, and what the
-   older one brought is no longer followed.
+   older one brought is no longer followed. A commit's spans are of the generation that its metadata names, and move
+   that one's txn action; a late commit of an older one is noted, and moves nothing here.
 6. What an operator has answered about a table that went back (`bootstrap accept`) is so by right: the rows that went,
    and the position that loading goes on from. What is to be loaded again is no longer expected from before.
 7. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
@@ -163,12 +164,15 @@ class Ledger:
             self._take_answer(version, answers)
             return
         for app_id, last in version.transactions.items():
-            source = self._source_of(app_id)
-            if source is None:
+            found = self._source_of(app_id)
+            if found is None:
                 continue
-            self._take_generation(source, app_id)
+            source, generation = found
             position = position_after(Offset(last))
-            span = spans.pop(source, None)
+            named = 0 if version.metadata is None else version.metadata.generation(source)
+            span = spans.pop(source, None) if named == generation else None
+            if not self._is_newest(version, source, generation):
+                continue
             if span is None:
                 self._move_foreign(version, source, position)
             else:
@@ -182,6 +186,9 @@ class Ledger:
             replace(one, by_right=True) if one.version == answers.version else one for one in self.removals
         ]
         for source, position in answers.positions.items():
+            generation = 0 if version.metadata is None else version.metadata.generation(source)
+            if not self._is_newest(version, source, generation):
+                continue
             self.positions[source] = position
             self.begins.setdefault(source, position)
             brought = [one for one in self.brought.get(source, []) if one.span.start < position]
@@ -198,12 +205,18 @@ class Ledger:
             )
             self._find(Verdict.NOTED, "answered", text, version, source)
 
-    def _take_generation(self, source: TopicPartition, app_id: str) -> None:
-        _, _, generation = app_id.removeprefix(self._ids.of(source)).partition("@")
-        if generation and int(generation) > self.generations.get(source, 0):
-            self.generations[source] = int(generation)
+    def _is_newest(self, version: TableVersion, source: TopicPartition, generation: int) -> bool:
+        """Whether what a version says of a Kafka partition is of its newest topic; a new one begins here (rule 5)."""
+        newest = self.generations.get(source, 0)
+        if generation < newest:
+            text = f"version {version.version} is of an older topic {source} (generation {generation}, not {newest})"
+            self._find(Verdict.NOTED, "older_generation", text, version, source)
+            return False
+        if generation > newest:
+            self.generations[source] = generation
             for known in (self.begins, self.positions, self.brought, self.replacements):
                 known.pop(source, None)
+        return True
 
     def _move(self, version: TableVersion, source: TopicPartition, span: Span, position: Position) -> None:
         known = self.positions.get(source)
@@ -279,8 +292,8 @@ class Ledger:
             text = f"version {version.version} replaced {replaced.span} of {source} (request {replaced.request})"
             self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
 
-    def _source_of(self, app_id: str) -> TopicPartition | None:
-        """The inverse of `TxnIds.of`; None for somebody else's."""
+    def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
+        """The inverse of `TxnIds.of`, with the generation; None for somebody else's."""
         if not app_id.startswith(f"{self._ids.app_id}-"):
             return None
         place, _, generation = app_id.removeprefix(f"{self._ids.app_id}-").partition("@")
@@ -292,7 +305,8 @@ class Ledger:
         source = TopicPartition(Topic(topic), Partition(int(number)))
         if generation and not generation.isdecimal():
             return None
-        return source if self._ids.of(source, int(generation or 0)) == app_id else None
+        found = source, int(generation or 0)
+        return found if self._ids.of(*found) == app_id else None
 
     def _fault(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,6 +95,26 @@ def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     require_rows_too(dead, {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never alone"):
         require_rows_too(dead, {ORDERS: Position(30)})
+
+
+def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> None:
+    older = went(position=20)
+    now = replace(state(chain_of(0, 5, 9), table=9), generation=1)
+    with pytest.raises(UsageError, match="deleted and created again"):
+        plan_replay(older, [now], AUTHOR, complete)
+    plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
+    assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
+    require_rows_too(plan, {ORDERS: Position(90)})
+    assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
+    plan = plan_go_on(older, [now])
+    assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
+    newest = replace(older, back=replace(older.back, positions={ORDERS: Position(5)}, generations={ORDERS: 1}))
+    plan = plan_replay(newest, [now], AUTHOR, complete)
+    assert (plan.positions, plan.generations) == ({ORDERS: 5}, {ORDERS: 1})
+    both = replace(newest, back=replace(newest.back, gone=((ORDERS, Span(Position(10), Position(20))),)))
+    with pytest.raises(UsageError, match=r"lost \[10, 20\)"):
+        plan_replay(both, [now], AUTHOR, complete)
+    assert plan_replay(both, [now], AUTHOR, complete, give_up=True).positions == {ORDERS: 5}
 
 
 class Restored:

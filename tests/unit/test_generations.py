@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.state import Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage as operator
+from common.answers import Answer
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.commit_metadata import Decision
 from common.errors import MarkerError, UsageError
 from common.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.settings import StartAt
@@ -175,6 +177,38 @@ def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> 
     stage_again(staging, 7, 12, 0, 1)
     loader_for(staging, tables).run_pass()
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
+
+
+def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> None:
+    staging, tables = Staging(f"memory://{uuid.uuid4().hex}"), MemoryDeltaTables()
+    staging.flush(0, 0, 20)
+    loader_for(staging, tables).run_pass()
+    staging.store(staging.stage_url).delete([f"done/orders/0/{0:020d}.done"])
+    begin_again(staging, 1)
+    stage_again(staging, 0, 7, None, 1)
+    loader_for(staging, tables).run_pass()
+    table = tables.tables[staging.table]
+    assert table.commits[-1].metadata.generations == {staging.source(0): 1}
+    del table.transactions["orders-0@1"]  # as delta.setTransactionRetentionDuration makes it
+    (report,) = loader_for(staging, tables).run_pass()
+    assert {held.reason for held in report.held.values()} == {"txn_expired"}
+    assert [held.problem.endswith("it has the records of orders/0 up to 7") for held in report.held.values()] == [True]
+    cause = len(table.commits)
+    answer = Answer(
+        "orders",
+        staging.table,
+        table.table_id,
+        cause,
+        Decision.GO_ON,
+        {staging.source(0): Position(7)},
+        "eve",
+        5,
+        {staging.source(0): 1},
+    )
+    staging.store(staging.stage_url).create(answer.path, answer.to_bytes())
+    (report,) = loader_for(staging, tables).run_pass()
+    assert dict(report.held) == {}
+    assert table.transactions == {"orders-0": 19, "orders-0@1": 6}
 
 
 def test_an_old_marker_just_at_the_new_position_is_not_loaded() -> None:

@@ -49,9 +49,11 @@ def txn(last: int, app_id: str = "app-0") -> dict[str, object]:
     return {"txn": {"appId": app_id, "version": last}}
 
 
-def brought(start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0) -> CommitMetadata:
+def brought(
+    start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0, *, generation: int = 0
+) -> CommitMetadata:
     counts = {} if rows is None else {SOURCE: Counts(rows + dead + gone, rows, gone, dead)}
-    return CommitMetadata("c", "app", {SOURCE: span(start, end)}, None, counts)
+    return CommitMetadata("c", "app", {SOURCE: span(start, end)}, None, counts, generations={SOURCE: generation})
 
 
 class History:
@@ -183,8 +185,26 @@ def test_rows_that_nobody_brought_are_a_fault() -> None:
 def test_a_topic_that_was_made_anew_starts_over() -> None:
     history = History()
     history.load(0, 10, 10)
-    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5))
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
+
+
+def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    history.load(10, 20, 10)
+    history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=brought(5, 9, 4, generation=1))
+    assert (history.faults(), history.ledger.positions[SOURCE]) == ([], 9)
+    assert [str(one.span) for one in history.ledger.brought[SOURCE]] == ["[0, 5)", "[5, 9)"]
+    assert [(one.kind, one.version) for one in history.ledger.findings] == [("older_generation", 2)]
+
+
+def test_a_span_of_one_topic_under_the_txn_action_of_another_is_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 10, 14, 5), txn(14), ours=brought(10, 15, 5, generation=1))
+    assert ("no_txn_action", 1) in history.faults()
 
 
 def test_an_answer_of_an_operator_makes_it_right() -> None:

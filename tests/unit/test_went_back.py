@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from common.errors import UsageError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 from common.table_history import LoggedCommit, read_history, store_lines
-from common.went_back import Kind, own_past, turning_points, went_back, without_txn
+from common.went_back import Kind, described, own_past, turning_points, went_back, without_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +26,14 @@ P1 = TopicPartition(Topic("orders"), Partition(1))
 
 
 def own(
-    version: int, *spans: tuple[TopicPartition, int, int], read: int | None = None, app_id: str = "orders"
+    version: int,
+    *spans: tuple[TopicPartition, int, int],
+    read: int | None = None,
+    app_id: str = "orders",
+    generation: int = 0,
 ) -> LoggedCommit:
     found = {source: Span(Position(start), Position(end)) for source, start, end in spans}
-    metadata = CommitMetadata(f"c{version}", app_id, found, None)
+    metadata = CommitMetadata(f"c{version}", app_id, found, None, generations=dict.fromkeys(found, generation))
     return LoggedCommit(
         version, "STREAMING UPDATE", read_version=version - 1 if read is None else read, metadata=metadata
     )
@@ -165,13 +170,58 @@ def test_between_two_looks() -> None:
 
 def test_what_expired_and_what_never_was_are_told_apart() -> None:
     past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
-    (found,) = without_txn(past, [P0], [])
+    (found,) = without_txn(past, [P0], [], {})
     assert (found.kind, found.positions, found.cause.version) == (Kind.EXPIRED, {P0: 20}, 2)
-    (found,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1])
+    (found,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
     assert (found.kind, list(found.positions), found.cause.version) == (Kind.RECREATED, [P1], 0)
     # A new partition, and a table whose log does not reach back.
-    assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], []) == ()
-    assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1]) == ()
+    assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], [], {}) == ()
+    assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
+
+
+# A topic that was deleted and created again begins a new generation.
+
+
+def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
+    anew = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 3)), "orders")
+    assert found is not None
+    assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 1)), "orders")
+    assert found is not None
+    assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
+    assert found.gone == ((P0, Span(Position(10), Position(20))),)
+    assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
+    # What was lost before the topic was made anew, and the new one has loaded nothing.
+    found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
+    assert found is not None
+    assert (found.positions, found.generations) == ({P0: 10}, {})
+
+
+def test_what_expired_is_recognised_for_the_chain_s_own_topic_only() -> None:
+    past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
+    (found,) = without_txn(past, [P0], [], {P0: 1})
+    assert (found.kind, found.positions, found.generations) == (Kind.EXPIRED, {P0: 7}, {P0: 1})
+    (found,) = without_txn(past, [P0], [], {})
+    assert (found.positions, found.generations) == ({P0: 10}, {})
+    assert without_txn(past, [P0], [P0], {P0: 2}) == ()
+
+
+def test_metadata_and_answers_without_another_generation_read_as_before() -> None:
+    first = CommitMetadata("c1", "orders", {P0: Span(Position(0), Position(10))}, 7, generations={P0: 0})
+    assert first.to_json() == (
+        '{"kafka_delta_express":{"version":1,"commit_id":"c1","app_id":"orders","spans":{"orders":{"0":[0,10]}},'
+        '"valid_through_ms":7}}'
+    )
+    second = replace(first, generations={P0: 3})
+    assert CommitMetadata.from_json(second.to_json()) == second
+    read = CommitMetadata.from_json(first.to_json())
+    assert read is not None
+    assert read.generation(P0) == 0
+    given = Answer("orders", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
+    assert b"generations" not in given.to_bytes()
+    again = replace(given, generations={P0: 2})
+    assert Answer.from_bytes(again.path, again.to_bytes()) == again
 
 
 def log_of(*commits: list[dict[str, object]]) -> FsspecStore:
