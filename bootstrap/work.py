@@ -126,7 +126,9 @@ class Work:
             case FromGroup(name):
                 return _from_group(kafka.committed(list(ends)), stream, name)
             case FromDelta():
-                return _from_table(table, stream, list(ends))
+                beginnings = {one: staging.beginning_of(self._store, one) for one in ends}
+                begun = {one: found.generation for one, found in beginnings.items() if found is not None}
+                return from_table(table, stream, list(ends), begun)
             case FromFile():
                 return _from_file(source, list(ends))
             case _:
@@ -254,11 +256,14 @@ def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, na
     return Requested(committed, f"the group {name!r} has no commit")
 
 
-def _from_table(table: TableState | None, stream: Stream, partitions: Sequence[TopicPartition]) -> Requested:
+def from_table(
+    table: TableState | None, stream: Stream, partitions: Sequence[TopicPartition], begun: Mapping[TopicPartition, int]
+) -> Requested:
+    """The positions of the table's txn actions for the chains that are there; ``begun`` are their generations."""
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
         raise UsageError(msg, _NO_TABLE)
-    ids = TxnIds(stream.app_id, stream.several_topics).at({}, table.transactions, partitions)
+    ids = TxnIds(stream.app_id, stream.several_topics).at(begun, table.transactions, partitions)
     found = {source: ids.position(table.transactions, source) for source in partitions}
     positions = {source: position for source, position in found.items() if position is not None}
     if not positions:

@@ -22,7 +22,8 @@ Rules:
    version that it put back, and a replacement ends.
 2. The table went back when an own commit off the line brought positions that no own commit on the line brought again.
    So a RESTORE to a version after the last load is harmless, and so is one that undoes another.
-3. An own commit saw everything up to its ``read_version``: behind one that is on the line nothing older is looked at.
+3. An own commit that moves positions saw everything up to its ``read_version``: behind one that is on the line nothing
+   older is looked at. One that replaces a range (delta_loader/replace.py) moves none and saw nothing.
    What lies between the two it did not see: rows may have been loaded *over* a RESTORE by a transaction that had begun
    before it. An own commit that ``answers`` has seen what it answers.
 4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and it is
@@ -96,6 +97,8 @@ class _Line:
     """By chain, what the newest own commit on the line that names it brought it to."""
     lost: dict[Generation, tuple[Position, Position]] = field(default_factory=dict)
     """By chain, the lowest start and the newest end, over the own commits off the line."""
+    replaced: list[tuple[int, TopicPartition, Position]] = field(default_factory=list)
+    """Where ranges end that were replaced after the cause, with the version that did it."""
 
     def step(self, commit: LoggedCommit, app_id: str) -> None:
         """Take the next older commit in."""
@@ -107,7 +110,9 @@ class _Line:
             self.next_version = commit.version - 1
         if commit.metadata is None or commit.metadata.app_id != app_id:
             return
-        if on_line:
+        if commit.metadata.replaced:
+            self._note_replaced(commit)
+        elif on_line:
             self._keep(commit)
         elif self.floor is None or commit.version > self.floor:
             self._lose(commit)
@@ -133,6 +138,15 @@ class _Line:
         for chain, (start, end) in _brought(commit).items():
             lowest, newest = self.lost.get(chain, (start, end))
             self.lost[chain] = min(lowest, start), newest
+
+    def _note_replaced(self, commit: LoggedCommit) -> None:
+        if self.cause is None and commit.metadata is not None:
+            self.replaced += [(commit.version, one, found.span.end) for one, found in commit.metadata.replaced.items()]
+
+    def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
+        """The versions that brought rows after the cause which loading from these positions on would bring again."""
+        beyond = {version for version, source, end in self.replaced if source in positions and end > positions[source]}
+        return tuple(sorted(beyond.union(self.over), reverse=True))
 
     def done(self, version: int) -> bool:
         """Whether nothing below a version can matter any more (rule 3)."""
@@ -180,12 +194,13 @@ def went_back(history: Iterable[LoggedCommit], app_id: str) -> WentBack | None:
         for chain in short
         if chain[1] < newest[chain[0]] and begins[chain] < (end := line.lost[chain][1])
     )
+    positions = {source: begins[source, generation] for source, generation in newest.items()}
     return WentBack(
         kind=Kind.REPLACED if line.cause.is_replace else Kind.RESTORED,
         cause=line.cause,
-        positions={source: begins[source, generation] for source, generation in newest.items()},
+        positions=positions,
         lost_from={source: line.lost[source, generation][0] for source, generation in newest.items()},
-        over=line.over,
+        over=line.rows_again(positions),
         generations={source: generation for source, generation in newest.items() if generation},
         gone=gone,
     )
@@ -208,6 +223,8 @@ class OwnPast:
 
     positions: Mapping[Generation, Position]
     """Where own commits left each Kafka partition's chains."""
+    last: Mapping[Generation, LoggedCommit]
+    """The newest own commit that names a chain."""
     newest: LoggedCommit | None
     """The newest own commit."""
     first: LoggedCommit | None
@@ -217,17 +234,19 @@ class OwnPast:
 def own_past(history: Iterable[LoggedCommit], app_id: str) -> OwnPast:
     """What own commits say, newest first, over as much of the log as rule 6 allows."""
     positions: dict[Generation, Position] = {}
+    last: dict[Generation, LoggedCommit] = {}
     newest = first = None
     for number, commit in enumerate(history, 1):
         if commit.metadata is not None and commit.metadata.app_id == app_id:
             newest = newest or commit
             for chain, (_, end) in _brought(commit).items():
                 positions.setdefault(chain, end)
+                last.setdefault(chain, commit)
         if commit.version == 0:
             first = commit
         if number >= MOST_COMMITS:
             break
-    return OwnPast(positions, newest, first)
+    return OwnPast(positions, last, newest, first)
 
 
 def without_txn(
@@ -245,8 +264,10 @@ def without_txn(
     chains = [(source, generations.get(source, 0)) for source in unplaced]
     expired = {chain: past.positions[chain] for chain in chains if chain in past.positions}
     found: list[WentBack] = []
-    if expired and past.newest is not None:
-        found.append(_without(Kind.EXPIRED, past.newest, expired))
+    if expired:
+        # Others' commits go on meanwhile, and an answer has to find the event that it was given about.
+        cause = max((past.last[chain] for chain in expired), key=lambda commit: commit.version)
+        found.append(_without(Kind.EXPIRED, cause, expired))
     lost = [(source, generations.get(source, 0)) for source in rootless]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:

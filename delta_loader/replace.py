@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from common.errors import MarkerError
+from common.errors import MarkerError, TableError
 from common.markers import TableKind
 from common.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.transactions import TxnIds
@@ -65,7 +65,7 @@ class Replacements:
     def run(
         self, stream: Stream, position: Callable[[TopicPartition], Position | None], stop: Callable[[], bool]
     ) -> dict[TopicPartition, Held]:
-        """Carry out what can be; the partitions whose requests have to wait, and why. Raises TableError, StoreError."""
+        """Carry out what can be; the partitions whose requests have to wait, and why. Raises StoreError."""
         held: dict[TopicPartition, Held] = {}
         for request in sorted(self._requests(stream, held), key=lambda one: (one.content.created_ms, one.name)):
             if stop():
@@ -77,6 +77,8 @@ class Replacements:
                 except _InTheWayError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
                     continue
+                except TableError as error:
+                    reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
             if reason is not None:
                 held.setdefault(request.name.topic_partition, reason)
         return held

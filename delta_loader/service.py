@@ -59,7 +59,7 @@ from delta_loader.strays import StrayKeeper
 from delta_loader.went_back import LookBack, Looked, held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -226,7 +226,7 @@ class StreamLoad:
         self._look_at_tables()
         begun = self._ports.stage.generations(self._stream)
         target = self._targets.get(self._stream.table)
-        self._ids = self._ids.at(begun, {} if target is None else target.transactions, listing)
+        self._ids = self._ids.at(begun, {} if target is None else target.transactions, {*listing, *begun})
         self._look_back.ids = self._ids
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
@@ -236,7 +236,7 @@ class StreamLoad:
                 break
             self._carry_out(load, listing)
         if self._ports.replacements is not None and not stop() and not self._stands(listing):
-            for source, reason in self._ports.replacements.run(self._stream, self._position, stop).items():
+            for source, reason in self._ports.replacements.run(self._stream, self._position_now, stop).items():
                 self._hold(source, self._report.held.get(source, reason))
         self._tell(listing)
         if not stop() and not self._stands(listing):
@@ -260,7 +260,7 @@ class StreamLoad:
         for _ in range(CONFLICTS_TO_FAILURE):
             answers = [(target, self._look_back.answer(target, back)) for target, back in self._went_back]
             answered = next(((target, answer) for target, answer in answers if answer is not None), None)
-            if answered is None:
+            if answered is None or self._stop():
                 break
             self._obey(*answered)
         for target, back in self._went_back[:1]:
@@ -277,6 +277,11 @@ class StreamLoad:
     def _position(self, source: TopicPartition) -> Position | None:
         target = self._targets.get(self._stream.table)
         return None if target is None else self._ids.position(target.transactions, source)
+
+    def _position_now(self, source: TopicPartition) -> Position | None:
+        """By a new look, for what is no transaction of ours; None also when the table went back."""
+        self._look_at_tables()
+        return None if self._went_back else self._position(source)
 
     def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
@@ -305,7 +310,7 @@ class StreamLoad:
         forgotten: dict[TopicPartition, Held] = {}
         for back in self._look_back.without_txn(target, unplaced, rootless):
             answer = self._look_back.answer(target, back)
-            if answer is not None:
+            if answer is not None and not self._stop():
                 self._obey(target, answer)
                 return self._forgotten(listing)
             forgotten |= dict.fromkeys(back.positions, held_by(target.url, self._stream.app_id, back))
@@ -356,19 +361,27 @@ class StreamLoad:
 
     def _carry_out(self, planned: Load, listing: Listing) -> None:
         """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
+        positions = {source: self._position(source) for source in planned.runs}
         self._ensure_tables(planned)
         load = self._without(planned, self._no_table)
         load = load and self._without(load, self._gone_files(load))
-        if load is None:
+        if load is None or not self._is_at(positions):
             return
         naming = Naming(self._ids, self._ports.new_id())
         dead_letters = self._targets.get(self._stream.dead_letters)
         first = None if dead_letters is None else dead_letters_commit(dead_letters, naming, load)
-        if first is not None and not self._commit(first):
+        if first is not None and not (self._commit(first) and self._is_at(positions)):
             return
         self._commit(
             rows_commit(self._targets[self._stream.table], naming, load, self._valid_through_ms(load, listing))
         )
+
+    def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
+        """Whether a look since the plan was made still finds the table where the plan begins.
+
+        A commit stands on the newest look. It would leave a gap if a table that went back was set to lower positions.
+        """
+        return all(self._position(source) == position for source, position in positions.items())
 
     def _ensure_tables(self, load: Load) -> None:
         """Create what the load is the first to need; check that its files fit what is there. Raises TableError."""

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from delta_loader.ports import DeltaTables, NewId
     from delta_loader.stage import Stage
 
-Looked = dict[str, tuple[str, int]]
-"""By table URL, the id and the version up to which nothing had gone back."""
+Looked = dict[tuple[str, str], tuple[str, int]]
+"""By stream and table URL, the table's id and the version up to which nothing had gone back: of what that stream
+loaded, for streams may share a table."""
 
 
 class LookBack:
@@ -51,11 +52,12 @@ class LookBack:
         """The tables that went back. Raises TableError."""
         found: list[tuple[Target, WentBack]] = []
         for target in targets:
-            if target.version is None or self._looked.get(target.url) == (target.table_id, target.version):
+            place = self._app_id, target.url
+            if target.version is None or self._looked.get(place) == (target.table_id, target.version):
                 continue
             back = went_back(self._tables.history(target.url, target.version), self._app_id)
             if back is None:
-                self._looked[target.url] = (target.table_id, target.version)
+                self._looked[place] = (target.table_id, target.version)
             else:
                 found.append((target, back))
         return found
@@ -63,7 +65,7 @@ class LookBack:
     def landed(self, target: Target) -> None:
         """A commit of ours is in the table, right after the version that was looked at."""
         if target.version is not None:
-            self._looked[target.url] = (target.table_id, target.version)
+            self._looked[self._app_id, target.url] = (target.table_id, target.version)
 
     def without_txn(
         self, target: Target, unplaced: Iterable[TopicPartition], rootless: Iterable[TopicPartition]

@@ -182,10 +182,13 @@ class SparkDeltaTables:
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
     def _went_back(self, commit: TableCommit, read_version: int) -> Conflicted | None:
-        """A RESTORE or a replacement that the plan had not looked at (rule 4)."""
+        """A RESTORE or a replacement that the plan had not looked at (rule 4); for an answer, any commit at all."""
         looked_at = commit.target.version
         if looked_at is None or looked_at >= read_version:
             return None
+        if commit.is_answer:
+            # Another loader may have obeyed it, and have loaded up to the very positions that this one set out from.
+            return Conflicted(f"version {read_version} came after what the answer is about")
         found = turning_points(self.history(commit.target.url, read_version), looked_at)
         return Conflicted(f"version {found[-1].version} of the table is a {found[-1].operation}") if found else None
 

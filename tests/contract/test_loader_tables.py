@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.commit_metadata import CommitMetadata
+from common.commit_metadata import Answered, CommitMetadata, Decision
 from common.markers import StagedFile
 from common.ports import SystemClock
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -112,3 +112,22 @@ def test_a_commit_to_another_table_under_the_same_url_is_a_conflict(tables: Delt
     other = TableShape(SCHEMA.replace("id", "other"), ())
     assert isinstance(tables.commit(commit_to(replace(now, shape=other))), Conflicted)
     assert target(tables, url).transactions == {}
+
+
+def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: DeltaTables, url: str) -> None:
+    """Another loader obeys it, and loads up to the very position that was there: obeyed again, it would load twice."""
+    tables.create(url, SHAPE)
+    assert isinstance(tables.commit(commit_to(target(tables, url), last=9)), Committed)
+    assert isinstance(tables.commit(commit_to(target(tables, url), last=19)), Committed)
+    state = tables.state(url)
+    assert state is not None
+    stale = replace(target(tables, url), version=state.version)
+    answers = Answered(state.version, Decision.REPLAY, {SOURCE: Position(10)})
+    obedience = replace(
+        commit_to(stale, last=9, files=0), metadata=CommitMetadata("answer", "a", {}, None, answers=answers)
+    )
+    assert isinstance(tables.commit(obedience), Committed)
+    assert target(tables, url).transactions == {"a-0": 9}
+    assert isinstance(tables.commit(commit_to(target(tables, url), last=19)), Committed)
+    assert isinstance(tables.commit(obedience), Conflicted)
+    assert target(tables, url).transactions == {"a-0": 19}

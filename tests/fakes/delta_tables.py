@@ -83,6 +83,8 @@ class MemoryDeltaTables:
             target.shape.partition_by,
         ):
             return Conflicted("the table is another one")
+        if commit.is_answer and target.version != len(table.commits):
+            return Conflicted("the table has a newer version")
         if not commit.is_answer and all(
             table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()
         ):

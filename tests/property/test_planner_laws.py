@@ -193,6 +193,7 @@ def test_commit_metadata_goes_round(
     for metadata in (
         CommitMetadata("c-1", app_id, spans, valid_through_ms),
         CommitMetadata("c-1", app_id, spans, valid_through_ms, dict.fromkeys(spans, counts), replaced),
+        CommitMetadata("c-1", app_id, spans, None, generations=dict.fromkeys(spans, 1 + numbers[0])),
     ):
         assert CommitMetadata.from_json(metadata.to_json()) == metadata
 

@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.state import Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage as operator
+from bootstrap.work import from_table
 from common.answers import Answer
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
 from common.commit_metadata import Decision
+from common.delta_log import TableState
 from common.errors import MarkerError, UsageError
 from common.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.settings import StartAt
-from common.spans import MAX_POSITION, Position
+from common.spans import MAX_POSITION, Partition, Position
 from common.store import FsspecStore
 from common.transactions import TxnIds
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
 
@@ -132,6 +134,14 @@ def test_a_restart_that_was_cut_off_is_tidied_up_by_the_next() -> None:
     cut = replace(state(), older=(leftover,), generation=1, beginning=Beginning(Position(0), 1, "new"))
     plan = plan_restart(cut, give_up=False)
     assert plan == Restart(ORDERS, None, (leftover,), plan.notes if isinstance(plan, Restart) else ())
+
+
+def test_the_old_topic_s_position_in_the_table_is_none_for_the_new_one_s_chain() -> None:
+    stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    table = TableState(1, "id", "", (), {}, 1, 2, frozenset(), {"orders-0": 19, "orders-1": 5})
+    other = replace(ORDERS, partition=Partition(1))
+    assert from_table(table, stream, [ORDERS, other], {}).positions == {ORDERS: 20, other: 6}
+    assert from_table(table, stream, [ORDERS, other], {ORDERS: 1}).positions == {other: 6}
 
 
 def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:

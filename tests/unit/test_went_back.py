@@ -11,7 +11,7 @@ import pytest
 
 from common.answers import Answer
 from common.commit_metadata import Answered, CommitMetadata, Decision
-from common.counts import Counts
+from common.counts import Counts, Replaced
 from common.errors import UsageError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
@@ -160,6 +160,31 @@ def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     mended = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
     assert mended is not None
     assert (mended.positions, mended.over) == ({P0: 10}, ())
+
+
+def replaced(version: int, start: int, end: int) -> LoggedCommit:
+    found = {P0: Replaced(Span(Position(start), Position(end)), "a" * 32, Counts(0, 0, 0, 0))}
+    metadata = CommitMetadata(f"c{version}", "orders", {}, None, replaced=found)
+    return LoggedCommit(version, "WRITE", read_version=version - 1, metadata=metadata)
+
+
+def test_a_replacement_has_not_seen_what_came_before_it() -> None:
+    history = CREATED, FIRST, SECOND, restore(3, 1)
+    found = went_back(newest_first(*history, replaced(4, 2, 5)), "orders")
+    assert found is not None
+    assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
+    # It wrote rows that a replay would bring again.
+    found = went_back(newest_first(*history, replaced(4, 5, 15)), "orders")
+    assert found is not None
+    assert (found.positions, found.over) == ({P0: 10}, (4,))
+    assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
+
+
+def test_what_expired_is_one_event_while_others_go_on() -> None:
+    first = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5))), "orders")
+    later = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5)), own(3, (P1, 5, 9))), "orders")
+    causes = [without_txn(past, [P0], [], {})[0].cause.version for past in (first, later)]
+    assert causes == [1, 1]
 
 
 def test_between_two_looks() -> None:
