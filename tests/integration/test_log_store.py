@@ -47,6 +47,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # what Delta takes for s3a when nobody says anything
 PATIENCE_S = 150
+# What `Staging` stages, so that a loader that finds the table finds it fit.
+DECLARED = {
+    "columns": "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING",
+    "partition_by": ["day"],
+    "kafka_columns": False,
+}
 CONDITION = frozenset({"if-none-match"})
 COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
@@ -123,9 +129,7 @@ def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
 
     def config(*stagings: Staging, **spark: str) -> Path:
         staging = stagings[0]
-        streams = [
-            {"app_id": one.topic, "topics": [one.topic], "table": one.table, "columns": "id BIGINT"} for one in stagings
-        ]
+        streams = [{"app_id": one.topic, "topics": [one.topic], "table": one.table, **DECLARED} for one in stagings]
         options = {**staging.storage_options, "endpoint_url": proxy.endpoint_url}
         spark = {"spark.master": "local[1]", "spark.driver.memory": "600m", **spark}
         settings = {
