@@ -52,6 +52,10 @@ class StoreUnfitError(StoreError):
     exit_code = 2
 
 
+class StoreRefusedError(StoreError):
+    """The store is there and says no: wrong credentials, a right that is missing, a bucket that does not exist."""
+
+
 class BrokerError(KafkaDeltaExpressError):
     """Kafka cannot be reached, or answered in a way that stops the work."""
 

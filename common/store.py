@@ -16,14 +16,14 @@ import os
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.scanning import Upload, abort, scan, uploads
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PROBES = "probe"
 _RACERS = 4
+# Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 
 
 class FsspecStore:
@@ -167,11 +169,13 @@ class FsspecStore:
             yield
         except PermissionError as error:
             msg = f"may not {verb} {self._url}/{path}: {error}"
-            raise StoreError(msg, "check the credentials in stage.storage_options and what they may do") from error
+            remedy = "check the credentials in stage.storage_options and what they may do"
+            raise StoreRefusedError(msg, remedy) from error
         except Exception as error:
             # fsspec's back ends raise whatever their SDK raises; all of it is the store's.
             msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
-            raise StoreError(msg, "check that the store is there and that stage.storage_options reach it") from error
+            kind = StoreRefusedError if _is_a_no(error) else StoreError
+            raise kind(msg, "check that the store is there and that stage.storage_options reach it") from error
 
 
 def prove_exclusive_create(store: ObjectStore) -> None:
@@ -184,13 +188,22 @@ def prove_exclusive_create(store: ObjectStore) -> None:
         with ThreadPoolExecutor(_RACERS) as pool:
             racers = list(pool.map(lambda name: store.create(race, name), [b"%d" % n for n in range(_RACERS)]))
         won = sum(isinstance(outcome, Created) for outcome in racers)
-    finally:
-        store.delete([path, race])
+    except StoreError:
+        with suppress(StoreError):  # what failed first is what is told
+            store.delete([path, race])
+        raise
+    store.delete([path, race])
     if not isinstance(first, Created) or not isinstance(second, AlreadyExists) or won != 1:
         msg = f"the store at {store.url} lets two writers create the same object: it ignores conditional writes"
         raise StoreUnfitError(
             msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
         )
+
+
+def _is_a_no(error: Exception) -> bool:
+    """Whether an error will be the same tomorrow: no bucket, no credentials, none that the store takes."""
+    name, status = type(error).__name__, getattr(error, "code", None)
+    return isinstance(error, FileNotFoundError | NotADirectoryError) or name in _NO_CREDENTIALS or status in {401, 403}
 
 
 def _is_refusal(error: OSError) -> bool:

@@ -20,7 +20,7 @@ _UNITS_MS = {
 
 def retention_ms(text: str) -> int | None:
     """A table property's interval, such as ``interval 30 days``; None when there is none that could be read."""
-    words = text.lower().removeprefix("interval").split()
+    words = text.strip().lower().removeprefix("interval").split()
     if not words or len(words) % 2:
         return None
     total = 0.0

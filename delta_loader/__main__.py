@@ -20,7 +20,7 @@ import typer
 
 from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
 from common.cli import run as run_app
-from common.errors import ConfigError, KafkaDeltaExpressError, TableError
+from common.errors import KafkaDeltaExpressError, TableError
 from common.http_server import Health, HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -29,12 +29,13 @@ from common.store import FsspecStore
 from delta_loader.clean import CleanUp
 from delta_loader.clean_command import clean
 from delta_loader.clean_schedule import ScheduledCleanUp
-from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, fatal
+from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.core.status import to_json, to_text
 from delta_loader.core.verify_view import to_json as reports_to_json
 from delta_loader.core.verify_view import to_text as reports_to_text
+from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
-from delta_loader.preflight import Preflight
+from delta_loader.preflight import Preflight, failed
 from delta_loader.schedule import Schedule, wait_until
 from delta_loader.service import LoaderService, Ports, StreamReport
 from delta_loader.shell.kafka import BrokerEnds
@@ -92,16 +93,19 @@ def run(
     schedule = Schedule(settings.loader.schedule)
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
-        loader = _loader(settings, log, stack)
-        stopped = _stop_on_signals(log)
+        stopped = Event()
+        loader = _loader(settings, log, stack, stopped, once=once)
+        if stopped.is_set():
+            return
         if loader.lease_thread is not None:
             loader.lease_thread.contend()
             stack.callback(loader.lease_thread.close)  # before Spark stops, which takes its time
         if once:
             _wait_for_lease_once(loader, stopped, log)
             reports = loader.service.run_pass(stopped.is_set)
-            typer.echo(_summary(reports))
-            raise typer.Exit(int(any(report.failure for report in reports)))
+            loader.fitness.look_again()
+            typer.echo("\n".join([_summary(reports), *loader.fitness.problems]))
+            raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
         _run_on_schedule(loader, schedule, stopped)
     log.info("stopped")
 
@@ -112,22 +116,24 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
 ) -> None:
-    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka; exit 0 or 2."""
+    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka.
+
+    Exit code 0 when it is fit to load, 1 when something is away now, 2 when something has to be mended.
+    """
     settings = settings_from(config)
     set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
-        checks = [*_preflight(settings, pool), *_spark_checks(settings, stack)]
+        checks = [*_preflight(settings, pool).checks(), *_spark_checks(settings, stack)]
     typer.echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
-    raise typer.Exit(2 if any(found.level is Level.ERROR for found in checks) else 0)
+    raise typer.Exit(exit_code(checks))
 
 
-def _preflight(settings: Settings, pool: ThreadPoolExecutor) -> list[Check]:
+def _preflight(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
     """What can be looked at without Spark."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     stage = Stage(store, _parallel(pool))
-    looks = Preflight(settings, store, stage, _opener(settings), BrokerEnds(settings), SystemClock())
-    return list(looks.checks())
+    return Preflight(settings, store, stage, _opener(settings), BrokerEnds(settings), SystemClock())
 
 
 def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
@@ -142,22 +148,11 @@ def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
         prove_log_stores(spark, _tables_of(settings), _opener(settings))
         yield Check("log", Level.OK, "two loaders cannot write the same commit")
     except KafkaDeltaExpressError as error:
-        yield Check("spark", Level.ERROR, error.problem, error.remedy)
+        yield failed("spark", error)
 
 
 def _tables_of(settings: Settings) -> list[str]:
     return [url for stream in settings.streams for url in (stream.table, stream.dead_letters)]
-
-
-def _require_fitness(settings: Settings, pool: ThreadPoolExecutor, log: FilteringBoundLogger) -> None:
-    """Tell what is wrong before the first pass. Raises ConfigError when nothing could be loaded."""
-    checks = _preflight(settings, pool)
-    for found in checks:
-        if found.level is not Level.OK:
-            tell = log.error if found.level is Level.ERROR else log.warning
-            tell("preflight", check=found.name, problem=found.message, remedy=found.remedy)
-    for found in fatal(checks, [stream.app_id for stream in settings.streams]):
-        raise ConfigError(found.message, found.remedy)
 
 
 @app.command()
@@ -191,14 +186,18 @@ class _Loader:
     """None when the settings want none."""
     lease_thread: LeaseThread | None
     clean_up: ScheduledCleanUp
+    fitness: Fitness
 
     def may_load(self) -> bool:
         """Whether no other loader does."""
         return self.lease is None or self.lease.held()
 
 
-def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> _Loader:
-    """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease."""
+def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> _Loader:
+    """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease.
+
+    It is fit to load, unless ``stopped`` was set by a signal meanwhile.
+    """
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.replace import Replacements  # noqa: PLC0415
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
@@ -212,8 +211,11 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, _clean_store_opener(settings), parallel), log, metrics)
     ready: list[_Loader] = []
+    begun: list[Fitness] = []
     if settings.loader.http is not None:
-        server = HttpServer(settings.loader.http, service_pages("delta-loader", *_health(ready), metrics.exposition))
+        server = HttpServer(
+            settings.loader.http, service_pages("delta-loader", *_health(ready, begun), metrics.exposition)
+        )
         stack.callback(server.close)
         log.info("serving", port=server.port)
     # A lease is watched from here on, so that the time in which Spark starts counts.
@@ -221,9 +223,17 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(spark.stop)
+    _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
     opener = _opener(settings)
-    prove_log_stores(spark, (url for stream in settings.streams for url in (stream.table, stream.dead_letters)), opener)
-    _require_fitness(settings, pool, log)
+    fitness = Fitness(
+        [stream.app_id for stream in settings.streams],
+        look=lambda: list(_preflight(settings, pool).checks()),
+        look_at=lambda app_id: list(_preflight(settings, pool).stream_checks(app_id)),
+        prove=lambda: prove_log_stores(spark, _tables_of(settings), opener),
+        log=log,
+    )
+    begun.append(fitness)
+    fitness.begin(once=once, wait=stopped.wait)
     tables = SparkDeltaTables(spark, clock)
     replacer = SparkReplacer(spark, settings.stage.url)
     stage_store = FsspecStore(settings.stage.url, settings.stage.storage_options)
@@ -239,7 +249,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack) -> 
         replacements=Replacements(stage_store, tables, replacer, lambda: str(uuid.uuid4()), log),
     )
     service = LoaderService(settings.streams, settings.loader, ports)
-    ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up))
+    ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up, fitness))
     return ready[0]
 
 
@@ -258,21 +268,20 @@ def _lease(
     return lease, thread
 
 
-def _health(ready: Sequence[_Loader]) -> tuple[Callable[[], Health], Callable[[], Health]]:
+def _health(ready: Sequence[_Loader], begun: Sequence[Fitness]) -> tuple[Callable[[], Health], Callable[[], Health]]:
     """Health and readiness of the loader to come."""
-    waiting = Health(("starting",))
 
     def problems() -> Health:
         if not ready:
             return Health()
         lease = ready[0].lease
         unleased = None if lease is None else lease.problem
-        return Health((*ready[0].service.problems, *([unleased] if unleased else [])))
+        return Health((*ready[0].service.problems, *ready[0].fitness.problems, *([unleased] if unleased else [])))
 
     def readiness() -> Health:
         # A standby is ready: who replaces one loader by another waits for that before it ends the first.
         if not ready or (ready[0].may_load() and not ready[0].service.ready):
-            return waiting
+            return Health(("starting", *(fitness.away for fitness in begun if fitness.away is not None)))
         return problems()
 
     return problems, readiness
@@ -287,6 +296,7 @@ def _run_on_schedule(loader: _Loader, schedule: Schedule, stopped: Event) -> Non
         began = datetime.now(UTC)
         loader.service.run_pass(lambda: stopped.is_set() or not loader.may_load())
         _require_spark(loader)
+        loader.fitness.look_again()
         if loader.may_load():
             loader.clean_up.look(datetime.now(UTC))
         if loader.may_load():  # otherwise the one who takes it over loads, and this one as soon as it has it again
@@ -302,6 +312,7 @@ def _stand_by(loader: _Loader, stopped: Event) -> bool:
         if time.monotonic() >= warm_again_s and loader.lease is not None and loader.lease.holder is not None:
             # A first look at a table costs seconds, which a standby has.
             loader.service.warm_up(lambda: stopped.is_set() or loader.may_load())
+            loader.fitness.look_again()
             _require_spark(loader)
             warm_again_s = time.monotonic() + _WARM_UP_EVERY_S
         stopped.wait(_LOOK_S)
@@ -327,9 +338,8 @@ def _require_spark(loader: _Loader) -> None:
         raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
 
 
-def _stop_on_signals(log: FilteringBoundLogger) -> Event:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process as if there were no handler."""
-    stopped = Event()
+def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
+    """Have SIGTERM and SIGINT set the event; a second signal ends the process as if there were no handler."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         log.info("stopping after the commit under way", signal=signal.Signals(number).name)
@@ -338,7 +348,6 @@ def _stop_on_signals(log: FilteringBoundLogger) -> Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    return stopped
 
 
 def _opener(settings: Settings) -> OpenStore:

@@ -5,7 +5,8 @@ Rules:
 1. Nothing of the user's is changed. What is made to prove a right has a name that nobody else has, and is removed.
 2. The loader needs to list, read, create and delete in the stage; to list and read a table's folder, and to create
    below it, which Spark does for commits and this program for the probe of a right.
-3. A table or a store that cannot be reached now is told as a warning for a running loader, which tries again.
+3. A store that does not answer is an error, and one that may end by itself (`Check.away`); one that says no is an
+   error that a person has to mend. Kafka is only warned of, because loading needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.delta_log import read_table_state
-from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
 from common.store import PROBES, prove_exclusive_create
 from common.table_history import read_history, store_lines
 from common.transactions import TxnIds
@@ -51,21 +52,30 @@ class Preflight:
         """One after the other, the stage first."""
         streams = self.settings.streams
         yield Check("config", Level.OK, f"{len(streams)} stream(s)")
-        yield self._stage()
+        stage = self._stage()
+        yield stage
+        if stage.away:
+            return  # every further look would take as long to say the same
         yield from shared_tables(streams)
         for stream in streams:
-            try:
-                yield from self._stream(stream)
-            except KafkaDeltaExpressError as error:
-                yield _failed("table", error, stream.app_id)
+            yield from self.stream_checks(stream.app_id)
             yield self._kafka(stream)
+
+    def stream_checks(self, app_id: str) -> Iterator[Check]:
+        """Those of one stream's tables."""
+        for stream in self.settings.streams:
+            if stream.app_id == app_id:
+                try:
+                    yield from self._stream(stream)
+                except KafkaDeltaExpressError as error:
+                    yield failed("table", error, app_id)
 
     def _stage(self) -> Check:
         try:
             prove_exclusive_create(self.store)
             _try_rights(self.store, PROBES)
         except KafkaDeltaExpressError as error:
-            return _failed("stage", error, None)
+            return failed("stage", error)
         url = self.settings.stage.url
         return Check("stage", Level.OK, f"{url} refuses a second exclusive create; list, read, create and delete work")
 
@@ -80,10 +90,12 @@ class Preflight:
             try:
                 _try_rights(self.open_store(url), _TABLE_PROBES)
             except KafkaDeltaExpressError as error:
-                yield _failed("rights", error, app_id)
+                yield failed("rights", error, app_id)
         yield from self._went_back(app_id, {stream.table: state, stream.dead_letters: dead})
-        retention_ms = int(self.settings.loader.marker_retention_s * 1000)
-        yield vacuum_check(app_id, stream.table, state, self._oldest_waiting_ms(stream, state), retention_ms)
+        retention_ms, oldest_ms = int(self.settings.loader.marker_retention_s * 1000), self._oldest_ms(stream, state)
+        yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
+        if dead is not None:
+            yield vacuum_check(app_id, stream.dead_letters, dead, oldest_ms, retention_ms)
 
     def _went_back(self, app_id: str, tables: dict[str, TableState | None]) -> Iterator[Check]:
         for url, state in tables.items():
@@ -94,12 +106,14 @@ class Preflight:
                 remedy = f"answer with `bootstrap accept CONFIG --stream {app_id}`, --replay or --go-on"
                 yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)
 
-    def _oldest_waiting_ms(self, stream: Stream, state: TableState | None) -> int | None:
+    def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:
         """The age of the oldest marker that the table does not have."""
+        listing, transactions = self.stage.listing(stream), {} if state is None else state.transactions
         ids = TxnIds(stream.app_id, stream.several_topics)
+        ids = ids.at(self.stage.generations(stream), transactions, listing)
         written: list[int] = []
-        for source, listed in self.stage.listing(stream).items():
-            position = ids.position({} if state is None else state.transactions, source)
+        for source, listed in listing.items():
+            position = ids.position(transactions, source)
             written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
         return self.clock.wall_ms() - min(written) if written else None
 
@@ -131,6 +145,8 @@ def _try_rights(store: ObjectStore, folder: str) -> None:
         store.delete([path])
 
 
-def _failed(name: str, error: KafkaDeltaExpressError, app_id: str | None) -> Check:
+def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) -> Check:
+    """What an error says about one thing (rule 3)."""
     message = error.problem if app_id is None else f"{app_id}: {error.problem}"
-    return Check(name, Level.ERROR, message, error.remedy, app_id)
+    away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
+    return Check(name, Level.ERROR, message, error.remedy, app_id, away)

@@ -16,6 +16,7 @@ from common.went_back import own_past, went_back, without_txn
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held
 from delta_loader.core.plan import Rootless, comparable, cuttable, next_run
+from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.generations import younger
 from delta_loader.went_back import held_by
@@ -80,7 +81,15 @@ def _stream_status(
         for source in sources
     )
     version, way = (None, None) if state is None else (state.version, way_of_loading(state))
-    return StreamStatus(stream.app_id, stream.table, version, way, partitions, Aside(*stage.aside(stream)))
+    return StreamStatus(
+        app_id=stream.app_id,
+        table=stream.table,
+        version=version,
+        way=way,
+        partitions=partitions,
+        aside=Aside(*stage.aside(stream)),
+        unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
+    )
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:

@@ -5,6 +5,8 @@ Rules:
 1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
    Whatever is not ok says what to do.
 2. An error of a stream concerns that stream alone; one without a stream concerns all of them.
+3. An error that may end by itself, because something is away, is told apart: a loader that runs waits for it, and only
+   what a person has to mend keeps it from starting.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from common.schema.spark_json import schema_to_json
 from common.table_properties import TXN_RETENTION, retention_ms
 from delta_loader.core.fit import Refused, differences, way_of_loading
 from delta_loader.core.plan import TableShape, comparable
+from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
     from common.settings import Stream
@@ -27,10 +30,8 @@ if TYPE_CHECKING:
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-_DELTAS_FILE_RETENTION_MS = 7 * _DAY_MS
 _DELTAS_LOG_RETENTION_MS = 30 * _DAY_MS
 _LEAST_LOG_RETENTION_MS = 7 * _DAY_MS
-_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _LOG_RETENTION = "delta.logRetentionDuration"
 
 
@@ -52,6 +53,8 @@ class Check:
     remedy: str = ""
     app_id: str | None = None
     """The stream that it concerns; None for all."""
+    away: bool = False
+    """Whether it is an error that may end by itself (rule 3)."""
 
 
 def table_checks(stream: Stream, state: TableState | None) -> Iterator[Check]:
@@ -110,31 +113,18 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
 def vacuum_check(
     app_id: str, url: str, state: TableState | None, oldest_waiting_ms: int | None, marker_retention_ms: int
 ) -> Check:
-    """Whether VACUUM could take files that are staged and not loaded: those older than its window.
+    """Whether VACUUM could take files that are staged and not loaded (core/vacuum.py).
 
-    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none.
+    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none. A load
+    that comes a day late has to find its files, too.
     """
-    window_ms = _DELTAS_FILE_RETENTION_MS
-    if state is not None:
-        window_ms = _property_ms(state, _FILE_RETENTION, _DELTAS_FILE_RETENTION_MS)
-    raise_it = f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{_FILE_RETENTION}' = 'interval 7 days')"
-    if oldest_waiting_ms is not None and oldest_waiting_ms >= window_ms:
-        return Check(
-            "vacuum",
-            Level.WARNING,
-            f"{app_id}: a marker has waited for {_days(oldest_waiting_ms)}, and a VACUUM of {url} may take files older "
-            f"than {_days(window_ms)}",
-            f"load before the next VACUUM, and {raise_it}",
-            app_id,
-        )
-    if window_ms < _DAY_MS:
-        return Check(
-            "vacuum",
-            Level.WARNING,
-            f"{app_id}: a VACUUM of {url} takes files older than {_days(window_ms)}, staged ones if a load is late",
-            raise_it,
-            app_id,
-        )
+    properties: Mapping[str, str] = {} if state is None else state.properties
+    raise_it = f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
+    waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for people
+    problem = vacuum_problem(properties, waits_h * 3600.0)
+    if problem is not None:
+        return Check("vacuum", Level.WARNING, f"{app_id}: of {url}, {problem}", raise_it, app_id)
+    window_ms = int((retention_s(properties) or 0.0) * 1000)
     if marker_retention_ms > window_ms:
         return Check(
             "vacuum",
@@ -144,7 +134,11 @@ def vacuum_check(
             f"{raise_it}, or shorten loader.marker_retention",
             app_id,
         )
-    return Check("vacuum", Level.OK, f"{app_id}: its window, {_days(window_ms)}, is longer than what waits", "", app_id)
+    text = f"{app_id}: the window of {url}, {_days(window_ms)}, is longer than what waits"
+    guarded_ms = guarded_age_s(properties) * 1000
+    if oldest_waiting_ms is not None and oldest_waiting_ms > guarded_ms:
+        text += f"; files older than {_days(int(guarded_ms))} wait, which are copied before they are added"
+    return Check("vacuum", Level.OK, text, "", app_id)
 
 
 def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
@@ -163,13 +157,18 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
 
 
 def fatal(checks: Iterable[Check], app_ids: Sequence[str]) -> tuple[Check, ...]:
-    """The errors that leave nothing to load: of all streams, or one for each of them (rule 2)."""
-    errors = [check for check in checks if check.level is Level.ERROR]
+    """The errors that leave nothing to load until somebody mends them: of all streams, or one for each of them."""
+    errors = [check for check in checks if check.level is Level.ERROR and not check.away]
     common = tuple(check for check in errors if check.app_id is None)
     if common:
         return common
     refused = {check.app_id for check in errors}
     return tuple(errors) if refused.issuperset(app_ids) else ()
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """Of `delta-loader check`: 0 fit, 1 something is away now, 2 something has to be mended."""
+    return max((1 if check.away else 2 for check in checks if check.level is Level.ERROR), default=0)
 
 
 def checks_as_text(checks: Sequence[Check]) -> str:
@@ -179,11 +178,8 @@ def checks_as_text(checks: Sequence[Check]) -> str:
         lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
         if check.remedy:
             lines.append(f"         → {check.remedy}")
-    worst = {check.level for check in checks}
-    if Level.ERROR in worst:
-        lines.append("not fit to load")
-    else:
-        lines.append("fit to load, with warnings" if Level.WARNING in worst else "all well")
+    fit = "fit to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
+    lines.append((fit, "not fit to load while something is away", "not fit to load")[exit_code(checks)])
     return "\n".join(lines)
 
 
@@ -195,6 +191,7 @@ def checks_as_json(checks: Sequence[Check]) -> Json:
             {
                 "name": check.name,
                 "level": check.level.value,
+                "away": check.away,
                 "app_id": check.app_id,
                 "message": check.message,
                 "remedy": check.remedy,

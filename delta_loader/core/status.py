@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
+    from delta_loader.core.preflight import Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class StreamStatus:
     aside: Aside = Aside()
     failure: str | None = None
     """Why nothing more could be found out."""
+    unfit: tuple[Check, ...] = ()
+    """Why the table does not take what the stream declares; empty when it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "version": stream.version,
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
+        "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
@@ -162,6 +166,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         return [*lines, f"  cannot be told: {stream.failure}"]
     if stream.way is not None:
         lines.append(f"  loaded by {way_name(stream.way)}: {stream.way.reason}")
+    for found in stream.unfit:
+        lines += [f"  not fit to load: {found.message}", f"  → {found.remedy}"]
     if stream.aside.late or stream.aside.rewound:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"

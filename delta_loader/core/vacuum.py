@@ -16,13 +16,13 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.data_files import DataFileName
 from common.errors import MarkerError
 from common.settings.values import duration_text
+from common.table_properties import retention_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION_S = 7 * 86_400.0
 _DAY_S = 86_400.0
-_SECONDS = {
-    "week": 7 * _DAY_S,
-    "day": _DAY_S,
-    "hour": 3600.0,
-    "minute": 60.0,
-    "second": 1.0,
-    "millisecond": 1e-3,
-    "microsecond": 1e-6,
-}
-_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s+([a-z]+?)s?\b", re.ASCII)
 
 
 def retention_s(properties: Mapping[str, str]) -> float | None:
@@ -47,13 +37,8 @@ def retention_s(properties: Mapping[str, str]) -> float | None:
     text = properties.get(RETENTION)
     if text is None:
         return DEFAULT_RETENTION_S
-    rest, seconds, parts = text.strip().lower().removeprefix("interval"), 0.0, 0
-    while match := _PART.match(rest):
-        if match[2] not in _SECONDS:
-            return None
-        seconds += float(match[1]) * _SECONDS[match[2]]
-        rest, parts = rest[match.end() :], parts + 1
-    return seconds if parts and not rest.strip() else None
+    kept_ms = retention_ms(text)
+    return None if kept_ms is None else kept_ms / 1000
 
 
 def guarded_age_s(properties: Mapping[str, str]) -> float:

@@ -32,7 +32,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from common.downloads import cache_folder
-from common.errors import BuildError, StoreError, StoreUnfitError
+from common.errors import BuildError, StoreError, StoreRefusedError, StoreUnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +49,7 @@ S3_SCHEMES = ("s3", "s3a", "s3n")
 _ANY_SCHEME = "spark.delta.logStore.class"
 _RELEASE = "17"  # what Spark itself asks for
 _RACERS = 4
+_NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's, for rights, credentials, and a bucket
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 # The border to the JVM: whatever lies behind it has no type that Python could know.
@@ -154,7 +155,8 @@ class Probes:
             if text.startswith("java.nio.file.FileAlreadyExistsException"):
                 return False
             msg = f"Spark cannot create {self.folder}/…: {text}"
-            raise StoreError(msg, "check Spark's way and rights to the table's store: stage.storage_options") from error
+            kind = StoreRefusedError if any(name in text for name in _NOS) else StoreError
+            raise kind(msg, "check Spark's way and rights to the table's store: stage.storage_options") from error
         return True
 
 

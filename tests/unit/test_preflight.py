@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.delta_log import TableState
-from common.errors import StoreError
+from common.errors import StoreError, StoreRefusedError, StoreUnfitError
 from common.ports import SystemClock
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.table_properties import retention_ms
-from delta_loader.core.preflight import Check, Level, fatal, shared_tables, table_checks, vacuum_check
+from delta_loader.core.preflight import (
+    Check,
+    Level,
+    checks_as_text,
+    exit_code,
+    fatal,
+    shared_tables,
+    table_checks,
+    vacuum_check,
+)
+from delta_loader.core.status import to_json, to_text
 from delta_loader.preflight import Preflight
 from delta_loader.stage import Stage
+from delta_loader.status import stream_status
 from tests.fakes.loading import in_turn, settings_for
 from tests.fakes.staging import Staging
 
@@ -29,6 +41,18 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 COLUMNS = schema_to_json(StructType((Field("id", Primitive.LONG),)))
+LOG = (
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "t",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_to_json(StructType((Field("id", Primitive.STRING),))),
+            "partitionColumns": [],
+            "configuration": {},
+        }
+    },
+)
 STREAM = settings_for(Staging("memory://nowhere")).streams[0]
 
 
@@ -70,8 +94,12 @@ def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() 
     [
         (None, None, DAY_MS, Level.OK, "7 days"),
         (None, 6 * DAY_MS, DAY_MS, Level.OK, "7 days"),
-        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "a marker has waited for 8 days"),
-        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "2.0 hours"),
+        (None, 3 * DAY_MS, DAY_MS, Level.OK, "longer than what waits"),
+        (None, 4 * DAY_MS, DAY_MS, Level.OK, "files older than 4 days wait, which are copied"),
+        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, and files may be staged for 8d"),
+        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, and files may be staged for 1d"),
+        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "nothing can guard them"),
+        ("interval soon", None, HOUR_MS, Level.WARNING, "cannot be read"),
         ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
     ],
 )
@@ -98,6 +126,28 @@ def test_the_start_is_refused_only_when_nothing_can_be_loaded() -> None:
     assert fatal([one, two], ["one", "two"]) == (one, two)
     stage = Check("stage", Level.ERROR, "no")
     assert fatal([one, stage], ["one", "two"]) == (stage,)
+    assert (exit_code([fine]), exit_code([one, fine])) == (0, 2)
+
+
+def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_wrong() -> None:
+    stage = Check("stage", Level.ERROR, "does not answer", away=True)
+    one, two = Check("table", Level.ERROR, "no", "", "one"), Check("table", Level.ERROR, "away", "", "two", away=True)
+    assert fatal([stage, one, two], ["one", "two"]) == ()
+    assert (exit_code([stage]), exit_code([stage, one])) == (1, 2)
+    assert checks_as_text([stage]).endswith("not fit to load while something is away")
+    assert checks_as_text([stage, one]).endswith("not fit to load")
+
+
+def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.store(staging.table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
+    (declared,) = settings_for(staging).streams
+    status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
+    text, found = to_text([status]), to_json([status])
+    assert "not fit to load: orders:" in text
+    assert "the column id is STRING, staged as BIGINT" in text
+    assert "→ change the table (ALTER TABLE), or streams[].columns" in text
+    assert "'unfit': [{'problem': 'orders: " in str(found)
 
 
 def stream(app_id: str, topic: str) -> dict[str, object]:
@@ -118,20 +168,23 @@ def test_streams_that_share_a_table_are_told() -> None:
 
 
 class Refusing:
-    """A stage that may not be written to."""
+    """A stage that may not be written to, or that is away."""
 
-    def __init__(self, inner: object) -> None:
+    def __init__(self, inner: object, kind: type[StoreError]) -> None:
         self._inner = inner
+        self._kind = kind
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
     def create(self, path: str, data: bytes) -> object:
         msg = f"may not create {path}: {len(data)} bytes"
-        raise StoreError(msg, "check the credentials")
+        raise self._kind(msg, "check the credentials")
 
 
-def preflight(staging: Staging, ends: Mapping[TopicPartition, Position], *, refusing: bool = False) -> list[Check]:
+def preflight(
+    staging: Staging, ends: Mapping[TopicPartition, Position], refusing: type[StoreError] | None = None
+) -> list[Check]:
     settings = settings_for(staging)
     store = staging.store(staging.stage_url)
 
@@ -141,7 +194,7 @@ def preflight(staging: Staging, ends: Mapping[TopicPartition, Position], *, refu
     return list(
         Preflight(
             settings,
-            Refusing(store) if refusing else store,  # type: ignore[arg-type]
+            Refusing(store, refusing) if refusing else store,  # type: ignore[arg-type]
             Stage(store, in_turn),
             staging.store,
             kafka_ends,
@@ -160,9 +213,15 @@ def test_all_is_well_and_nothing_is_left_behind() -> None:
     assert sorted(found.path for found in staging.store(staging.root).list("")) == before
 
 
-def test_a_stage_that_refuses_is_everybodys_error_and_a_silent_kafka_a_warning() -> None:
-    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, refusing=True)
+@pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (StoreUnfitError, False), (StoreError, True)])
+def test_a_stage_that_fails_is_everybodys_error_and_a_silent_kafka_a_warning(
+    kind: type[StoreError], *, away: bool
+) -> None:
+    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
     by_name = {check.name: check for check in found}
-    assert (by_name["stage"].level, by_name["stage"].app_id) == (Level.ERROR, None)
+    assert (by_name["stage"].level, by_name["stage"].app_id, by_name["stage"].away) == (Level.ERROR, None, away)
+    if away:  # nothing more is looked at
+        assert set(by_name) == {"config", "stage"}
+        return
     assert "check the credentials" in by_name["stage"].remedy
     assert by_name["kafka"].level is Level.WARNING

@@ -1,0 +1,116 @@
+"""Whether the loader may begin, and which streams it then says are not fit.
+
+Rules:
+
+1. What only a person can mend (a store that says no, a table that takes no files, columns that differ) ends the start
+   with exit code 2, as long as it leaves nothing to load. Otherwise the other streams are loaded.
+2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
+   ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
+3. A stream that is not fit is told in the log, and by the health until a look finds it fit: each pass is followed by
+   such a look. So it is told also while nothing is staged for it, and its passes have nothing to fail at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError, StoreError, StoreRefusedError
+from delta_loader.core.preflight import Level, fatal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from delta_loader.core.preflight import Check
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+class Fitness:
+    """What is known about it in one process."""
+
+    def __init__(
+        self,
+        app_ids: Sequence[str],
+        *,
+        look: Callable[[], Sequence[Check]],
+        look_at: Callable[[str], Sequence[Check]],
+        prove: Callable[[], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        """``look`` at everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
+        self._app_ids = app_ids
+        self._look = look
+        self._look_at = look_at
+        self._prove = prove
+        self._log = log
+        self._told: tuple[Check, ...] = ()
+        self._unfit: dict[str, Check] = {}
+        self.away: str | None = None
+        """What is waited for; None when nothing is."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The streams that are not fit, and why. Empty when all are."""
+        return tuple(f"not fit to load: {found.message}" for found in self._unfit.values())
+
+    def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:
+        """Return when loading may begin, or when ``wait`` (in seconds) says that the process is to stop.
+
+        Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and something is away.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while (away := self._try()) is not None:
+            if once:
+                raise away
+            self.away = away.problem
+            self._log.warning("waiting for a store", problem=away.problem, remedy=away.remedy, again_in_s=pause_s)
+            if wait(pause_s):
+                return
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+        self.away = None
+
+    def look_again(self) -> None:
+        """Look at the streams that were not fit (rule 3)."""
+        for app_id in tuple(self._unfit):
+            found = _first_error(self._look_at(app_id))
+            if found is None:
+                del self._unfit[app_id]
+                self._log.info("stream is fit to load", app_id=app_id)
+            else:
+                self._unfit[app_id] = found
+
+    def _try(self) -> StoreError | None:
+        """What is away; None when loading may begin."""
+        checks = tuple(self._look())
+        self._tell(checks)
+        for found in fatal(checks, self._app_ids):
+            raise ConfigError(found.message, found.remedy)
+        for found in checks:
+            if found.away and found.app_id is None:
+                return StoreError(found.message, found.remedy)
+        try:
+            self._prove()
+        except StoreRefusedError as error:
+            raise ConfigError(error.problem, error.remedy) from error
+        except StoreError as error:
+            if error.exit_code != StoreError.exit_code:
+                raise
+            return error
+        return None
+
+    def _tell(self, checks: tuple[Check, ...]) -> None:
+        if checks != self._told:
+            for found in checks:
+                if found.level is not Level.OK:
+                    tell = self._log.error if found.level is Level.ERROR else self._log.warning
+                    tell("preflight", check=found.name, problem=found.message, remedy=found.remedy)
+        self._told = checks
+        errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
+        self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
+
+
+def _first_error(checks: Iterable[Check]) -> Check | None:
+    return next((found for found in checks if found.level is Level.ERROR), None)
