@@ -52,7 +52,7 @@ from delta_loader.core.plan import (
     shapes_of,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
-from delta_loader.generations import put_older_aside, younger
+from delta_loader.generations import put_older_aside, readable, younger
 from delta_loader.guard import VacuumGuard
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.strays import StrayKeeper
@@ -377,11 +377,13 @@ class StreamLoad:
         )
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
-        """Whether a look since the plan was made still finds the table where the plan begins.
+        """Whether a look since the plan was made still finds the table where the plan begins, and whole.
 
-        A commit stands on the newest look. It would leave a gap if a table that went back was set to lower positions.
+        A commit stands on the newest look. It would leave a gap if a table that went back was set to lower positions,
+        and hide a RESTORE that was seen.
         """
-        return all(self._position(source) == position for source, position in positions.items())
+        at = all(self._position(source) == position for source, position in positions.items())
+        return at and not self._went_back
 
     def _ensure_tables(self, load: Load) -> None:
         """Create what the load is the first to need; check that its files fit what is there. Raises TableError."""
@@ -487,7 +489,8 @@ class StreamLoad:
             if position is None or not names:
                 continue
             found = self._ports.stage.read(listing, names, self._urls)
-            finished[source] = settled([marker for markers in found.values() for marker in markers], position)
+            chain = [readable(marker, self._ids.generations) for markers in found.values() for marker in markers]
+            finished[source] = settled(chain, position)
         self._ports.stage.delete(listing, finished)
         self._report.settled = sum(len(names) for names in finished.values())
         if self._report.settled:

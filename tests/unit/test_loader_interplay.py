@@ -29,6 +29,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.test_generations import begin_again, stage_again
+from tests.unit.test_loader_service import Later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,6 +186,69 @@ def test_a_load_is_planned_anew_when_its_table_is_elsewhere_after_its_dead_lette
     assert table.transactions == {"orders-0": 39}
     brought = [commit.metadata.spans[staging.source(0)] for commit in table.commits[2:] if commit.metadata.spans]
     assert [span.start for span in brought] == ([0, 10, 20, 30] if position == 0 else [])
+
+
+def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(staging: Staging) -> None:
+    class Meddled(Restorable):
+        def create(self, url: str, shape: TableShape) -> None:
+            super().create(url, shape)
+            if url == staging.dead_letters:
+                self.restore(staging.table, 1)
+
+    tables = Meddled()
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+        loader_for(staging, tables).run_pass()
+    staging.flush(0, 20, 30, dead=[25])
+    (report,) = loader_for(staging, tables).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+    assert report.commits == 0
+    (report,) = loader_for(staging, tables).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
+def test_a_marker_of_a_newer_topic_is_neither_loaded_nor_settled_as_one_of_the_old(staging: Staging) -> None:
+    """A topic gets a new chain while a pass goes on, and its markers have the names of those that were listed."""
+
+    class Restarted(MemoryDeltaTables):
+        now = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if self.now:
+                self.now = False
+                staging.store(staging.stage_url).delete(staging.markers())
+                begin_again(staging, 1)
+                for start, previous in ((0, None), (10, 0), (20, 10)):
+                    stage_again(staging, start, start + 10, previous, 1)
+            return super().commit(commit)
+
+    tables = Restarted()
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    for start in (10, 20, 30):
+        staging.flush(0, start, start + 10)
+    tables.now = True
+    settings = settings_for(staging, max_files=1, marker_retention=0)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert len(staging.markers()) == 3
+    (report,) = loader_for(staging, tables, settings).run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert tables.tables[staging.table].transactions["orders-0@1"] == 29
+
+
+def test_an_old_topic_s_late_claim_that_reaches_far_does_not_keep_the_chain_from_settling(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    begin_again(staging, 1)
+    for start, previous in ((0, None), (10, 0), (20, 10), (30, 20)):
+        stage_again(staging, start, start + 10, previous, 1)
+    settings = settings_for(staging, marker_retention=0)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert len(staging.markers()) == 1
+    staging.previous.clear()
+    staging.flush(0, 5, 5_000)
+    stage_again(staging, 40, 50, 30, 1)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert staging.markers() == [f"done/orders/0/{40:020d}.done"]
 
 
 # Replacements
