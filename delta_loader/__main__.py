@@ -167,7 +167,7 @@ def status(
     with ThreadPoolExecutor(_THREADS) as pool:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
         stage, ends, opener = Stage(store, _parallel(pool)), BrokerEnds(settings), _opener(settings)
-        streams = [stream_status(stream, stage, opener, ends) for stream in settings.streams]
+        streams = [stream_status(stream, stage, opener, ends, ends.topic_ids) for stream in settings.streams]
         lease = lease_status(store)
     typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
     raise typer.Exit(int(any(stream.failure for stream in streams)))

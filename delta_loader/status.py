@@ -14,7 +14,7 @@ from common.table_history import read_history, store_lines
 from common.transactions import TxnIds
 from common.went_back import own_past, went_back, without_txn
 from delta_loader.core.fit import way_of_loading
-from delta_loader.core.held import held
+from delta_loader.core.held import held, topic_recreated
 from delta_loader.core.plan import Rootless, comparable, cuttable, next_run
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
@@ -22,12 +22,12 @@ from delta_loader.generations import younger
 from delta_loader.went_back import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from common.delta_log import TableState
     from common.markers import MarkerName
     from common.settings import Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.core.plan import Found
     from delta_loader.ports import OpenStore
@@ -43,16 +43,39 @@ class KafkaEnds(Protocol):
         """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
 
 
-def stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka_ends: KafkaEnds) -> StreamStatus:
+class TopicIds(Protocol):
+    """The ids of topics."""
+
+    def __call__(self, topics: Collection[Topic], /) -> Mapping[Topic, str | None]:
+        """Of the topics that the broker knows; empty when Kafka does not answer in time."""
+
+
+def _nobody_knows(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+    return {}
+
+
+def stream_status(
+    stream: Stream,
+    stage: Stage,
+    open_store: OpenStore,
+    kafka_ends: KafkaEnds,
+    topic_ids: TopicIds = _nobody_knows,
+) -> StreamStatus:
     """The status of one stream."""
     try:
-        return _stream_status(stream, stage, open_store, kafka_ends(stream))
+        ends = kafka_ends(stream)
+        ids = topic_ids({source.topic for source in ends}) if ends else {}
+        return _stream_status(stream, stage, open_store, ends, ids)
     except KafkaDeltaExpressError as error:
         return StreamStatus(stream.app_id, stream.table, None, None, (), failure=error.problem)
 
 
 def _stream_status(
-    stream: Stream, stage: Stage, open_store: OpenStore, ends: Mapping[TopicPartition, Position]
+    stream: Stream,
+    stage: Stage,
+    open_store: OpenStore,
+    ends: Mapping[TopicPartition, Position],
+    topic_ids: Mapping[Topic, str | None],
 ) -> StreamStatus:
     listing = stage.listing(stream)
     state = read_table_state(open_store(stream.table))
@@ -77,6 +100,7 @@ def _stream_status(
             found=found.get(source, []),
             kafka_end=ends.get(source),
             waiting=waiting.get(source) if source in listing else None,
+            topic_id=topic_ids.get(source.topic),
         )
         for source in sources
     )
@@ -106,6 +130,7 @@ def _partition_status(
     found: Sequence[Found],
     kafka_end: Position | None,
     waiting: Held | None,
+    topic_id: str | None,
 ) -> PartitionStatus:
     ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
     outcome = cuttable(next_run(position, found), stream.table, kafka_columns=stream.kafka_columns)
@@ -116,6 +141,7 @@ def _partition_status(
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=waiting or held(source, outcome),
+        writers_hold=topic_recreated(source, found, topic_id),
     )
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from common.markers import Marker
 from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,25 @@ def no_table(source: TopicPartition, url: str) -> Held:
         "no_table",
         f"the table {url} is not there, and no marker of {source} tells its columns yet",
         "wait for the first flush with records, or create the table",
+    )
+
+
+def topic_recreated(source: TopicPartition, found: Iterable[Found], topic_id: str | None) -> Held | None:
+    """Why writers hold a Kafka partition: its topic is another one than its chain's (common/beginnings.py, rule 4).
+
+    ``found`` are markers of the chain, its last one among them; ``topic_id`` is the broker's. None where they agree, or
+    where one of the two is not known.
+    """
+    manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]
+    named = [manifest for manifest in manifests if manifest.topic_id is not None]
+    last = max(named, key=lambda manifest: manifest.span.start, default=None)
+    if last is None or topic_id is None or last.topic_id == topic_id:
+        return None
+    return Held(
+        "topic_recreated",
+        f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
+        f"came from {last.topic_id}",
+        f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {source.topic} --yes`",
     )
 
 

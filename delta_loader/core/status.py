@@ -31,6 +31,8 @@ class PartitionStatus:
     """None when Kafka was not reached in time."""
     waiting_markers: int
     held: Held | None
+    writers_hold: Held | None = None
+    """Why writers stage nothing of it, as far as Kafka and the stage tell."""
 
     @property
     def lag(self) -> int | None:
@@ -133,7 +135,6 @@ def way_name(way: Way) -> str:
 
 
 def _partition_json(partition: PartitionStatus) -> Json:
-    held = partition.held
     return {
         "topic": str(partition.source.topic),
         "partition": int(partition.source.partition),
@@ -143,8 +144,13 @@ def _partition_json(partition: PartitionStatus) -> Json:
         "kafka_end": partition.kafka_end,
         "kafka_lag": partition.kafka_lag,
         "waiting_markers": partition.waiting_markers,
-        "held": None if held is None else {"reason": held.reason, "problem": held.problem, "remedy": held.remedy},
+        "held": _held_json(partition.held),
+        "writers_hold": _held_json(partition.writers_hold),
     }
+
+
+def _held_json(held: Held | None) -> Json:
+    return None if held is None else {"reason": held.reason, "problem": held.problem, "remedy": held.remedy}
 
 
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
@@ -181,6 +187,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         widths = (14, 14, 12, 14, 12)
         row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         lines.append(f"  {partition.source!s:<32}{row}")
-        if partition.held is not None:
-            lines += [f"    held ({partition.held.reason}): {partition.held.problem}", f"    → {partition.held.remedy}"]
+        for words, held in (("held", partition.held), ("writers hold it", partition.writers_hold)):
+            if held is not None:
+                lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
     return lines

@@ -1,19 +1,22 @@
-"""The ends of Kafka partitions, for the lag that ``status`` shows. Loading itself never asks Kafka."""
+"""What ``status`` asks of Kafka: partitions' ends, for the lag, and topics' ids. Loading itself never asks Kafka."""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from common.kafka import client_properties, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from common.settings import Settings, Stream
 
 _TIMEOUT_S = 5.0
+_IDS_TIMEOUT_S = 2.0
 
 
 class BrokerEnds:
@@ -34,6 +37,25 @@ class BrokerEnds:
             return self._ask(stream)
         except KafkaException:
             return {}
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The ids of those topics that the broker knows; None from one that has no ids, empty when it is not there."""
+        try:
+            from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see __call__
+            from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+        except ImportError:
+            return {}
+        found: dict[Topic, str | None] = {}
+        try:
+            admin = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=_silent())
+            answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
+            for name, answer in answers.items():
+                # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
+                with suppress(KafkaException, TimeoutError):
+                    found[Topic(name)] = topic_id(answer.result(_IDS_TIMEOUT_S + 1))
+        except KafkaException:
+            pass
+        return found
 
     def _left_s(self) -> float:
         return max(0.1, self._deadline_s - time.monotonic())

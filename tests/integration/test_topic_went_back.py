@@ -89,6 +89,13 @@ def ends(folder: Path, topic: str) -> dict[int, int]:
     return {partition: several[-1][2] for partition, several in spans(folder, topic).items()}
 
 
+def writers_hold(programs: Programs, config: Path) -> str | None:
+    """Why, by what status says of the only partition."""
+    (stream,) = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
+    (partition,) = stream["partitions"]
+    return None if partition["writers_hold"] is None else str(partition["writers_hold"]["reason"])
+
+
 def wait_for(child: Child, text: str, within_s: float = 60) -> None:
     child.wait_until(lambda: text in child.log.read_text("utf-8"), f"“{text}”", within_s)
 
@@ -147,7 +154,10 @@ def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     assert done.returncode == 1
     assert "was deleted and created again" in done.stderr
     assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
+    assert f"bootstrap restart CONFIG --topic {topic} --yes" in programs.succeed("delta-loader", "status", config)
+    assert writers_hold(programs, config) == "topic_recreated"
     programs.succeed("bootstrap", "restart", config, "--topic", topic, "--give-up", "--yes")
+    assert writers_hold(programs, config) is None
     assert spans(tmp_path, topic) == {}
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == ({0: [(1, 0, records)]} if records else {})

@@ -20,11 +20,16 @@ from common.delta_log import TableState
 from common.errors import MarkerError, UsageError
 from common.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.settings import StartAt
-from common.spans import MAX_POSITION, Partition, Position
+from common.spans import MAX_POSITION, Partition, Position, TopicPartition
 from common.store import FsspecStore
 from common.transactions import TxnIds
+from delta_loader.core.held import topic_recreated
+from delta_loader.core.plan import UnreadableMarker
+from delta_loader.core.status import to_json, to_text
+from delta_loader.stage import Stage
+from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
 
@@ -187,6 +192,50 @@ def test_both_topics_are_in_the_table_and_an_old_marker_is_in_nobody_s_way() -> 
     stage_again(staging, 7, 12, 0, 1)
     loader_for(staging, tables).run_pass()
     assert table.transactions == {"orders-0": 19, "orders-0@1": 11}
+
+
+@pytest.mark.parametrize(
+    ("ids", "now", "told"),
+    [
+        (("old", "old"), "new", True),
+        (("old", "new"), "new", False),  # the last marker counts
+        (("old", None), "new", True),  # an operator's marker came last
+        ((None, None), "new", False),
+        (("old", "old"), None, False),
+        (("old", "old"), "old", False),
+    ],
+)
+def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
+    ids: tuple[str | None, str | None], now: str | None, *, told: bool
+) -> None:
+    chain = [of(marker, topic_id=topic_id) for marker, topic_id in zip(chain_of(0, 10, 20), ids, strict=True)]
+    held = topic_recreated(ORDERS, [UnreadableMarker(chain[0].name, "torn"), *reversed(chain)], now)
+    assert (held is not None) is told
+    if held is not None:
+        assert held.reason == "topic_recreated"
+        assert "its id is new, and what is staged of orders/0 came from old" in held.problem
+        assert "`bootstrap restart CONFIG --topic orders --yes`" in held.remedy
+
+
+def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_anew() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    store = staging.store(staging.stage_url)
+    put(store, of(staging.flush(0, 0, 10), topic_id="old"))
+    (stream,) = settings_for(staging).streams
+
+    def told(ends: dict[TopicPartition, Position]) -> tuple[str, str]:
+        status = stream_status(
+            stream, Stage(store, in_turn), staging.store, lambda _: ends, lambda topics: dict.fromkeys(topics, "new")
+        )
+        return to_text([status]), str(to_json([status]))
+
+    source = staging.source(0)
+    text, found = told({source: Position(3)})
+    assert "writers hold it (topic_recreated): the topic orders was deleted and created again" in text
+    assert "'writers_hold': {'reason': 'topic_recreated'" in found
+    assert "topic_recreated" not in "".join(told({}))  # Kafka does not answer
+    begin_again(staging, 1)
+    assert "topic_recreated" not in "".join(told({source: Position(3)}))
 
 
 def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> None:
