@@ -130,7 +130,7 @@ class Verifier:
         if not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
-            partitions, more = self._with_columns(tables, rows.version, dead.version)
+            partitions, more = self._with_columns(stream, tables, rows.version, dead.version)
         report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
         return replace(report, findings=tuple(findings + more))
 
@@ -166,7 +166,7 @@ class Verifier:
         return partitions, findings
 
     def _with_columns(
-        self, tables: Tables, version: int, dead_version: int | None
+        self, stream: Stream, tables: Tables, version: int, dead_version: int | None
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         rows = self.contents.offsets(tables.url, version)
         dead = None if dead_version is None else self.contents.offsets(tables.dead_letters_url, dead_version)
@@ -179,6 +179,10 @@ class Verifier:
                 text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
                 findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
             for source in sorted({*tables.rows.positions, *rows.sources()}):
+                if source not in tables.rows.positions and not stream.takes(source.topic):
+                    text = f"the rows of {source} are of a topic that this stream does not take"
+                    findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, source))
+                    continue
                 if source in tables.rows.generations:
                     findings.append(_made_anew(tables, source))
                     begins = tables.rows.begins.get(source)
