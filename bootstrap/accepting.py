@@ -17,7 +17,7 @@ from common.ports import AlreadyExists
 from common.store import FsspecStore, prove_exclusive_create
 from common.table_history import read_history, store_lines
 from common.transactions import TxnIds
-from common.went_back import WentBack, own_past, went_back, without_txn
+from common.went_back import WentBack, described, own_past, went_back, without_txn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +28,17 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition
+
+
+def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:
+    """Raise UsageError when a table of the stream went back: what it lost may be in the stage, and nowhere else."""
+    for url, table in tables.items():
+        back = went_back(read_history(table.version, store_lines(open_store(url))), stream.app_id)
+        if back is not None:
+            raise UsageError(
+                described(url, back),
+                f"answer with `bootstrap accept CONFIG --stream {stream.app_id}` first; --give-up drops what is staged",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from bootstrap.accepting import Accepting
+from bootstrap.accepting import Accepting, require_whole
 from bootstrap.core.plan import StreamPlan, check_known, plan_partition
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.sources import (
@@ -143,7 +143,11 @@ class Work:
 
     def plan_restart(self, topic: str, partition: int | None, *, give_up: bool) -> tuple[Restart | Left, ...]:
         """The plan for a topic that was created again, or for one of its partitions. Raises UsageError."""
-        return tuple(plan_restart(state, give_up=give_up) for state in self._look(topic, partition))
+        states = self._look(topic, partition)
+        stream = self._settings.stream_of(topic)
+        if stream is not None and not give_up:
+            require_whole(stream, self._tables(stream), self._open)
+        return tuple(plan_restart(state, give_up=give_up) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:
         """Carry restarts out."""
@@ -192,11 +196,7 @@ class Work:
         with closing(KafkaView(self._settings)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
             topic_ids = kafka.topic_ids(source.topic for source in ends)
-        tables = {
-            url: state
-            for url in (stream.table, stream.dead_letters)
-            if (state := read_table_state(self._open(url))) is not None
-        }
+        tables = self._tables(stream)
         accepting = Accepting(
             stream=stream,
             open_store=self._open,
@@ -224,6 +224,10 @@ class Work:
 
     def _table(self, stream: Stream) -> TableState | None:
         return read_table_state(FsspecStore(stream.table, self._options))
+
+    def _tables(self, stream: Stream) -> dict[str, TableState]:
+        urls = (stream.table, stream.dead_letters)
+        return {url: state for url in urls if (state := read_table_state(self._open(url))) is not None}
 
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None

@@ -5,7 +5,8 @@ Rules:
 1. The new chain has the next generation, so that its positions are never taken for the old topic's: in the markers, in
    the table's txn actions, or by a writer that comes late (common/beginnings.py).
 2. Nothing that was staged of the old topic is given up in silence: a chain that the table does not have whole is
-   refused, unless the operator gives the rest up. Kafka no longer has it.
+   refused, unless the operator gives the rest up. Kafka no longer has it. So is one whose table went back and waits for
+   an answer, whatever its positions say (bootstrap/accepting.py).
 3. A chain of the topic that is there is refused: its records would be loaded a second time.
 4. The order: all markers are copied below ``stray/``; the beginning is written; then they go, highest first. From the
    beginning on they are of an older generation, which nobody obeys, so a crash in between harms nothing, and the same

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bootstrap.accepting import Accepting
+from bootstrap.accepting import Accepting, require_whole
 from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_rows_too
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell.stage import rewind, staged_markers
@@ -184,6 +184,16 @@ def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest(
     accepting.carry_out(restored.stage, [again])
     assert again.positions == plan.positions
     assert len(list(restored.stage.list("accept"))) == 1
+
+
+def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
+    """`bootstrap restart`: the txn action says that the table has all that is staged, and its rows are gone."""
+    restored = Restored()
+    with pytest.raises(UsageError, match="put it back to version 1") as error:
+        require_whole(restored.stream, restored.tables(), FsspecStore)
+    assert "bootstrap accept CONFIG --stream orders" in error.value.remedy
+    restored.table.delete([f"_delta_log/{3:020d}.json"])
+    require_whole(restored.stream, restored.tables(), FsspecStore)
 
 
 def test_a_table_that_did_not_go_back_wants_no_answer() -> None:
