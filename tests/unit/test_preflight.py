@@ -150,6 +150,14 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -
     assert "'unfit': [{'problem': 'orders: " in str(found)
 
 
+def test_a_log_that_cannot_be_read_has_to_be_mended() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
+    found = preflight(staging, {})
+    assert [(check.name, check.away) for check in fatal(found, ["orders"])] == [("table", False)]
+    assert exit_code(found) == 2
+
+
 def stream(app_id: str, topic: str) -> dict[str, object]:
     return {"app_id": app_id, "topics": [topic], "table": "s3://lake/t", "columns": "id BIGINT"}
 
