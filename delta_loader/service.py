@@ -482,10 +482,19 @@ class StreamLoad:
 
     def _settle(self, listing: Listing) -> None:
         keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+
+        def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
+            return settle_candidates(listing[source].modified_ms, self._position(source), keep_after_ms)
+
+        if not any(map(candidates, listing)):
+            return
+        # A table that went back since the last look may want them again, and other loaders obey answers too.
+        self._look_at_tables()
+        if self._stands(listing):
+            return
         finished: dict[TopicPartition, tuple[MarkerName, ...]] = {}
-        for source, listed in listing.items():
-            position = self._position(source)
-            names = settle_candidates(listed.modified_ms, position, keep_after_ms)
+        for source in listing:
+            position, names = self._position(source), candidates(source)
             if position is None or not names:
                 continue
             found = self._ports.stage.read(listing, names, self._urls)

@@ -251,6 +251,24 @@ def test_an_old_topic_s_late_claim_that_reaches_far_does_not_keep_the_chain_from
     assert staging.markers() == [f"done/orders/0/{40:020d}.done"]
 
 
+def test_nothing_is_settled_that_a_restore_after_the_last_load_may_want_again(staging: Staging) -> None:
+    class Meddled(Restorable):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            outcome = super().commit(commit)
+            if commit.metadata.spans[staging.source(0)].start:
+                self.restore(staging.table, 1)
+            return outcome
+
+    tables, settings = Meddled(), settings_for(staging, marker_retention=0)
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables, settings).run_pass()
+    staging.flush(0, 10, 20)
+    staging.flush(0, 20, 30)
+    (report,) = loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert (report.rows, len(staging.markers())) == (20, 3)
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
 # Replacements
 
 
