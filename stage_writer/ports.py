@@ -226,6 +226,9 @@ class Stage(Protocol):
     def tail(self, source: TopicPartition) -> Tail | None:
         """The end of a partition's chain, or None while there is none."""
 
+    def is_there(self, tail: Tail) -> bool:
+        """Whether a marker still exists, and is the one that it was."""
+
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker; None while nothing says so."""
 

@@ -17,6 +17,8 @@ Rules:
 6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
    created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
+8. A rewind is noticed at the next claim. A partition without new records has none, so the marker that it goes on from is
+   looked at now and then; one partition at most in each round, for the store may be slow.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
 LOOK_AT_HELD_S = 30.0
 LOOK_AT_TOPICS_S = 30.0
+LOOK_AT_QUIET_S = 60.0
 SESSION_S = 45.0
 """librdkafka's own."""
 _FIRST_PAUSE_S = 0.5
@@ -88,6 +91,8 @@ class Owned:
     tail: Tail | None
     lineage: Lineage
     buffer: Buffer
+    looked_at_s: float
+    """When its chain was last read, or claimed from."""
     flight: Flight | None = None
     caught_up: bool = False
 
@@ -202,6 +207,7 @@ class StageWriter:
         for fault in polled.faults:
             self._faulty(fault)
         self._look_at_topics()
+        self._look_at_quiet()
         self._read_chains()
         self._land()
         self._launch()
@@ -321,7 +327,7 @@ class StageWriter:
             self._log.warning("chain moved", partition=str(owned.source))
             self._begin_again(owned)
             return
-        owned.tail = sealed.tail
+        owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
         if self._report_positions:
             self._source.report({owned.source: sealed.tail.end})
 
@@ -383,7 +389,8 @@ class StageWriter:
             return None
         buffer = Buffer.begin(place.position, unread.converter.formats)
         lineage = replace(place.lineage, topic_id=topic_id or place.lineage.topic_id)
-        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer)
+        now_s = self._clock.monotonic_s()
+        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer, looked_at_s=now_s)
         return place.position
 
     # Breathe.
@@ -494,6 +501,23 @@ class StageWriter:
         for owned in list(self._owned.values()):
             if is_other(owned.lineage, found.get(owned.source.topic)):
                 self._topic_went(owned)
+
+    def _look_at_quiet(self) -> None:
+        """Find out whether the chain of a partition that has nothing to claim was rewound (rule 8)."""
+        now_s = self._clock.monotonic_s()
+        quiet = [one for one in self._owned.values() if one.tail and one.flight is None and one.buffer.is_empty]
+        owned = min(quiet, key=lambda one: one.looked_at_s, default=None)
+        if owned is None or owned.tail is None or now_s - owned.looked_at_s < LOOK_AT_QUIET_S:
+            return
+        owned.looked_at_s = now_s
+        try:
+            moved = not self._stage.is_there(owned.tail)
+        except StoreError as error:
+            self._log.warning("chain not looked at", partition=str(owned.source), problem=error.problem)
+            return
+        if moved:
+            self._log.warning("chain moved", partition=str(owned.source))
+            self._begin_again(owned)
 
     def _topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         try:

@@ -220,6 +220,7 @@ class History:
     _places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     _leased: bool = False
     _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
+    _repairing: dict[TopicPartition, Process] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
@@ -273,31 +274,34 @@ class History:
             self.broker.rebalance(sticky=False)
         if not self.world.healed and rng.random() < self.world.chances.operator:
             source = rng.choice(sorted(self.broker.logs))
-            self._operate(lambda operator: operator.repair(source))
+            self._operate(source, lambda operator: operator.repair(source))
         self.world.step()
 
-    def _operate(self, work: Callable[[Operator], None]) -> None:
-        process = Process(f"operator#{next(self._names)}")
+    def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
+        """Someone repairs a Kafka partition, alone: two plans for one chain at once are a mistake of theirs."""
+        before = self._repairing.get(source)
+        if before is not None and before.alive:
+            return
+        process = self._repairing[source] = Process(f"operator#{next(self._names)}")
         tables = SimulatedTables(self.world, self.tables)
         store = self._store(STAGE)
         stream = _SETTINGS.streams[0]
         operator = Operator(self.world, self.broker, stream=stream, store=store, tables=tables, given_up=self._given_up)
-        self.world.spawn(process, lambda: work(operator))
+
+        def run() -> None:
+            work(operator)
+            process.alive = False
+
+        self.world.spawn(process, run)
 
     def _mend(self) -> None:
         """What the documents ask of operators: look where a partition is held, and do what the loader says.
-
-        A record comes as well. A writer that has nothing to claim does not notice that its chain was rewound.
         """
         for source, log in sorted(self.broker.logs.items()):
             loaded = self._position(source)
             if log and loaded != log[-1].offset:
                 if source in self._loaded and self._loaded[source] == loaded:
-                    if loaded is None:  # it may have to begin at 0
-                        for writer in self._writers():
-                            self.world.crash(writer)
-                    self._operate(lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
-                self.broker.append(source, GOOD)
+                    self._operate(source, lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
             self._loaded[source] = loaded
 
     def _scale(self, roles: list[str]) -> None:

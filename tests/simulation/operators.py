@@ -2,9 +2,6 @@
 
 Kafka's ends and the table's position are asked of the world as `bootstrap.work` asks Kafka and the Delta log; what is
 done to the stage goes through the world's faults, so that a repair may end half-way.
-
-A chain is rewound to position 0 only while no writer runs: no marker stands before it, so that a running writer goes on
-at the old end (bootstrap/core/repair.py, the note on position 0).
 """
 
 from __future__ import annotations
@@ -69,7 +66,7 @@ class Operator:
                 self._skip(state)
                 return
             below_table = rng.random() < 0.3
-            low = 1 if below_table else state.table or 1
+            low = 0 if below_table else state.table or 0
             high = max([low, *(state.end_of(found) for found in state.staged)])
             self._rewind(state, Position(rng.randint(low, high)), below_table=below_table)
         except KafkaDeltaExpressError as error:
@@ -81,7 +78,7 @@ class Operator:
         """What the loader names where it holds a partition: stage again what the table does not have."""
         try:
             state = self._look(source)
-            self._rewind(state, state.table or Position(0), below_table=False, alone=state.table is None)
+            self._rewind(state, state.table or Position(0), below_table=False)
         except KafkaDeltaExpressError as error:
             self._world.tell(f"an operator is told: {error.problem}")
         except Crash:
@@ -97,6 +94,7 @@ class Operator:
             ends=Ends(Position(0), Position(self._broker.end(source))),
             table=None if table is None else ids.position(table.transactions, source),
             staged=staging.staged_markers(self._store, source),
+            beginning=staging.beginning_of(self._store, source),
         )
 
     def _skip(self, state: PartitionState) -> None:
@@ -109,10 +107,8 @@ class Operator:
         self._world.tell(f"an operator gives up {span} of {state.source}")
         staging.make(self._store, plan.marker)
 
-    def _rewind(self, state: PartitionState, to: Position, *, below_table: bool, alone: bool = False) -> None:
+    def _rewind(self, state: PartitionState, to: Position, *, below_table: bool) -> None:
         plan = plan_rewind(state, to, self._author(), below_table=below_table)
-        if plan.position == 0 and not alone:
-            return
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
         staging.rewind(self._store, plan)

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from common.beginnings import Beginning, begin_path, beginning_to_bytes
-from common.errors import BrokerError, ConfigError
+from common.errors import BrokerError, ConfigError, StoreError
 from common.markers import MarkerName, marker_from_bytes
 from common.metrics import Metrics
 from common.settings import Settings
@@ -16,7 +16,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
-from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_TOPICS_S, StageWriter
+from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
@@ -118,6 +118,41 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
     world.group.holes = {10, 11}
     world.steps()
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 12)]
+
+
+# Rewinds (rule 8).
+
+
+def test_a_partition_without_new_records_is_staged_again_after_a_rewind(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    (before,) = [item.path for item in world.store.list("done")]
+    write_beginning(world, FIRST, Beginning(Position(0)))
+    world.store.delete([before])  # as a rewind to 0 does, after its copy
+    world.steps(2)
+    assert world.chain() == [], "not each round looks"
+    world.clock.now_s += LOOK_AT_QUIET_S
+    world.steps(30)  # it has to hear from its group first
+    assert world.chain() == [(0, 10, "first", 0)]
+
+
+def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+
+    def fails(_path: str) -> bytes | None:
+        msg = "the store is away"
+        raise StoreError(msg)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "read", fails)
+        world.clock.now_s += LOOK_AT_QUIET_S
+        world.steps(30)
+    world.group.ends[FIRST] = 20
+    world.steps(30)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10), (10, 20)]
 
 
 # Freshness (rule 7).
