@@ -17,8 +17,8 @@ Rules:
 6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
    created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
-8. A rewind is noticed at the next claim. A partition without new records has none, so the marker that it goes on from is
-   looked at now and then; one partition at most in each round, for the store may be slow.
+8. A rewind is noticed at the next claim. A partition without new records has none, so the marker that it goes on from
+   is looked at now and then; one partition at most in each round, for the store may be slow.
 """
 
 from __future__ import annotations

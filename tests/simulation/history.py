@@ -295,13 +295,12 @@ class History:
         self.world.spawn(process, run)
 
     def _mend(self) -> None:
-        """What the documents ask of operators: look where a partition is held, and do what the loader says.
-        """
+        """What the documents ask of operators: look where a partition is held, and do what the loader says."""
         for source, log in sorted(self.broker.logs.items()):
             loaded = self._position(source)
-            if log and loaded != log[-1].offset:
-                if source in self._loaded and self._loaded[source] == loaded:
-                    self._operate(source, lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
+            stands = source in self._loaded and self._loaded[source] == loaded
+            if log and loaded != log[-1].offset and stands:
+                self._operate(source, lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
             self._loaded[source] = loaded
 
     def _scale(self, roles: list[str]) -> None:

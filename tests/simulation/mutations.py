@@ -19,8 +19,9 @@ import typer
 from common.ports import AlreadyExists, Created
 from common.spans import Position
 from delta_loader import service as loader_service
-from delta_loader.core import plan
+from delta_loader.core import commits, plan
 from delta_loader.core.commits import Committed, Naming, dead_letters_commit, rows_commit
+from delta_loader.core.shares import Share
 from delta_loader.lease import LoaderLease
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
@@ -32,10 +33,10 @@ from tests.simulation.history import History
 from tests.simulation.store import SimulatedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from common.markers import Manifest, Marker, StagedTable
+    from common.markers import Manifest, Marker, MarkerName, StagedTable
     from common.ports import CreateOutcome
     from common.spans import TopicPartition
     from delta_loader.core.commits import CommitOutcome, TableCommit
@@ -151,6 +152,10 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     return broken()
 
 
+def _a_straddle_is_added_whole() -> AbstractContextManager[object]:
+    return patch.object(commits, "share_of", lambda url, marker, _start: Share(plan.files_for(url, marker)))
+
+
 def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
     def commit(self: MemoryDeltaTables, commit: TableCommit) -> CommitOutcome:
         table = self.tables[commit.target.url]
@@ -162,13 +167,22 @@ def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
 
 
 def _the_last_marker_is_settled() -> AbstractContextManager[object]:
-    return patch.object(
-        loader_service,
-        "settle_candidates",
-        lambda modified_ms, position, _keep: (
-            () if position is None else tuple(name for name in sorted(modified_ms) if name.start < position)
-        ),
-    )
+    """And writers do not look whether it is there, which mends most of it."""
+
+    def everything(
+        modified_ms: Mapping[MarkerName, int], position: Position | None, _keep: int
+    ) -> Iterable[MarkerName]:
+        return () if position is None else tuple(name for name in sorted(modified_ms) if name.start < position)
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        with (
+            patch.object(loader_service, "settle_candidates", everything),
+            patch.object(writer_service.StageWriter, "_look_at_quiet", lambda _self: None),
+        ):
+            yield
+
+    return broken()
 
 
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
@@ -287,6 +301,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("one flush of a partition at a time", _two_flushes_at_once),
     Mutation("spans meet", _the_next_buffer_begins_after_its_first_record),
     Mutation("gaps hold", _gaps_are_stepped_over),
+    Mutation("of a straddling marker only what the table lacks is loaded", _a_straddle_is_added_whole),
     Mutation("txn versions are compared within the commit", _txn_versions_are_not_compared),
     Mutation("the last marker stays", _the_last_marker_is_settled),
     Mutation("dead letters are committed before the rows", _dead_letters_come_after_the_rows),

@@ -107,6 +107,9 @@ class Chances:
     clock_jump: float = 0.001
 
 
+OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
+"""Operators who repair what is whole."""
+
 PROFILES = (
     Chances(),
     Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005),
@@ -114,12 +117,10 @@ PROFILES = (
     Chances(crash=0.01, pause=0.01, late=0.9),
     Chances(pause=0.03, crash=0.0, refused=0.0, claim_stall=0.1),
     Chances(given_up=0.15, duplicate=0.15, claim_stall=0.2, shuffle=0.02, refused=0.0, crash=0.001, pause=0.0005),
+    OPERATED,
 )
 """Worlds with habits: a bit of everything, late claims in a restless group, a bad network, machines that die, machines
-that stop, requests that come when nobody expects them any more."""
-
-OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
-"""Operators who repair what is whole."""
+that stop, requests that come when nobody expects them any more, operators."""
 
 
 @dataclass(slots=True)
