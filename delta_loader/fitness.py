@@ -2,8 +2,8 @@
 
 Rules:
 
-1. What only a person can mend (a store that says no, a table that takes no files, columns that differ) ends the start
-   with exit code 2, as long as it leaves nothing to load. Otherwise the other streams are loaded.
+1. What concerns all streams and only a person can mend (a stage that says no, a store without conditions) ends the
+   start with exit code 2. A stream that is not fit does not: its passes load what fits, and fail at what does not.
 2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
    ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
 3. A stream that is not fit is told in the log, and by the health until a look finds it fit: each pass is followed by
@@ -86,7 +86,7 @@ class Fitness:
         """What is away; None when loading may begin."""
         checks = tuple(self._look())
         self._tell(checks)
-        for found in fatal(checks, self._app_ids):
+        for found in fatal(checks):
             raise ConfigError(found.message, found.remedy)
         for found in checks:
             if found.away and found.app_id is None:

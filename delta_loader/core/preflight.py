@@ -4,7 +4,8 @@ Rules:
 
 1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
    Whatever is not ok says what to do.
-2. An error of a stream concerns that stream alone; one without a stream concerns all of them.
+2. An error of a stream concerns that stream alone, and keeps no loader from starting: what was staged before may fit
+   all the same, and each pass judges by the files. One without a stream concerns all of them.
 3. An error that may end by itself, because something is away, is told apart: a loader that runs waits for it, and only
    what a person has to mend keeps it from starting.
 """
@@ -156,14 +157,9 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
             )
 
 
-def fatal(checks: Iterable[Check], app_ids: Sequence[str]) -> tuple[Check, ...]:
-    """The errors that leave nothing to load until somebody mends them: of all streams, or one for each of them."""
-    errors = [check for check in checks if check.level is Level.ERROR and not check.away]
-    common = tuple(check for check in errors if check.app_id is None)
-    if common:
-        return common
-    refused = {check.app_id for check in errors}
-    return tuple(errors) if refused.issuperset(app_ids) else ()
+def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """The errors that keep a loader from starting until somebody mends them: those of all streams (rule 2)."""
+    return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
 
 
 def exit_code(checks: Iterable[Check]) -> int:

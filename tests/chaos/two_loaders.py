@@ -29,7 +29,7 @@ from devservices.proxy import Pass, Request, Verdict, running_proxy
 from devservices.s3 import S3Kind, running_s3
 from tests.chaos import books
 from tests.chaos.services import Services, bugs, counted
-from tests.fakes.staging import Staging
+from tests.fakes.staging import DECLARED, Staging
 from tests.verifier import delta_rs_reader, duckdb_reader
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def _settings(streams: list[Staging], endpoint_url: str) -> dict[str, object]:
         },
         "logs": {"format": "json"},
         "streams": [
-            {"app_id": stream.topic, "topics": [stream.topic], "table": stream.table, "columns": "id BIGINT"}
-            for stream in streams
+            {"app_id": stream.topic, "topics": [stream.topic], "table": stream.table, **DECLARED} for stream in streams
         ],
     }
 

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 
 Row = dict[str, object]
 
+DECLARED: Mapping[str, object] = {
+    "columns": "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING",
+    "partition_by": ["day"],
+    "kafka_columns": False,
+}
+"""A stream's settings for what `Staging` stages, so that a loader that finds its table finds it fit."""
+
 DEAD_LETTERS = pa.schema(
     [
         ("_kafka_topic", pa.string()),

@@ -12,7 +12,7 @@ import pytest
 
 from common.delta_log import read_table_state
 from tests.fakes.loading import settings_for
-from tests.fakes.staging import Staging
+from tests.fakes.staging import DECLARED, Staging
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,7 @@ def config_of(staging: Staging, programs: Programs) -> Path:
                 "spark": {"spark.master": "local[1]", "spark.driver.memory": "512m"},
             },
             "logs": {"format": "json"},
-            "streams": [
-                {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, "columns": "id INT"}
-            ],
+            "streams": [{"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}],
         }
     )
 

@@ -32,7 +32,7 @@ from delta_loader.shell.log_store import SOURCE, Probes, ensure_log_store, prove
 from delta_loader.shell.spark import s3_options
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
 from tests.fakes.loading import loader_for
-from tests.fakes.staging import Staging
+from tests.fakes.staging import DECLARED, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,12 +47,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 DELTAS_OWN = "io.delta.storage.S3SingleDriverLogStore"  # what Delta takes for s3a when nobody says anything
 PATIENCE_S = 150
-# What `Staging` stages, so that a loader that finds the table finds it fit.
-DECLARED = {
-    "columns": "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING",
-    "partition_by": ["day"],
-    "kafka_columns": False,
-}
 CONDITION = frozenset({"if-none-match"})
 COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
