@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.history import History
-from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations import MOST_HISTORIES, MUTATIONS, Mutation
 from tests.simulation.world import Fault
 
 HISTORIES_A_TEST = 25
@@ -21,7 +21,7 @@ def test_every_record_once_in_every_history(first: int) -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
     """``python -m tests.simulation.mutations`` prints which history notices each."""
-    assert mutation.first_failure(range(100)) is not None
+    assert mutation.first_failure(range(MOST_HISTORIES)) is not None
 
 
 def test_a_seed_is_one_history() -> None:
