@@ -167,7 +167,11 @@ def _root(state: PartitionState) -> Position:
         raise UsageError(msg, "say where it begins with `bootstrap write`")
     first = state.staged[0]
     previous = None if first.marker is None else first.marker.previous
-    return first.name.start if previous is None else min(previous, first.name.start)
+    root = first.name.start if previous is None else min(previous, first.name.start)
+    if state.beginning is not None and state.beginning.position >= state.ends.low:
+        # A rewind that was interrupted, or a late claim, left markers above it; what lies between was never staged.
+        return min(root, state.beginning.position)
+    return root
 
 
 def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tuple[str, ...]:

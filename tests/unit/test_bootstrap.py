@@ -38,6 +38,7 @@ def state(
     high: int = 1_000,
     table: int | None = None,
     start: Start = StartAt.EARLIEST,
+    beginning: Beginning | None = None,
 ) -> PartitionState:
     staged = [
         found if isinstance(found, StagedMarker) else StagedMarker(found.name.path, found.name, found)
@@ -50,6 +51,7 @@ def state(
         ends=Ends(Position(low), Position(high)),
         table=None if table is None else Position(table),
         staged=tuple(sorted(staged, key=lambda found: found.name)),
+        beginning=beginning,
     )
 
 
@@ -366,6 +368,15 @@ def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20, 30)[2:]), 15)
     assert plan.position == 10
     assert plan.marker is not None
+
+
+def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
+    """Its beginning is written and a late claim stands above it: nothing between the two was ever staged."""
+    late = state([flush(30, 40, 20)], beginning=Beginning(Position(0)))
+    assert rewound(late, 25).position == 0
+    assert rewound(late, 40 - 1).position == 0
+    gone = state([flush(30, 40, 20)], beginning=Beginning(Position(0)), low=15)
+    assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
 
 
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
