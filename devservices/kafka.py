@@ -201,6 +201,8 @@ def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str,
         "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": in_sync,
         "min.insync.replicas": in_sync,
+        # By the records' own timestamps: old ones would be gone with the first look, five minutes after the start.
+        "log.retention.ms": "-1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         "broker.heartbeat.interval.ms": "500",
