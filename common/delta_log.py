@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
 
-_LOG = "_delta_log"
+LOG = "_delta_log"
 _READ_AGAIN = 5
-_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
-_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
+COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
 _ACTIONS = ("txn", "metaData", "protocol")
 
 
@@ -72,8 +72,8 @@ def read_table_state(store: ObjectStore) -> TableState | None:
 
 
 def _read_once(store: ObjectStore) -> TableState | None:
-    paths = [found.path for found in store.list(_LOG)]
-    commits = {int(match[1]): match[0] for match in map(_COMMIT.fullmatch, paths) if match}
+    paths = [found.path for found in store.list(LOG)]
+    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
     base, parts = _newest_checkpoint(paths)
     if base is None and not commits:
         return None
@@ -94,7 +94,7 @@ def _read_once(store: ObjectStore) -> TableState | None:
 def _newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
     found: dict[tuple[int, int], list[str]] = {}
     for path in paths:
-        match = _CHECKPOINT.fullmatch(path)
+        match = CHECKPOINT.fullmatch(path)
         if match:
             found.setdefault((int(match[1]), int(match[3] or 1)), []).append(path)
     complete = [key for key, parts in found.items() if len(parts) >= key[1]]

@@ -13,12 +13,12 @@ Rules:
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
+from common.delta_log import CHECKPOINT, COMMIT, LOG
 from common.errors import TableError
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
 
-_LOG = "_delta_log"
-_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
-_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
 _ACTIONS = ("add", "remove", "sidecar")
 _CHUNK_BYTES = 8 * 2**20
 _ROWS = 50_000
@@ -40,8 +37,8 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
 
     Nothing when there is no table. Raises TableError and StoreError.
     """
-    paths = sorted(found.path for found in store.list(_LOG))
-    commits = {int(match[1]): match[0] for match in map(_COMMIT.fullmatch, paths) if match}
+    paths = sorted(found.path for found in store.list(LOG))
+    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
     for path in [*_checkpoints(store.url, paths, set(commits)), *commits.values()]:
         yield from _names_in(store, path)
 
@@ -50,7 +47,7 @@ def _checkpoints(url: str, paths: Iterable[str], commits: set[int]) -> list[str]
     """The checkpoints without which the commits do not tell all (rule 1)."""
     found: dict[int, list[tuple[str, int]]] = {}
     for path in paths:
-        match = _CHECKPOINT.fullmatch(path)
+        match = CHECKPOINT.fullmatch(path)
         if match:
             found.setdefault(int(match[1]), []).append((path, int(match[3] or 1)))
     whole = {
@@ -92,7 +89,7 @@ def _names_of(store: ObjectStore, found: Iterable[tuple[str, str] | None]) -> It
     yield {unquote(path.rpartition("/")[2]) for action, path in files if action != "sidecar"}
     for action, path in files:
         if action == "sidecar":
-            yield from _names_in(store, path if "/" in path else f"{_LOG}/_sidecars/{path}")
+            yield from _names_in(store, path if "/" in path else f"{LOG}/_sidecars/{path}")
 
 
 def _lines(store: ObjectStore, path: str) -> Iterator[list[bytes]]:

@@ -17,7 +17,7 @@ Rules:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta import DeltaTable
@@ -26,7 +26,6 @@ from pyspark.errors import PySparkException
 
 from common.commit_metadata import CommitMetadata
 from common.delta_log import TableState
-from common.errors import TableError
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.table_history import read_history
 from common.went_back import turning_points
@@ -41,7 +40,7 @@ from delta_loader.core.commits import (
 )
 from delta_loader.core.fit import Refused, nullable_columns, way_of_loading
 from delta_loader.core.plan import TableShape
-from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line
+from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import write_within
 
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import TableCommit
 
 _ABSENT = -1  # what Delta's txnVersion says for an app id without a txn action
+
+_errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
 
 
 class SparkDeltaTables:
@@ -245,15 +246,6 @@ class SparkDeltaTables:
         append = self._gateway.jvm.org.apache.spark.sql.streaming.OutputMode.Append()
         operations = self._gateway.delta.DeltaOperations
         return operations.StreamingUpdate(append, commit.app_id, read_version + 1, metadata)
-
-
-@contextmanager
-def _errors(verb: str, url: str) -> Iterator[None]:
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        msg = f"cannot {verb} the Delta table {url}: {first_line(error)}"
-        raise TableError(msg, "check the table, the store and Spark's rights to it; the log has more") from error
 
 
 def _texts_of(lines: Java) -> Iterator[str]:

@@ -6,6 +6,7 @@ Rule: lists cross as one JSON text and are parsed by Delta's own JSON mapper: th
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from delta.exceptions import (
@@ -18,11 +19,14 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from common.data_files import delta_path
+from common.errors import TableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -110,6 +114,16 @@ class Gateway:
     def _class(self, name: str) -> Java:
         loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
         return self.jvm.java.lang.Class.forName(name, True, loader)  # noqa: FBT003 - Java knows no keywords
+
+
+@contextmanager
+def table_errors(verb: str, url: str, remedy: str) -> Iterator[None]:
+    """What Spark and its gateway raise, as a TableError that says what could not be done with which table."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        msg = f"cannot {verb} the Delta table {url}: {first_line(error)}"
+        raise TableError(msg, remedy) from error
 
 
 def first_line(error: Exception) -> str:

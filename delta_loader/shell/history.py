@@ -9,10 +9,10 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
+from common.delta_log import COMMIT, LOG
 from common.errors import TableError
 from delta_loader.core.history import TableVersion, parse_version
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from delta_loader.ports import ParallelMap
 
-_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _AT_A_TIME = 64
 
 
 def read_history(store: ObjectStore, parallel: ParallelMap) -> Iterator[TableVersion]:
     """Every version that the log still has; nothing when there is no table. Raises TableError and StoreError."""
-    listed = {int(match[1]): match[0] for found in store.list("_delta_log") if (match := _COMMIT.fullmatch(found.path))}
+    listed = {int(match[1]): match[0] for found in store.list(LOG) if (match := COMMIT.fullmatch(found.path))}
     newest = max(listed, default=-1)
     unbroken = list(takewhile(listed.__contains__, range(newest, -1, -1)))[::-1]
     waiting = iter(unbroken)

@@ -11,18 +11,16 @@ Rules:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from common.errors import TableError
 from common.spans import Partition, Topic, TopicPartition
 from delta_loader.core.offsets import BUCKET, Bucket
+from delta_loader.shell.gateway import table_errors
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
@@ -33,6 +31,10 @@ if TYPE_CHECKING:
     from common.spans import Span
 
 _MOST_ROWS = 2000  # looked at closely for one fault
+
+_errors = partial(
+    table_errors, remedy="if a data file is missing, the message names it; see also `delta-loader status`"
+)
 
 
 class SparkOffsets:
@@ -131,18 +133,3 @@ class SparkContents:
 def _is(source: TopicPartition) -> str:
     # A topic's name has letters, digits, dots, dashes and underscores only.
     return f"topic = '{source.topic}' AND partition = {source.partition}"
-
-
-@contextmanager
-def _errors(verb: str, url: str) -> Iterator[None]:
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        java = getattr(error, "java_exception", None)
-        lines = (str(java.toString()) if java is not None else str(error)).strip().splitlines() or [
-            type(error).__name__
-        ]
-        msg = f"cannot {verb} the Delta table {url}: {lines[0][:500]}"
-        raise TableError(
-            msg, "if a data file is missing, the message names it; see also `delta-loader status`"
-        ) from error

@@ -12,29 +12,26 @@ Rules:
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from delta.exceptions import DeltaConcurrentModificationException
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from common.errors import TableError
 from common.markers import TableKind
 from delta_loader.core.replace import txn_id
+from delta_loader.shell.gateway import table_errors
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_loader.core.replace import Request, Step
 
 _OFFSET = "_kafka_offset"
+
+_errors = partial(table_errors, remedy="the request stays; this program tries again at its next run")
 
 
 class SparkReplacer:
@@ -98,16 +95,3 @@ class SparkReplacer:
     def _stale(self, request: Request, url: str) -> DataFrame:
         old, new = self._old(request, url), self._staged(request, TableKind.DEAD_LETTERS)
         return old if new is None else old.join(functions.broadcast(new.select(_OFFSET)), _OFFSET, "left_anti")
-
-
-@contextmanager
-def _errors(verb: str, url: str) -> Iterator[None]:
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        java = getattr(error, "java_exception", None)
-        lines = (str(java.toString()) if java is not None else str(error)).strip().splitlines() or [
-            type(error).__name__
-        ]
-        msg = f"cannot {verb} the Delta table {url}: {lines[0][:500]}"
-        raise TableError(msg, "the request stays; this program tries again at its next run") from error
