@@ -15,13 +15,12 @@ import json
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from common.markers import TableKind
 from delta_loader.core.replace import txn_id
-from delta_loader.shell.gateway import table_errors
+from delta_loader.shell.gateway import CONFLICTS, table_errors
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class SparkReplacer:
             writer = writer.option("txnAppId", txn_id(request.name.request)).option("txnVersion", int(step))
             try:
                 writer.option("userMetadata", metadata).save(spark_url(url))
-            except DeltaConcurrentModificationException:
+            except CONFLICTS:
                 return False
         return True
 
