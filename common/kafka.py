@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
+
+from common.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.settings.model import Option
+
+
+QUIET = logging.getLogger("librdkafka")
+"""Swallows what librdkafka would print: what matters of it comes as an error, or through ``error_cb``."""
+QUIET.addHandler(logging.NullHandler())
+QUIET.propagate = False
 
 
 class Described(Protocol):
@@ -21,6 +30,12 @@ def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
     consumer_only = ("fetch.", "queued.", "isolation.", "partition.assignment", "session.", "heartbeat.", "max.poll.")
     group_only = ("group.", "auto.offset", "enable.partition.eof", "check.crcs")
     return {key: value for key, value in kafka.items() if not key.startswith((*consumer_only, *group_only))}
+
+
+def refused_property(reason: str) -> ConfigError:
+    """Librdkafka took none of the properties, because of one."""
+    msg = f"kafka: librdkafka refuses a property: {reason}"
+    return ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all")
 
 
 def topic_id(described: Described) -> str | None:

@@ -5,7 +5,6 @@ Rules: nothing is consumed, joined or committed; every question is bounded in ti
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
-from common.errors import BrokerError, ConfigError, UsageError
-from common.kafka import client_properties, topic_id
+from common.errors import BrokerError, UsageError
+from common.kafka import QUIET, client_properties, refused_property, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 _NOBODY = "kafka-delta-express-bootstrap"
-_QUIET = logging.getLogger("librdkafka")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
 
 
 class KafkaView:
@@ -45,11 +41,10 @@ class KafkaView:
             "error_cb": self._remember,
         }
         try:
-            self._consumer = Consumer({**given, **fixed}, logger=_QUIET)
-            self._admin = AdminClient(client_properties(given), logger=_QUIET)
+            self._consumer = Consumer({**given, **fixed}, logger=QUIET)
+            self._admin = AdminClient(client_properties(given), logger=QUIET)
         except KafkaException as error:
-            msg = f"kafka: librdkafka refuses a property: {error.args[0].str()}"
-            raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
+            raise refused_property(error.args[0].str()) from error
 
     def close(self) -> None:
         """Let go of the connections."""

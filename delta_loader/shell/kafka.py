@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from common.kafka import client_properties, topic_id
+from common.kafka import QUIET, client_properties, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class BrokerEnds:
             return {}
         found: dict[Topic, str | None] = {}
         try:
-            admin = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=_silent())
+            admin = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
             answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
             for name, answer in answers.items():
                 # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
@@ -66,7 +65,7 @@ class BrokerEnds:
 
         # A group is asked for by the client; it is never joined and nothing is committed to it.
         quiet = {"group.id": "delta-loader-status", "enable.auto.commit": False, "log_level": 0}
-        consumer = Consumer({**self._properties, **quiet}, logger=_silent())
+        consumer = Consumer({**self._properties, **quiet}, logger=QUIET)
         try:
             topics = consumer.list_topics(timeout=self._left_s()).topics
             ends: dict[TopicPartition, Position] = {}
@@ -79,11 +78,3 @@ class BrokerEnds:
             return ends
         finally:
             consumer.close()
-
-
-def _silent() -> logging.Logger:
-    """Swallows what librdkafka says of a broker that is away: an empty column says it as well."""
-    logger = logging.getLogger("delta_loader.silent")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger

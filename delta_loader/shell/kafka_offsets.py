@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
+from common.kafka import QUIET
 from common.spans import Position
 from delta_loader.core.offsets import BUCKET, Bucket
 
@@ -31,9 +31,6 @@ _LOOK_S = 0.5
 _AT_A_TIME = 10_000
 _BYTES = BUCKET // 8
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-_QUIET = logging.getLogger("delta_loader.kafka_offsets")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
 
 
 class KafkaOffsets:
@@ -55,7 +52,7 @@ class KafkaOffsets:
         }
         given.pop("partition.assignment.strategy", None)
         with _errors("start a consumer"):
-            self._consumer = Consumer({**given, **fixed}, logger=_QUIET)
+            self._consumer = Consumer({**given, **fixed}, logger=QUIET)
 
     def ends(self, source: TopicPartition) -> tuple[Position, Position]:
         """The first position that Kafka still has, and the end."""

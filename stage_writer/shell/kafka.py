@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -35,7 +34,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
-from common.kafka import client_properties, topic_id
+from common.kafka import QUIET, client_properties, refused_property, topic_id
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
@@ -60,9 +59,6 @@ _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
 _NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-QUIET = logging.getLogger("librdkafka")
-QUIET.addHandler(logging.NullHandler())
-QUIET.propagate = False
 
 
 class KafkaSource:
@@ -85,8 +81,7 @@ class KafkaSource:
             self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=QUIET)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
-            msg = f"kafka: librdkafka refuses a property: {_reason(error)}"
-            raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
+            raise refused_property(_reason(error)) from error
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join the group for the streams' topics."""

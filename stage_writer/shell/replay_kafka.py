@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.errors import BrokerError, ConfigError
+from common.errors import BrokerError
+from common.kafka import QUIET, refused_property
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from stage_writer.shell.kafka import QUIET, consumer_properties, message_batch
+from stage_writer.shell.kafka import consumer_properties, message_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +43,7 @@ class ReplayKafka:
         try:
             self._consumer = Consumer(consumer_properties(settings), logger=QUIET)
         except KafkaException as error:
-            msg = f"kafka: librdkafka refuses a property: {error.args[0].str()}"
-            raise ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all") from error
+            raise refused_property(error.args[0].str()) from error
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic; none when there is no such topic."""
