@@ -167,8 +167,8 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         processes.require_free(options.port)
         ports[0] = options.port
     listeners = list(zip(ports[: options.brokers], ports[options.brokers :], strict=True))
+    cluster_id = _cluster_id()
     voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     for number, (port, control) in enumerate(listeners, start=1):
         broker = Broker(number, port, root / f"broker-{number}", control_port=control)
         behind_port = free_ports(1)[0]
@@ -179,8 +179,13 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
         if not (broker.folder / "data" / "meta.properties").exists():
-            _run("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", str(file))
+            _run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(file))
         yield broker
+
+
+def _cluster_id() -> str:
+    """A new id as Kafka writes them: 16 bytes in URL-safe base64, 22 characters, where the first may be a `-`."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str, str]:

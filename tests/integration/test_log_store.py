@@ -243,7 +243,8 @@ def test_a_store_that_ignores_conditions_is_refused_at_start_up(
     orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
 ) -> None:
     orders.flush(0, 0, 20)
-    proxy.policy = lambda _request: Pass(without=CONDITION)
+    # Only below the tables, so that Spark's client finds it: the stage's own is asked first and would refuse as well.
+    proxy.policy = lambda request: Pass(without=CONDITION if "/tables/" in request.path else frozenset())
 
     done = programs.run("delta-loader", "run", config(orders), "--once")
 
