@@ -159,6 +159,7 @@ class Buffer:
     """When its first message was taken in, on the monotonic clock; None while it is empty."""
     records: int = 0
     tombstones: int = 0
+    filtered: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
@@ -190,6 +191,7 @@ class Buffer:
         self.end = staged.end
         self.records += staged.records
         self.tombstones += staged.tombstones
+        self.filtered += staged.filtered
         self.dead_letters.update(staged.dead_letters)
         if staged.timestamp_bounds_ms is not None:
             low, high = staged.timestamp_bounds_ms
@@ -212,6 +214,8 @@ class StagedRows:
     timestamp_bounds_ms: tuple[int, int] | None
     rows: tuple[pa.Table, ...]
     """One for each of the stream's `TableFormat`, in their order."""
+    filtered: int = 0
+    """Messages that a condition left out."""
 
 
 def _has_nan(rows: pa.Table, path: Path) -> bool:

@@ -1,12 +1,13 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode (columns) ─► derive (SQL) ─► the table's rows
+    decode (columns) ─► derive (SQL) ─► Kafka's columns ─► the table's rows
          └─ rejects ─────┴─► the dead-letter table's rows
 
 Rules:
 
-1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones.
-2. Columns come in the order: declared, derived, Kafka's own. What can be wrong about them is found at construction.
+1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones, the count of filtered ones.
+2. What is done after decoding are steps (`stage_writer.core.rows`), each made of the columns that the one before it
+   gives. A stream without a feature has no step for it. What can be wrong about columns is found at construction.
 3. The batches of all Kafka partitions of a stream are converted together, and their rows parted again: what JSON reader
    and SQL engine cost by the call is paid once, however many partitions a poll brought.
 """
@@ -30,15 +31,17 @@ from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
 from stage_writer.core.partitioning import can_partition
+from stage_writer.core.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decode import Reject
+    from stage_writer.core.rows import Step
 
     Index = NDArray[np.int64]
 
@@ -63,12 +66,10 @@ class StreamConverter:
     """The conversion of one stream. Raises SchemaError and ExpressionError for a stream that cannot work."""
 
     def __init__(self, stream: Stream) -> None:
-        columns = stream.schema_of_columns
         self._stream = stream
-        self._decoder = Decoder(columns)
-        self._deriver = Deriver(columns, stream.derive) if stream.derive else None
-        derived = self._deriver.fields if self._deriver else ()
-        schema = columns.with_fields((*derived, *(KAFKA_FIELDS if stream.kafka_columns else ())))
+        self._decoder = Decoder(stream.schema_of_columns)
+        self._steps = tuple(_steps(stream))
+        schema = self._steps[-1].columns if self._steps else stream.schema_of_columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
         dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         for name in stream.partition_by:
@@ -91,7 +92,7 @@ class StreamConverter:
     @property
     def needs_headers(self) -> bool:
         """Whether an expression asks for the records' headers."""
-        return self._deriver is not None and self._deriver.needs_headers
+        return any(step.needs_headers for step in self._steps)
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""
@@ -99,29 +100,50 @@ class StreamConverter:
             return []
         messages = Messages.of(batches)
         decoded = self._decoder.decode(messages.values)
-        rows, index = decoded.rows, decoded.row_index
-        rejects = list(decoded.rejects)
-        if self._deriver is not None:
-            derived = self._deriver.derive(rows, index, messages)
-            rows, index = derived.rows, derived.row_index
-            rejects += derived.rejects
-        if self._stream.kafka_columns:
-            for field, column in zip(KAFKA_FIELDS, _kafka_columns(messages, index), strict=True):
-                rows = rows.append_column(field.name, column)
-        rejects.sort(key=lambda reject: reject.index)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        for step in self._steps:
+            rows = step.apply(rows, messages)
+        rejects = sorted(rows.rejects, key=lambda reject: reject.index)
         own, dead = self._formats
         return _by_batch(
             messages,
-            _Part(index, rows.cast(own.arrow_schema)),
+            _Part(rows.index, rows.table.cast(own.arrow_schema)),
             _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
             rejects,
-            decoded.tombstones,
+            (decoded.tombstones, rows.filtered),
         )
+
+
+def _steps(stream: Stream) -> Iterator[Step]:
+    """What the stream's settings ask for, in the order in which it is done."""
+    columns = stream.schema_of_columns
+    if stream.derive:
+        deriver = Deriver(columns, stream.derive)
+        yield deriver
+        columns = deriver.columns
+    if stream.kafka_columns:
+        yield KafkaColumns(columns)
+
+
+class KafkaColumns:
+    """Adds Kafka's own columns: a `Step`."""
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType) -> None:
+        self.columns = columns.with_fields(KAFKA_FIELDS)
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with their place in Kafka."""
+        table = rows.table
+        for field, column in zip(KAFKA_FIELDS, _kafka_columns(messages, rows.index), strict=True):
+            table = table.append_column(field.name, column)
+        return rows.with_table(table)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of one table, and the rising indices of their messages."""
+    """Rows of one table, and the indices of their messages, rising as in `Rows`."""
 
     index: Index
     rows: pa.Table
@@ -133,22 +155,25 @@ class _Part:
 
 
 def _by_batch(
-    messages: Messages, own: _Part, dead: _Part, rejects: Sequence[Reject], tombstones: Index
+    messages: Messages, own: _Part, dead: _Part, rejects: Sequence[Reject], without_rows: tuple[Index, Index]
 ) -> list[StagedRows]:
+    """``without_rows`` are the tombstones, and the filtered ones."""
     reject_bounds = messages.bounds(dead.index).tolist()
-    tombstone_counts = np.diff(messages.bounds(tombstones)).tolist()
+    tombstones, filtered = (np.diff(messages.bounds(index)).tolist() for index in without_rows)
     return [
         StagedRows(
             end=batch.end,
             records=len(batch),
             tombstones=gone,
+            filtered=left_out,
             dead_letters=Counter(str(reject.error_class) for reject in rejects[first:last]),
             timestamp_bounds_ms=batch.timestamp_bounds_ms(),
             rows=rows,
         )
-        for batch, gone, (first, last), rows in zip(
+        for batch, gone, left_out, (first, last), rows in zip(
             messages.batches,
-            tombstone_counts,
+            tombstones,
+            filtered,
             pairwise(reject_bounds),
             zip(own.split(messages), dead.split(messages), strict=True),
             strict=True,

@@ -1,4 +1,4 @@
-"""What a `derive` expression may be: one SQL expression that gives one value for each record, and always the same one.
+"""What a setting's expression may be: SQL that gives one value for each record, and always the same one.
 
 Rules:
 
@@ -47,7 +47,8 @@ _STABLE = "use what does not change when a record is read again, for instance ka
 class CheckedExpression:
     """An expression that may be evaluated, and which parts of ``kafka`` it asks for."""
 
-    name: str
+    setting: str
+    """The key that it is from, such as ``derive.date``."""
     text: str
     kafka_parts: frozenset[str]
     """`*` is among them when it takes ``kafka`` as a whole."""
@@ -67,71 +68,71 @@ class ExpressionChecker:
         self._unstable = {name for name, _, stability, _ in rows if stability not in (None, "CONSISTENT")}
         self._macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
 
-    def check(self, name: str, text: str) -> CheckedExpression:
-        """The expression of the column ``name``. Raises ExpressionError for what it may not be."""
-        tree = self._parsed(name, text)
+    def check(self, setting: str, text: str) -> CheckedExpression:
+        """The expression of a setting, such as ``derive.date``. Raises ExpressionError for what it may not be."""
+        tree = self._parsed(setting, text)
         lambdas = set(_lambda_names(tree))
         parts: set[str] = set()
         for node in _nodes(tree):
-            self._check_node(node, name, text)
+            self._check_node(node, setting, text)
             if node["class"] == "COLUMN_REF":
                 path = [str(part).casefold() for part in _list(node["column_names"])]
                 if path[0] not in lambdas:
-                    self._check_name(path[0], name, text)
+                    self._check_name(path[0], setting, text)
                 if path[0] == KAFKA:
                     parts.add(path[1] if len(path) > 1 else "*")
-        return CheckedExpression(name, text, frozenset(parts))
+        return CheckedExpression(setting, text, frozenset(parts))
 
-    def _parsed(self, name: str, text: str) -> Json:
+    def _parsed(self, setting: str, text: str) -> Json:
         ((answer,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()
         parsed = json.loads(answer)
         if parsed["error"]:
             problem = str(parsed.get("error_message", "it cannot be parsed"))
             several = "Only SELECT" in problem  # a second statement, of another kind
-            raise refused(name, text, "it is more than one expression" if several else problem, _SYNTAX)
+            raise refused(setting, text, "it is more than one expression" if several else problem, _SYNTAX)
         statements = parsed["statements"]
         query = statements[0]["node"]
         clauses = ("modifiers", "where_clause", "group_expressions", "having", "qualify", "sample")
         plain = len(statements) == 1 and query["type"] == "SELECT_NODE" and query["from_table"]["type"] == "EMPTY"
         if not plain or any(query[clause] for clause in clauses) or len(query["select_list"]) != 1:
-            raise refused(name, text, "it is more than one expression", _ONE_VALUE)
+            raise refused(setting, text, "it is more than one expression", _ONE_VALUE)
         tree: Json = query["select_list"][0]
         if query["select_list"][0]["alias"]:
-            raise refused(name, text, "it gives itself a name", "leave AS … out: the column's name is the setting's")
+            raise refused(setting, text, "it gives itself a name", "leave AS … out: the column's name is the setting's")
         return tree
 
-    def _check_node(self, node: dict[str, Json], name: str, text: str) -> None:
+    def _check_node(self, node: dict[str, Json], setting: str, text: str) -> None:
         kind = str(node["class"])
         if kind not in _ALLOWED:
-            raise refused(name, text, f"{_CALLED.get(kind, kind)} is not allowed", _ONE_VALUE)
+            raise refused(setting, text, f"{_CALLED.get(kind, kind)} is not allowed", _ONE_VALUE)
         if node.get("type") == "GROUPING_FUNCTION":
-            raise refused(name, text, "GROUPING is not allowed", _ONE_VALUE)
+            raise refused(setting, text, "GROUPING is not allowed", _ONE_VALUE)
         if kind == "FUNCTION":
-            self._check_function(str(node["function_name"]).casefold(), name, text)
+            self._check_function(str(node["function_name"]).casefold(), setting, text)
 
-    def _check_function(self, function: str, name: str, text: str) -> None:
+    def _check_function(self, function: str, setting: str, text: str) -> None:
         if function in self._aggregates or function in _ROWS:
             problem = f"{function} does not give one value for each record"
-            raise refused(name, text, problem, _ONE_VALUE)
+            raise refused(setting, text, problem, _ONE_VALUE)
         if function in self._unstable:
-            raise refused(name, text, f"{function} gives another value each time", _STABLE)
+            raise refused(setting, text, f"{function} gives another value each time", _STABLE)
         definition = self._macros.get(function)
         if definition is not None:
-            for node in _nodes(self._parsed(name, definition)):
-                self._check_node(node, name, text)
+            for node in _nodes(self._parsed(setting, definition)):
+                self._check_node(node, setting, text)
                 if node["class"] == "COLUMN_REF" and str(_list(node["column_names"])[0]).startswith("current_"):
-                    raise refused(name, text, f"{function} gives another value each time", _STABLE)
+                    raise refused(setting, text, f"{function} gives another value each time", _STABLE)
 
-    def _check_name(self, first: str, name: str, text: str) -> None:
+    def _check_name(self, first: str, setting: str, text: str) -> None:
         if first not in self._names:
             near = difflib.get_close_matches(first, list(self._names), 1)
             known = f"did you mean {self._names[near[0]]}?" if near else f"known are: {', '.join(self._names.values())}"
-            raise refused(name, text, f"there is no field `{first}`", known)
+            raise refused(setting, text, f"there is no field `{first}`", known)
 
 
-def refused(name: str, text: str, problem: str, remedy: str) -> ExpressionError:
+def refused(setting: str, text: str, problem: str, remedy: str) -> ExpressionError:
     """The error that names the setting, the expression, and what is wrong with it."""
-    return ExpressionError(f"derive.{name}: {text.strip()}: {problem}", remedy)
+    return ExpressionError(f"{setting}: {text.strip()}: {problem}", remedy)
 
 
 def _list(value: Json) -> list[Json]:

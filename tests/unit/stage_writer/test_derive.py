@@ -13,8 +13,9 @@ from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decode import Decoder
-from stage_writer.core.derive import Derived, Deriver
+from stage_writer.core.derive import Deriver
 from stage_writer.core.rejects import ErrorClass
+from stage_writer.core.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,18 +44,19 @@ def batch_of(
     )
 
 
-def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Derived:
+def derive(expressions: Mapping[str, str], batch: MessageBatch) -> Rows:
     decoded = Decoder(COLUMNS).decode(batch.values)
-    return Deriver(COLUMNS, expressions).derive(decoded.rows, decoded.row_index, Messages.of([batch]))
+    rows = Rows(decoded.rows, decoded.row_index)
+    return Deriver(COLUMNS, expressions).apply(rows, Messages.of([batch]))
 
 
 def test_a_date_from_a_nested_text_is_a_string_at_the_end() -> None:
     batch = batch_of([b'{"meta":{"producer":{"timestamp":"2021-03-24T15:06:17.321710+00:00"}}}', b"{}"])
     derived = derive({"date": "substr(meta.producer.timestamp, 1, 10)"}, batch)
-    assert derived.rows.column_names[-1] == "date"
-    assert derived.rows["date"].to_pylist() == ["2021-03-24", None]
-    assert derived.rows.schema.field("date").type == pa.string()
-    assert derived.row_index.tolist() == [0, 1]
+    assert derived.table.column_names[-1] == "date"
+    assert derived.table["date"].to_pylist() == ["2021-03-24", None]
+    assert derived.table.schema.field("date").type == pa.string()
+    assert derived.index.tolist() == [0, 1]
 
 
 def test_kafka_gives_what_it_knows_of_the_record() -> None:
@@ -74,8 +76,8 @@ def test_kafka_gives_what_it_knows_of_the_record() -> None:
         },
         batch,
     )
-    assert derived.row_index.tolist() == [0, 2]
-    rows = derived.rows.select(["place", "stamp", "day", "key", "key_text", "header"]).to_pylist()
+    assert derived.index.tolist() == [0, 2]
+    rows = derived.table.select(["place", "stamp", "day", "key", "key_text", "header"]).to_pylist()
     moment = dt.datetime(2020, 9, 13, 12, 26, 40, 123_000, dt.UTC)
     assert rows == [
         {"place": "orders/3/100", "stamp": moment, "day": moment.date(), "key": b"k", "key_text": "k", "header": "2"},
@@ -88,11 +90,11 @@ def test_kafka_gives_what_it_knows_of_the_record() -> None:
             "header": None,
         },
     ]
-    assert derived.rows.schema.field("stamp").type == pa.timestamp("us", tz="UTC")
+    assert derived.table.schema.field("stamp").type == pa.timestamp("us", tz="UTC")
 
 
 def test_a_record_without_a_time_has_none() -> None:
-    assert derive({"t": "kafka.timestamp"}, batch_of([b"{}", b"{}"])).rows["t"].to_pylist()[1] is None
+    assert derive({"t": "kafka.timestamp"}, batch_of([b"{}", b"{}"])).table["t"].to_pylist()[1] is None
 
 
 @pytest.mark.parametrize(
@@ -113,11 +115,11 @@ def test_a_record_without_a_time_has_none() -> None:
 )
 def test_the_type_is_the_expression_s(expression: str, meant: object) -> None:
     deriver = Deriver(COLUMNS, {"x": expression})
-    assert [(field.name, field.type) for field in deriver.fields] == [("x", meant)]
+    assert [(field.name, field.type) for field in deriver.columns.fields[-1:]] == [("x", meant)]
     message = b'{"id":1,"price":1.50,"moment":"2020-01-01T00:00:00Z","text":"x","data":""}'
     derived = derive({"x": expression}, batch_of([message]))
-    assert derived.rows.schema.field("x").type == to_arrow_schema(COLUMNS.with_fields(deriver.fields)).field("x").type
-    assert derived.rows["x"].null_count == 0
+    assert derived.table.schema.field("x").type == to_arrow_schema(deriver.columns).field("x").type
+    assert derived.table["x"].null_count == 0
 
 
 def test_nested_results_have_the_table_s_types() -> None:
@@ -130,7 +132,7 @@ def test_nested_results_have_the_table_s_types() -> None:
         },
         batch_of([b'{"id":1,"tags":["x","yz"],"props":{"p":1}}']),
     )
-    (row,) = derived.rows.select(["s", "l", "m", "n"]).to_pylist()
+    (row,) = derived.table.select(["s", "l", "m", "n"]).to_pylist()
     assert row == {"s": {"a": 1, "l": ["x", "yz"]}, "l": ["X", "YZ"], "m": [("p", 1)], "n": [1, 2]}
 
 
@@ -142,8 +144,8 @@ def test_a_record_whose_expression_fails_costs_no_other() -> None:
     assert {reject.error_class for reject in derived.rejects} == {ErrorClass.EXPRESSION_FAILED}
     assert "derive.n" in derived.rejects[0].error
     assert "no number" in derived.rejects[0].error
-    assert derived.row_index.tolist() == [place for place in range(100) if place % 3]
-    assert derived.rows["n"].to_pylist() == derived.row_index.tolist()
+    assert derived.index.tolist() == [place for place in range(100) if place % 3]
+    assert derived.table["n"].to_pylist() == derived.index.tolist()
 
 
 def test_of_two_failing_expressions_each_is_named() -> None:
@@ -153,7 +155,7 @@ def test_of_two_failing_expressions_each_is_named() -> None:
         (0, "derive.n"),
         (1, "derive.small"),
     ]
-    assert derived.rows.select(["n", "small"]).to_pylist() == [{"n": 1, "small": 1}]
+    assert derived.table.select(["n", "small"]).to_pylist() == [{"n": 1, "small": 1}]
 
 
 def test_many_failures_are_found_at_once() -> None:
@@ -161,19 +163,19 @@ def test_many_failures_are_found_at_once() -> None:
     derived = derive({"n": "CASE WHEN id % 2 = 0 THEN text::INT ELSE 1 END"}, batch_of(values))
     assert len(derived.rejects) == 2500
     assert all("derive.n" in reject.error for reject in derived.rejects)
-    assert derived.row_index.tolist() == list(range(1, 5000, 2))
+    assert derived.index.tolist() == list(range(1, 5000, 2))
 
 
 def test_a_moment_beyond_the_calendar_is_refused() -> None:
     derived = derive({"x": "CAST(text AS TIMESTAMP)"}, batch_of([b'{"text":"infinity"}', b'{"text":"2020-01-01"}']))
     assert [reject.index for reject in derived.rejects] == [0]
-    assert derived.rows["x"].to_pylist() == [dt.datetime(2020, 1, 1)]  # noqa: DTZ001 - it has no zone
+    assert derived.table["x"].to_pylist() == [dt.datetime(2020, 1, 1)]  # noqa: DTZ001 - it has no zone
 
 
 def test_an_empty_batch_stays_one() -> None:
     derived = derive({"x": "id + 1", "k": "kafka.offset"}, batch_of([]))
-    assert derived.rows.num_rows == 0
-    assert derived.rows.column_names[-2:] == ["x", "k"]
+    assert derived.table.num_rows == 0
+    assert derived.table.column_names[-2:] == ["x", "k"]
 
 
 def test_only_the_headers_that_are_asked_for_are_wanted() -> None:
@@ -183,7 +185,7 @@ def test_only_the_headers_that_are_asked_for_are_wanted() -> None:
 
 
 def test_a_quoted_name_is_found() -> None:
-    assert derive({"x y": '"a ""b"'}, batch_of([b'{"a \\"b":"z"}'])).rows["x y"].to_pylist() == ["z"]
+    assert derive({"x y": '"a ""b"'}, batch_of([b'{"a \\"b":"z"}'])).table["x y"].to_pylist() == ["z"]
 
 
 @pytest.mark.parametrize(
@@ -245,11 +247,11 @@ def test_two_derived_columns_have_two_names() -> None:
 
 def test_a_field_called_kafka_is_ambiguous_only_when_asked_for() -> None:
     columns = parse_ddl("kafka STRUCT<offset: INT>, id INT")
-    assert Deriver(columns, {"x": "id"}).fields[0].type is Primitive.INTEGER
+    assert Deriver(columns, {"x": "id"}).columns.fields[-1].type is Primitive.INTEGER
     with pytest.raises(ExpressionError, match="ambiguous"):
         Deriver(columns, {"x": "kafka.offset"})
 
 
 def test_decimals_stay_exact() -> None:
     derived = derive({"x": "price * 2"}, batch_of([b'{"price":12345678.91}']))
-    assert derived.rows["x"].to_pylist() == [Decimal("24691357.82")]
+    assert derived.table["x"].to_pylist() == [Decimal("24691357.82")]
