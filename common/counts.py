@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Counts are summed by Kafka partition over the markers that a commit brings: records = rows + dead letters +
-   tombstones. They are an addition to the metadata: older commits have none, and older programs pass over them.
+1. Counts are summed by Kafka partition over the markers that a commit brings: each record has rows, or is a dead
+   letter, a tombstone or filtered (`Counts.add_up`). They are an addition to the metadata: older commits have none, and
+   older programs pass over them.
 2. Positions that an operator gave up, or said to be done before the chain began, are named as ranges: nobody may take
    them for proved.
 3. Of a marker that is brought in part nobody counts which of its records these are: its partition has no counts in that
@@ -37,6 +38,20 @@ class Counts:
     dead_letters: int
     given_up: tuple[Span, ...] = ()
     """Positions that no writer staged: an operator skipped them or began behind them."""
+    filtered: int = 0
+    """Records that the stream's condition left out."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
+
+    @property
+    def records_with_rows(self) -> int:
+        """Records that have at least one row."""
+        return self.rows - self.exploded
+
+    @property
+    def add_up(self) -> bool:
+        """Whether each record is accounted for, once."""
+        return self.records == self.records_with_rows + self.tombstones + self.dead_letters + self.filtered
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class Replaced:
 
 def counts_of(markers: Iterable[Marker], start: Position) -> Counts | None:
     """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3)."""
-    records = rows = tombstones = dead_letters = 0
+    records = rows = tombstones = dead_letters = filtered = exploded = 0
     given_up: list[Span] = []
     for marker in markers:
         manifest, begin = marker.manifest, max(start, marker.span.start)
@@ -63,9 +78,11 @@ def counts_of(markers: Iterable[Marker], start: Position) -> Counts | None:
                 return None
             records += manifest.records
             tombstones += manifest.tombstones
+            filtered += manifest.filtered
+            exploded += manifest.exploded
             dead_letters += sum(manifest.dead_letters.values())
             rows += sum(table.rows for table in marker.tables if table.kind is TableKind.ROWS)
-    return Counts(records, rows, tombstones, dead_letters, tuple(given_up))
+    return Counts(records, rows, tombstones, dead_letters, tuple(given_up), filtered, exploded)
 
 
 class StoredCounts(BaseModel):
@@ -78,6 +95,8 @@ class StoredCounts(BaseModel):
     tombstones: int
     dead_letters: int
     given_up: tuple[tuple[int, int], ...] = ()
+    filtered: int = 0
+    exploded: int = 0
 
     @classmethod
     def of(cls, counts: Counts) -> StoredCounts:
@@ -88,12 +107,16 @@ class StoredCounts(BaseModel):
             tombstones=counts.tombstones,
             dead_letters=counts.dead_letters,
             given_up=tuple((span.start, span.end) for span in counts.given_up),
+            filtered=counts.filtered,
+            exploded=counts.exploded,
         )
 
     def counts(self) -> Counts:
         """The inverse of `of`."""
         given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
-        return Counts(self.records, self.rows, self.tombstones, self.dead_letters, given_up)
+        return Counts(
+            self.records, self.rows, self.tombstones, self.dead_letters, given_up, self.filtered, self.exploded
+        )
 
 
 class StoredReplaced(BaseModel):

@@ -11,6 +11,8 @@ Rules:
    at the marker's name, raises MarkerError.
 5. A marker of a topic that was made anew has the next *generation* (common/beginnings.py). Its format is version 2, so
    that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
+6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
+   pass on counts that do not add up.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 2
-"""The highest version that is read; a chain of generation 0 is still written as version 1 (rule 5)."""
+VERSION = 3
+"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 and 6)."""
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
 
@@ -145,8 +147,12 @@ class Manifest:
     """Who wrote it, for people."""
     created_ms: int
     records: int = 0
-    """Kafka records in the span: rows, dead letters and tombstones."""
+    """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
     tombstones: int = 0
+    filtered: int = 0
+    """Records that the stream's condition left out."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """Counts by error class."""
     lowest_timestamp_ms: int | None = None
@@ -156,6 +162,13 @@ class Manifest:
     """The broker's id of the topic that the records are from; None where nobody knows it."""
     generation: int = 0
     """How often the topic was made anew, and its chain begun again, before this one."""
+
+    @property
+    def version(self) -> int:
+        """The version of the format that says all of it."""
+        if self.filtered or self.exploded:
+            return 3
+        return 1 if self.generation == 0 else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +228,7 @@ class _StoredTable(_Stored):
 
 
 class _StoredManifest(_Stored):
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     topic: str
     partition: _Count
     start: _Offset
@@ -233,6 +246,8 @@ class _StoredManifest(_Stored):
     tables: list[_StoredTable]
     topic_id: str | None = None
     generation: _Count = 0
+    filtered: _Count = 0
+    exploded: _Count = 0
 
 
 class _StoredVersion(BaseModel):
@@ -243,7 +258,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
     """The stored form of a manifest: UTF-8 JSON, one object."""
     stored = _StoredManifest.model_validate(
         {
-            "version": 1 if manifest.generation == 0 else VERSION,
+            "version": manifest.version,
             "topic": str(source.topic),
             "partition": int(source.partition),
             "start": int(manifest.span.start),
@@ -261,6 +276,8 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "tables": [_table_to_stored(table) for table in manifest.tables],
             "topic_id": manifest.topic_id,
             "generation": manifest.generation,
+            "filtered": manifest.filtered,
+            "exploded": manifest.exploded,
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -336,6 +353,8 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         tables=tables,
         topic_id=stored.topic_id,
         generation=stored.generation,
+        filtered=stored.filtered,
+        exploded=stored.exploded,
     )
 
 

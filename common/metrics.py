@@ -52,6 +52,7 @@ WRITER_REPEATED = _counter(
     "stage_writer_repeated_records_total", ("topic",), "Records that librdkafka delivered again, passed over."
 )
 WRITER_TOMBSTONES = _counter("stage_writer_tombstones_total", ("topic",), "Records without a value, skipped.")
+WRITER_FILTERED = _counter("stage_writer_filtered_total", ("app_id",), "Records that `where` left out.")
 WRITER_DEAD_LETTERS = _counter(
     "stage_writer_dead_letters_total", ("app_id", "error_class"), "Records sent to the dead-letter table."
 )

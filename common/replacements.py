@@ -5,7 +5,8 @@ Rules:
 1. One object is one request for one Kafka partition. Its name says where the range starts and which request it is, so
    that it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
 2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
-   inverses. Unknown fields of a known version are passed over, a newer version is refused.
+   inverses. Unknown fields of a known version are passed over, a newer version is refused. One with filtered records,
+   or records with several rows, is of version 2, for the reason of `common.markers`, rule 6.
 3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns.
 """
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 REPLACE = "replace"
 STAGED = "data"
-VERSION = 1
+VERSION = 2
 _NAME = re.compile(
     r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"
     r"\.replace",
@@ -90,11 +91,20 @@ class Replacement:
     """Who asked, for people."""
     created_ms: int
     records: int
-    """Kafka records in the span: rows, dead letters and tombstones."""
+    """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
     tombstones: int
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     """Counts by error class."""
     tables: tuple[ReplacementTable, ...] = ()
+    filtered: tuple[Span, ...] = ()
+    """The offsets of the records that the stream's condition left out: what Kafka has lost is not among them."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
+
+    @property
+    def version(self) -> int:
+        """The version of the format that says all of it."""
+        return 2 if self.filtered or self.exploded else 1
 
     def table(self, kind: TableKind) -> ReplacementTable | None:
         """What it has for the rows, or for the dead letters."""
@@ -123,7 +133,7 @@ class _StoredTable(_Stored):
 
 
 class _StoredReplacement(_Stored):
-    version: Literal[1]
+    version: Literal[1, 2]
     topic: str
     partition: _Count
     start: _Offset
@@ -136,6 +146,8 @@ class _StoredReplacement(_Stored):
     tombstones: _Count
     dead_letters: dict[str, _Count]
     tables: list[_StoredTable]
+    filtered: list[tuple[_Offset, _Offset]] = Field(default=[])
+    exploded: _Count = 0
 
 
 class _StoredVersion(BaseModel):
@@ -146,7 +158,7 @@ def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> byt
     """The stored form: UTF-8 JSON, one object."""
     stored = _StoredReplacement.model_validate(
         {
-            "version": VERSION,
+            "version": replacement.version,
             "topic": str(name.topic_partition.topic),
             "partition": int(name.topic_partition.partition),
             "start": int(replacement.span.start),
@@ -169,6 +181,8 @@ def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> byt
                 }
                 for table in replacement.tables
             ],
+            "filtered": [(int(span.start), int(span.end)) for span in replacement.filtered],
+            "exploded": replacement.exploded,
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -218,4 +232,6 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
             )
             for table in stored.tables
         ),
+        filtered=tuple(Span(Position(start), Position(end)) for start, end in stored.filtered),
+        exploded=stored.exploded,
     )

@@ -18,7 +18,9 @@ from common.spans import Position, Span
 from common.transactions import TxnIds
 from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
 from delta_loader.core.ledger import Ledger
-from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, regions, walk
+from delta_loader.core.offsets import Ranges
+from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
 from delta_loader.shell.history import read_history
 
 if TYPE_CHECKING:
@@ -125,7 +127,8 @@ class Verifier:
             return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
-        tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters)
+        shape = Shape(filters=stream.where is not None)
+        tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters, shape)
         findings = [*rows.findings, *dead.findings, *_cleaned(tables)]
         if not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
@@ -206,7 +209,9 @@ class Verifier:
         return tuple(partitions), findings
 
     def _walk(self, tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None) -> Seen:
-        spans = [span for region in regions(tables.rows, tables.dead_letters, source) for span in region.spans]
+        found = tables.regions(source)
+        spans = [span for region in found for span in region.spans]
+        left_out = LeftOut.of(found, tables.shape.of(found))
         position = tables.rows.positions.get(source, Position(0))
         first, kafka_end = Position(0), None
         kafka: Iterable[tuple[Bucket, Bucket]] = ()
@@ -214,7 +219,7 @@ class Verifier:
             first, kafka_end = self.kafka.ends(source)
             kafka = self.kafka.buckets(source, first, position)
         letters: Iterable[Bucket] = () if dead is None else dead.buckets(source)
-        seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first)
+        seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first, left_out=left_out)
         seen.kafka_end = kafka_end
         return seen
 
@@ -237,8 +242,13 @@ def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
 def _duplicates(
     tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
+    regions = tables.regions(source)
+    shape = tables.shape.of(regions)
+    if shape.explodes:
+        place = (source, tables.url)
+        yield from exploded_findings(regions, seen.total - seen.distinct, shape, tables.rows, place)
     for ranges, offsets, ledger, url in (
-        (seen.twice, rows, tables.rows, tables.url),
+        (Ranges(0) if shape.explodes else seen.twice, rows, tables.rows, tables.url),
         (seen.twice_dead, dead, tables.dead_letters, tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None and ledger is not None:

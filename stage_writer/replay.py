@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from common.data_files import DataFileName, escape, shortened
 from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
@@ -32,12 +34,12 @@ from common.spans import Position, Span, TopicPartition
 from stage_writer.core.buffer import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import EncodedFile, TableFormat
+    from stage_writer.core.buffer import EncodedFile, StagedRows, TableFormat
     from stage_writer.ports import Converter
 
 
@@ -84,6 +86,8 @@ class Replayed:
     span: Span
     records: int
     tombstones: int
+    filtered: int
+    exploded: int
     dead_letters: dict[str, int]
     files: int
     path: str | None
@@ -91,8 +95,9 @@ class Replayed:
 
     @property
     def rows(self) -> int:
-        """Records that became rows."""
-        return self.records - self.tombstones - sum(self.dead_letters.values())
+        """What became of the other records."""
+        without = self.tombstones + self.filtered + sum(self.dead_letters.values())
+        return self.records - without + self.exploded
 
 
 def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
@@ -169,7 +174,19 @@ class Sums:
 
     records: int = 0
     tombstones: int = 0
+    exploded: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
+    filtered: list[Span] = field(default_factory=list)
+
+    def add(self, staged: StagedRows) -> None:
+        """One more batch."""
+        self.records += staged.records
+        self.tombstones += staged.tombstones
+        self.exploded += staged.exploded
+        self.dead_letters.update(staged.dead_letters)
+        offsets = staged.filtered_offsets
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1) if len(offsets) else ():
+            self.filtered.append(Span(Position(int(run[0])), Position(int(run[-1]) + 1)))
 
 
 class Replay:
@@ -202,7 +219,7 @@ class Replay:
         sums = Sums()
         for batch in self._kafka.batches(source, span):
             (staged,) = self._converter.convert([batch])
-            _add(sums, staged.records, staged.tombstones, staged.dead_letters.items())
+            sums.add(staged)
         return self._replayed(source, span, sums, 0, None)
 
     def stage(self, source: TopicPartition, span: Span) -> Replayed:
@@ -211,7 +228,7 @@ class Replay:
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._kafka.batches(source, span):
             (staged,) = self._converter.convert([batch])
-            _add(sums, staged.records, staged.tombstones, staged.dead_letters.items())
+            sums.add(staged)
             buffer.add(staged, 0.0)
             if buffer.parquet_bytes >= self._file_bytes:
                 self._write(source, buffer, files)
@@ -226,6 +243,8 @@ class Replay:
             records=sums.records,
             tombstones=sums.tombstones,
             dead_letters=dict(sums.dead_letters),
+            filtered=tuple(sums.filtered),
+            exploded=sums.exploded,
             tables=tuple(
                 ReplacementTable(table.url, table.kind, table.schema, tuple(files[table.url]))
                 for table in self._formats
@@ -248,13 +267,9 @@ class Replay:
         return f"{STAGED}/{folder}/{DataFileName(source, start, self._unique()).path}"
 
     def _replayed(self, source: TopicPartition, span: Span, sums: Sums, files: int, path: str | None) -> Replayed:
-        return Replayed(source, span, sums.records, sums.tombstones, dict(sums.dead_letters), files, path)
-
-
-def _add(sums: Sums, records: int, tombstones: int, dead_letters: Iterable[tuple[str, int]]) -> None:
-    sums.records += records
-    sums.tombstones += tombstones
-    sums.dead_letters.update(dict(dead_letters))
+        filtered = sum(span.positions for span in sums.filtered)
+        letters = dict(sums.dead_letters)
+        return Replayed(source, span, sums.records, sums.tombstones, filtered, sums.exploded, letters, files, path)
 
 
 def _file(path: str, file: EncodedFile) -> ReplacementFile:
@@ -271,7 +286,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         lines.append(
             f"{one.source}  {one.span}  {one.records:,} records in Kafka: {one.rows:,} rows for {stream.table}, "
             f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
-            f"{one.tombstones:,} tombstones"
+            f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
         )
         if one.path is not None:
             lines.append(f"  staged {one.files} files, and the request {one.path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.markers import TableKind
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -36,13 +37,16 @@ class Teller:
         """A batch was converted."""
         if staged.tombstones:
             self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
+        if staged.filtered:
+            self._metrics.add(catalogue.WRITER_FILTERED, staged.filtered, app_id=app_id)
         for error_class, count in staged.dead_letters.items():
             self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""
         source, span, manifest = sealed.marker.name.topic_partition, sealed.marker.span, sealed.marker.manifest
-        rows = 0 if manifest is None else manifest.records - manifest.tombstones - sum(manifest.dead_letters.values())
+        tables = () if manifest is None else manifest.tables
+        rows = sum(table.rows for table in tables if table.kind is TableKind.ROWS)
         self._log.info(
             "sealed",
             partition=str(source),

@@ -189,6 +189,13 @@ class Stream(_Section):
         description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
         "them is ignored.",
     )
+    where: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Condition in SQL over what `derive` sees too. A record for which it is not true (false, or null) "
+        "becomes no row, and is counted; one for which it fails is a dead letter.",
+        examples=["status >= 400"],
+    )
     derive: dict[str, str] = Field(
         default_factory=dict,
         description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "

@@ -56,6 +56,7 @@ class PartitionReport:
     counted_records: int | None
     """Records that the commits say they brought; None when some do not count."""
     counted_tombstones: int | None
+    counted_filtered: int | None
     proved: bool
 
 
@@ -72,6 +73,7 @@ def unlooked(source: TopicPartition, begins: Position | None, position: Position
         dead_letters=None,
         counted_records=None,
         counted_tombstones=None,
+        counted_filtered=None,
         proved=False,
     )
 

@@ -270,10 +270,11 @@ class Ledger:
         if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
             return
         for source, counts in metadata.counts.items():
-            if counts.records != counts.rows + counts.tombstones + counts.dead_letters:
+            if not counts.add_up:
                 text = (
                     f"version {version.version} counts {counts.records:,} records of {source}, and "
-                    f"{counts.rows:,} rows, {counts.dead_letters:,} dead letters, {counts.tombstones:,} tombstones"
+                    f"{counts.records_with_rows:,} with rows, {counts.dead_letters:,} dead letters, "
+                    f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
                 )
                 self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
         counted = sum(one.dead_letters if self._dead_letters else one.rows for one in metadata.counts.values())

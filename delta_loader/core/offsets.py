@@ -105,6 +105,11 @@ class Tally:
         """The offsets in one of the spans."""
         return sum(self._counts[bisect_left(self._edges, span.start) : bisect_left(self._edges, span.end)])
 
+    @property
+    def total(self) -> int:
+        """All offsets."""
+        return sum(self._counts)
+
     def outside(self) -> list[tuple[int, int | None, int]]:
         """Every piece between two edges with its count; the last one has no end."""
         ends: list[int | None] = [*self._edges[1:], None]

@@ -2,11 +2,12 @@
 
 Rules:
 
-1. Spans that a replacement joined are one *region*: expected rows = what was staged + what replacements changed.
+1. What was brought and replaced is counted by region (delta_loader/core/regions.py).
 2. Fewer rows than expected are explained by a commit that took them by right and could reach them, and the sum of what
    is explained so never exceeds what these commits took. Else they are a fault, which names the commit that took them
    or, if no commit did, the one that brought them.
-3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter.
+3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter. Of a
+   stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells.
 4. What no commit counted is not proved, and never a fault.
 """
 
@@ -18,77 +19,16 @@ from typing import TYPE_CHECKING
 from common.spans import Position, Span, TopicPartition
 from delta_loader.core.findings import Finding, PartitionReport, Verdict
 from delta_loader.core.offsets import Bucket, Ranges, Tally, between, in_step, ranges
+from delta_loader.core.regions import regions
+from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from delta_loader.core.ledger import Brought, Ledger, Replacement
+    from delta_loader.core.ledger import Ledger
+    from delta_loader.core.regions import Region
 
 MOST_RANGES = 1000  # of each kind, named in a report
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Positions whose rows can be counted together."""
-
-    span: Span
-    brought: tuple[Brought, ...]
-    replacements: tuple[Replacement, ...]
-    dead_letter_replacements: tuple[Replacement, ...]
-
-    @property
-    def version(self) -> int:
-        """The version that brought its beginning."""
-        replacements = (*self.replacements, *self.dead_letter_replacements)
-        return min([*(found.version for found in self.brought), *(found.version for found in replacements)])
-
-    def expected(self, *, dead_letters: bool) -> int | None:
-        """Rows that one of the tables should have; None when a commit does not count."""
-        replacements = self.dead_letter_replacements if dead_letters else self.replacements
-        nets = [found.net_rows for found in replacements]
-        covered = sum(found.span.positions for found in self.brought) >= self.span.positions
-        if not covered or any(found.counts is None for found in self.brought) or None in nets:
-            return None
-        staged = sum(
-            found.counts.dead_letters if dead_letters else found.counts.rows
-            for found in self.brought
-            if found.counts is not None
-        )
-        return staged + sum(net for net in nets if net is not None)
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """What is counted in it: all of it, and each range that was replaced."""
-        replacements = (*self.replacements, *self.dead_letter_replacements)
-        return (self.span, *(found.replaced.span for found in replacements))
-
-    @property
-    def last_replacement(self) -> Replacement | None:
-        """The one that had the last word on its range."""
-        return max(self.replacements, key=lambda found: found.version, default=None)
-
-
-def regions(rows: Ledger, dead_letters: Ledger | None, source: TopicPartition) -> list[Region]:
-    """The regions of one Kafka partition, in order (rule 1)."""
-    brought = rows.brought.get(source, [])
-    replaced = rows.replacements.get(source, [])
-    dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
-    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead))]
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and span.start < joined[-1].end:
-            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
-    return [
-        Region(
-            span,
-            tuple(found for found in brought if span.covers(found.span.start)),
-            tuple(found for found in replaced if span.covers(found.replaced.span.start)),
-            tuple(found for found in dead if span.covers(found.replaced.span.start)),
-        )
-        for span in joined
-    ]
 
 
 @dataclass(slots=True)
@@ -128,7 +68,8 @@ class Seen:
     twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """What Kafka has and neither table."""
+    """What Kafka has and neither table, but for `left_out`."""
+    left_out: LeftOut = field(default_factory=LeftOut)
     vanished: int = 0
     """Offsets that a table has and Kafka has no more, above Kafka's first one."""
     kafka_records: int = 0
@@ -145,13 +86,14 @@ def walk(
     *,
     kafka: Iterable[tuple[Bucket, Bucket]] = (),
     kafka_first: int = 0,
+    left_out: LeftOut | None = None,
 ) -> Seen:
     """Walk over the tables' and Kafka's offsets side by side.
 
     ``kafka`` gives records with a value and tombstones; it is compared from ``kafka_first`` up to ``position``.
     """
     known = list(spans)
-    seen = Seen(Tally(known), Tally(known))
+    seen = Seen(Tally(known), Tally(known), left_out=LeftOut() if left_out is None else left_out)
     valued = ((live, gone) for live, gone in kafka)
     live_buckets: dict[int, Bucket] = {}
 
@@ -167,7 +109,8 @@ def walk(
             have = (row.bits if row else 0) | (dead.bits if dead else 0)
             seen.kafka_records += live.distinct + gone.distinct
             seen.kafka_tombstones += gone.distinct
-            for low, high in ranges(between(live.bits & ~have, start, kafka_first, position), start):
+            missing = between(live.bits & ~have, start, kafka_first, position)
+            for low, high in ranges(seen.left_out.take(missing, start), start):
                 seen.missing.add(low, high)
             rest = between(have & ~live.bits & ~gone.bits, start, kafka_first, position)
             seen.vanished += rest.bit_count()
@@ -204,13 +147,18 @@ class Tables:
     dead_letters: Ledger | None
     url: str
     dead_letters_url: str
+    shape: Shape = field(default_factory=Shape)
+
+    def regions(self, source: TopicPartition) -> list[Region]:
+        """The regions of one Kafka partition, in order."""
+        return regions(self.rows, self.dead_letters, source)
 
 
 def reconcile(
     tables: Tables, source: TopicPartition, seen: Seen, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
     """One Kafka partition's report and findings, but for duplicates, which need another look at the table."""
-    ledger, found = tables.rows, regions(tables.rows, tables.dead_letters, source)
+    ledger, found = tables.rows, tables.regions(source)
     findings: list[Finding] = []
     unproved = 0
     for region in found:
@@ -242,6 +190,7 @@ def reconcile(
         dead_letters=seen.dead_total,
         counted_records=sum(one.records for one in counted) if all_counted else None,
         counted_tombstones=sum(one.tombstones for one in counted) if all_counted else None,
+        counted_filtered=sum(one.filtered for one in counted) if all_counted else None,
         proved=not any(one.verdict in (Verdict.FAULT, Verdict.UNPROVED) for one in findings),
     )
     return report, findings
@@ -298,7 +247,7 @@ def _replaced_as_counted(tables: Tables, source: TopicPartition, region: Region,
         return
     span, counts = last.replaced.span, last.replaced.counts
     for tally, ledger, what, url, expected in (
-        (seen.rows, tables.rows, "rows", tables.url, counts.rows),
+        (seen.rows, tables.rows, "rows", tables.url, counts.records_with_rows),
         (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
     ):
         have = tally.within(span)
@@ -356,12 +305,8 @@ def kafka_findings(
         if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history")
         for span in finding.spans
     ]
-    begins = tables.rows.begins.get(source)
-    uncounted = [
-        region.span
-        for region in regions(tables.rows, tables.dead_letters, source)
-        if region.expected(dead_letters=False) is None
-    ]
+    begins, found = tables.rows.begins.get(source), tables.regions(source)
+    uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
     older, lost, deleted = Ranges(MOST_RANGES), list[Span](), list[Span]()
     for span in seen.missing.spans:
         if begins is not None and span.start < begins:
@@ -383,10 +328,15 @@ def kafka_findings(
         text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
         yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
     yield from _kafka_differs(tables, source, seen)
-    if not lost and seen.missing.is_whole:
+    shape = tables.shape.of(found)
+    filtered = list(filtered_findings(found, seen.left_out, shape, tables.rows, (source, tables.url)))
+    yield from filtered
+    if not lost and seen.missing.is_whole and not filtered:
+        left_out = seen.left_out.tally.total
+        counted = f"tombstones ({seen.kafka_tombstones:,})" + (f" or filtered ({left_out:,})" if left_out else "")
         text = (
             f"all {seen.kafka_records:,} records of {source} that Kafka has below the table's position are rows, dead "
-            f"letters or tombstones ({seen.kafka_tombstones:,}), but for those that are named"
+            f"letters or {counted}, but for those that are named"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 

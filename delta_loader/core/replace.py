@@ -56,7 +56,9 @@ class Request:
         content = self.content
         table = content.table(TableKind.ROWS)
         rows = 0 if table is None else sum(file.rows for file in table.files)
-        counts = Counts(content.records, rows, content.tombstones, sum(content.dead_letters.values()))
+        filtered = sum(span.positions for span in content.filtered)
+        letters = sum(content.dead_letters.values())
+        counts = Counts(content.records, rows, content.tombstones, letters, (), filtered, content.exploded)
         replaced = Replaced(content.span, self.name.request, counts)
         return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
 

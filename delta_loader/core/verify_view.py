@@ -49,9 +49,9 @@ def _partition_line(partition: PartitionReport) -> str:
     if partition.rows is not None:
         parts.append(f"{partition.rows:,} rows, {partition.dead_letters or 0:,} dead letters")
         if partition.counted_records is not None:
-            parts[-1] += (
-                f", {partition.counted_tombstones or 0:,} tombstones; {partition.counted_records:,} records staged"
-            )
+            parts[-1] += f", {partition.counted_tombstones or 0:,} tombstones"
+            parts[-1] += f", {partition.counted_filtered:,} filtered" if partition.counted_filtered else ""
+            parts[-1] += f"; {partition.counted_records:,} records staged"
         if partition.lowest is not None:
             parts[-1] += f"; offsets {partition.lowest} to {partition.highest}"
     parts.append("proved" if partition.proved else "see below")
@@ -101,6 +101,7 @@ def _partition(partition: PartitionReport) -> dict[str, object]:
         "dead_letters": partition.dead_letters,
         "records_staged": partition.counted_records,
         "tombstones_staged": partition.counted_tombstones,
+        "filtered_staged": partition.counted_filtered,
         "proved": partition.proved,
     }
 

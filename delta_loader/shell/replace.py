@@ -24,6 +24,8 @@ from delta_loader.shell.gateway import CONFLICTS, table_errors
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_loader.core.replace import Request, Step
@@ -44,19 +46,10 @@ class SparkReplacer:
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request has not."""
         with _errors("read", urls[0]):
-            staged = [self._staged(request, kind) for kind in TableKind]
-            known = (
-                reduce(
-                    lambda one, other: one.unionByName(other),
-                    [frame.select(_OFFSET) for frame in staged if frame is not None],
-                )
-                if any(frame is not None for frame in staged)
-                else None
-            )
-            have = reduce(
-                lambda one, other: one.unionByName(other), [self._old(request, url).select(_OFFSET) for url in urls]
-            ).distinct()
-            return int((have if known is None else have.join(known, _OFFSET, "left_anti")).count())
+            known = [self._filtered(request), *(self._staged(request, kind) for kind in TableKind)]
+            have = _offsets([self._old(request, url) for url in urls]).distinct()
+            read = [frame for frame in known if frame is not None]
+            return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
     def stale_dead_letters(self, request: Request, url: str) -> int:
         """How many records the dead-letter table has in the range that are no dead letters any more."""
@@ -81,6 +74,14 @@ class SparkReplacer:
                 return False
         return True
 
+    def _filtered(self, request: Request) -> DataFrame | None:
+        """The records that a condition has left out."""
+        if not request.content.filtered:
+            return None
+        runs = [(int(span.start), int(span.end) - 1) for span in request.content.filtered]
+        frame = self._spark.createDataFrame(runs, "first LONG, last LONG")
+        return frame.selectExpr(f"explode(sequence(first, last)) AS {_OFFSET}")
+
     def _staged(self, request: Request, kind: TableKind) -> DataFrame | None:
         table = request.content.table(kind)
         if table is None or not table.files:
@@ -94,3 +95,8 @@ class SparkReplacer:
     def _stale(self, request: Request, url: str) -> DataFrame:
         old, new = self._old(request, url), self._staged(request, TableKind.DEAD_LETTERS)
         return old if new is None else old.join(functions.broadcast(new.select(_OFFSET)), _OFFSET, "left_anti")
+
+
+def _offsets(frames: Sequence[DataFrame]) -> DataFrame:
+    """The offsets of all of them together."""
+    return reduce(lambda one, other: one.unionByName(other), [frame.select(_OFFSET) for frame in frames])

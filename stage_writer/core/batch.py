@@ -112,6 +112,10 @@ class Messages:
         """Where each batch begins in ``index``, rising indices of messages; and the length of ``index`` at the end."""
         return np.searchsorted(index, self.starts)
 
+    def parted(self, index: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Rising indices of messages, by batch."""
+        return np.split(index, self.bounds(index)[1:-1])
+
     def topics(self, index: NDArray[np.int64]) -> pa.StringArray:
         """The topics of some messages, given by their rising indices."""
         return self._of_sources(index, pa.array([str(batch.source.topic) for batch in self.batches]))

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +25,8 @@ from stage_writer.core.statistics import Path, delta_statistics, floating_point_
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from common.markers import TableKind
     from common.spans import Position
@@ -160,6 +163,7 @@ class Buffer:
     records: int = 0
     tombstones: int = 0
     filtered: int = 0
+    exploded: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
@@ -192,6 +196,7 @@ class Buffer:
         self.records += staged.records
         self.tombstones += staged.tombstones
         self.filtered += staged.filtered
+        self.exploded += staged.exploded
         self.dead_letters.update(staged.dead_letters)
         if staged.timestamp_bounds_ms is not None:
             low, high = staged.timestamp_bounds_ms
@@ -214,8 +219,15 @@ class StagedRows:
     timestamp_bounds_ms: tuple[int, int] | None
     rows: tuple[pa.Table, ...]
     """One for each of the stream's `TableFormat`, in their order."""
-    filtered: int = 0
-    """Messages that a condition left out."""
+    filtered_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The messages that a condition left out. Rising."""
+    exploded: int = 0
+    """Rows beyond the first one of their message."""
+
+    @property
+    def filtered(self) -> int:
+        """How many messages a condition left out."""
+        return len(self.filtered_offsets)
 
 
 def _has_nan(rows: pa.Table, path: Path) -> bool:

@@ -1,7 +1,7 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode (columns) ─► derive (SQL) ─► Kafka's columns ─► the table's rows
-         └─ rejects ─────┴─► the dead-letter table's rows
+    decode (columns) ─► where ─► derive ─► Kafka's columns ─► the table's rows
+         └─ rejects ──────┴────────┴─► the dead-letter table's rows
 
 Rules:
 
@@ -32,6 +32,7 @@ from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
 from stage_writer.core.partitioning import can_partition
 from stage_writer.core.rows import Rows
+from stage_writer.core.where import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from stage_writer.core.rows import Step
 
     Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 KAFKA_FIELDS = tuple(
     Field(name, data_type)
@@ -117,6 +119,8 @@ class StreamConverter:
 def _steps(stream: Stream) -> Iterator[Step]:
     """What the stream's settings ask for, in the order in which it is done."""
     columns = stream.schema_of_columns
+    if stream.where is not None:
+        yield Condition(columns, stream.where)
     if stream.derive:
         deriver = Deriver(columns, stream.derive)
         yield deriver
@@ -148,6 +152,18 @@ class _Part:
     index: Index
     rows: pa.Table
 
+    @property
+    def again(self) -> Mask:
+        """Which rows are of the message of the row before."""
+        again = np.zeros(len(self.index), np.bool_)
+        again[1:] = self.index[1:] == self.index[:-1]
+        return again
+
+    @property
+    def records(self) -> int:
+        """How many messages have rows."""
+        return len(self.index) - int(self.again.sum())
+
     def split(self, messages: Messages) -> list[pa.Table]:
         """The rows of each batch."""
         bounds = messages.bounds(self.index).tolist()
@@ -158,27 +174,37 @@ def _by_batch(
     messages: Messages, own: _Part, dead: _Part, rejects: Sequence[Reject], without_rows: tuple[Index, Index]
 ) -> list[StagedRows]:
     """``without_rows`` are the tombstones, and the filtered ones."""
+    tombstones, filtered = without_rows
+    _require_all(messages, own.records, dead.records, len(tombstones), len(filtered))
     reject_bounds = messages.bounds(dead.index).tolist()
-    tombstones, filtered = (np.diff(messages.bounds(index)).tolist() for index in without_rows)
     return [
         StagedRows(
             end=batch.end,
             records=len(batch),
-            tombstones=gone,
-            filtered=left_out,
+            tombstones=len(gone),
             dead_letters=Counter(str(reject.error_class) for reject in rejects[first:last]),
             timestamp_bounds_ms=batch.timestamp_bounds_ms(),
             rows=rows,
+            filtered_offsets=messages.offsets[left_out],
+            exploded=exploded,
         )
-        for batch, gone, left_out, (first, last), rows in zip(
+        for batch, gone, left_out, exploded, (first, last), rows in zip(
             messages.batches,
-            tombstones,
-            filtered,
+            messages.parted(tombstones),
+            messages.parted(filtered),
+            map(len, messages.parted(own.index[own.again])),
             pairwise(reject_bounds),
             zip(own.split(messages), dead.split(messages), strict=True),
             strict=True,
         )
     ]
+
+
+def _require_all(messages: Messages, *parts: int) -> None:
+    """Rule 1, for all messages together."""
+    if sum(parts) != len(messages):
+        msg = f"{len(messages)} messages became {parts} with rows, dead letters, tombstones and filtered ones"
+        raise RuntimeError(msg)
 
 
 def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:

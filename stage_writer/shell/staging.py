@@ -164,6 +164,8 @@ class ObjectStage:
             created_ms=self._clock.wall_ms(),
             records=buffer.records,
             tombstones=buffer.tombstones,
+            filtered=buffer.filtered,
+            exploded=buffer.exploded,
             dead_letters=dict(buffer.dead_letters),
             lowest_timestamp_ms=buffer.lowest_timestamp_ms,
             highest_timestamp_ms=buffer.highest_timestamp_ms,

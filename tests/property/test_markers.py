@@ -45,6 +45,8 @@ def manifests(draw: st.DrawFn, start: Position) -> Manifest:
         created_ms=draw(st.integers(-(2**62), 2**62)),
         records=draw(counts),
         tombstones=draw(counts),
+        filtered=draw(counts),
+        exploded=draw(counts),
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),

@@ -183,12 +183,13 @@ def test_settling_never_takes_what_is_needed(found: list[Found], position: int, 
     ),
     st.none() | st.integers(0, 2**43),
     st.text(max_size=8),
-    st.lists(st.integers(0, 2**40), min_size=4, max_size=4),
+    st.lists(st.integers(0, 2**40), min_size=6, max_size=6),
 )
 def test_commit_metadata_goes_round(
     spans: dict[TopicPartition, Span], valid_through_ms: int | None, app_id: str, numbers: list[int]
 ) -> None:
-    counts = Counts(numbers[0], numbers[1], numbers[2], numbers[3], tuple(spans.values()))
+    records, rows, tombstones, dead_letters, filtered, exploded = numbers
+    counts = Counts(records, rows, tombstones, dead_letters, tuple(spans.values()), filtered, exploded)
     replaced = {source: Replaced(span, app_id, counts) for source, span in spans.items()}
     for metadata in (
         CommitMetadata("c-1", app_id, spans, valid_through_ms),

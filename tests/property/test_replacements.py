@@ -53,14 +53,15 @@ def test_a_request_goes_round(
 ) -> None:
     name = name_of(source)
     span = Span(name.start, Position(name.start + 7))
-    replacement = Replacement(span, text, text, count, count, count, dead_letters, tuple(tables))
+    filtered = (Span(name.start, Position(name.start + 2)),) if count % 2 else ()
+    replacement = Replacement(span, text, text, count, count, count, dead_letters, tuple(tables), filtered, count % 3)
     assert replacement_from_bytes(name, replacement_to_bytes(name, replacement)) == replacement
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "format version 2"),
+        ({"version": 3}, "format version 3"),
         ({"partition": 1}, "its content speaks of replace/orders/1/"),
         ({"end": 41}, "a span needs"),
         (

@@ -13,7 +13,9 @@ from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.history import parse_version
 from delta_loader.core.ledger import Ledger
 from delta_loader.core.offsets import BUCKET, Bucket
-from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, regions, walk
+from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.regions import regions
+from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +55,10 @@ def brought(
     start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0, *, generation: int = 0
 ) -> CommitMetadata:
     counts = {} if rows is None else {SOURCE: Counts(rows + dead + gone, rows, gone, dead)}
+    return shaped(start, end, counts, generation)
+
+
+def shaped(start: int, end: int, counts: dict[TopicPartition, Counts], generation: int = 0) -> CommitMetadata:
     return CommitMetadata("c", "app", {SOURCE: span(start, end)}, None, counts, generations={SOURCE: generation})
 
 
@@ -82,17 +88,28 @@ def bucket(*offsets: int) -> Bucket:
 
 
 def judged(
-    history: History, rows: Iterable[int], kafka: Iterable[int] | None = None, dead: Iterable[int] = ()
+    history: History,
+    rows: Iterable[int],
+    kafka: Iterable[int] | None = None,
+    dead: Iterable[int] = (),
+    settings: Shape | None = None,
 ) -> list[Finding]:
-    tables = Tables(history.ledger, None, "t", "d")
-    spans = [one for region in regions(history.ledger, None, SOURCE) for one in region.spans]
+    """``settings`` are what the stream's say of its records."""
+    tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
+    found = regions(history.ledger, None, SOURCE)
+    spans = [one for region in found for one in region.spans]
+    shape = tables.shape.of(found)
+    left_out = LeftOut.of(found, shape)
     position = history.ledger.positions[SOURCE]
     records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
-    seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records)
+    seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
     explained = Explained()
-    _, found = reconcile(tables, SOURCE, seen, explained, Explained())
-    found += explained.findings(history.ledger, "t")
-    return [*found, *(kafka_findings(tables, SOURCE, seen, found) if kafka is not None else ())]
+    _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
+    findings += explained.findings(history.ledger, "t")
+    if shape.explodes:
+        extra_rows = seen.total - seen.distinct
+        findings += exploded_findings(found, extra_rows, shape, history.ledger, (SOURCE, "t"))
+    return [*findings, *(kafka_findings(tables, SOURCE, seen, findings) if kafka is not None else ())]
 
 
 def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
@@ -255,3 +272,58 @@ def test_a_record_in_both_tables_is_seen() -> None:
     assert (seen.both.spans, seen.total, seen.dead_total) == ([span(3, 4)], 3, 2)
     twice = walk([], Position(10), [Bucket(BUCKET, 3, 0b11)], [])
     assert twice.twice.spans == [span(BUCKET, 2 * BUCKET)]
+
+
+def test_records_that_a_condition_left_out_are_as_many_as_were_counted() -> None:
+    history = History()
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 0, 0, filtered=4)}))
+    assert history.faults() == []
+    (proved,) = judged(history, [0, 2, 4, 6, 7, 8], kafka=range(10))
+    assert (proved.kind, "filtered (4)" in proved.text) == ("all_in_tables", True)
+    # Kafka has compacted one of those, and nobody can say which.
+    assert kinds(judged(history, [0, 2, 4, 6, 7, 8], kafka=range(9))) == [("proved", "all_in_tables", None)]
+    # A row is gone: there are more in Kafka alone than were left out.
+    found = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
+    assert found == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
+
+
+def test_what_is_left_out_by_commits_that_do_not_count_is_not_proved() -> None:
+    history = History()
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {}))
+    rows = [0, 2, 4, 6, 7, 8]
+    found = kinds(judged(history, rows, kafka=range(10), settings=Shape(filters=True)))
+    assert found == [("not proved", "not_counted", None), ("not proved", "filtered_uncounted", None)]
+    assert ("fault", "missing_from_tables", 0) in kinds(judged(history, rows, kafka=range(10)))
+
+
+def test_given_up_positions_are_not_taken_for_filtered_ones() -> None:
+    history = History()
+    counts = Counts(8, 6, 0, 0, (span(8, 10),), filtered=2)
+    history.commit(add("f", 0, 7, 6), txn(9), ours=shaped(0, 10, {SOURCE: counts}))
+    found = kinds(judged(history, range(6), kafka=range(10)))
+    assert found == [("noted", "given_up", 0), ("proved", "all_in_tables", None)]
+
+
+def test_several_rows_of_a_record_are_as_many_as_were_counted() -> None:
+    history = History()
+    history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
+    assert history.faults() == []
+    assert judged(history, [0, 0, 0, 1, 2, 2]) == []
+    assert kinds(judged(history, [0, 0, 0, 0, 1, 2, 2])) == [("fault", "rows_twice", None)]
+    assert kinds(judged(history, [0, 0, 1, 2, 2])) == [("fault", "rows_missing", None)]
+    assert ("fault", "rows_missing", 0) in kinds(judged(history, [0, 0, 0, 0, 2, 2]))
+    history.commit(remove("f"), add("g", 0, 2, 5), operation="DELETE")
+    assert kinds(judged(history, [0, 0, 1, 2, 2])) == [("not proved", "exploded_deleted", None)]
+
+
+def test_several_rows_of_a_record_in_a_replaced_range_are_counted_when_all_of_it_was() -> None:
+    history = History()
+    history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
+    again = Replaced(span(0, 3), "r", Counts(3, 4, 0, 0, filtered=1, exploded=2))
+    history.commit(remove("f"), add("g", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: again}))
+    assert judged(history, [0, 0, 0, 2], kafka=range(3))[-1].kind == "all_in_tables"
+    assert ("fault", "rows_twice", None) in kinds(judged(history, [0, 0, 0, 0, 2]))
+    part = Replaced(span(0, 1), "r", Counts(1, 3, 0, 0, exploded=2))
+    history.commit(remove("g"), add("h", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: part}))
+    found = kinds(judged(history, [0, 0, 0, 2]))
+    assert found == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]

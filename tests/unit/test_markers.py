@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,10 +103,21 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 3") as caught:
-        read({**stored(), "version": 3, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 4") as caught:
+        read({**stored(), "version": 4, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("generation", "filtered", "exploded", "version"),
+    [(0, 0, 0, 1), (1, 0, 0, 2), (0, 1, 0, 3), (0, 0, 1, 3), (1, 1, 0, 3)],
+)
+def test_a_marker_is_refused_by_loaders_that_would_miss_what_it_says(
+    generation: int, filtered: int, exploded: int, version: int
+) -> None:
+    manifest = replace(MANIFEST, generation=generation, filtered=filtered, exploded=exploded)
+    assert json.loads(manifest_to_bytes(ORDERS, manifest))["version"] == version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""Records that have no row or several by right: those that `where` left out, and those that `explode` made rows of.
+
+Rules:
+
+1. Which records were filtered no commit says, only how many. So what Kafka has of a region and no table has is compared
+   with that number: more are lost, fewer were compacted or deleted in Kafka since.
+2. The rows beyond the first one of each record are as many as the commits counted; more are there twice.
+3. Where a commit does not count, or rows were deleted by right, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from delta_loader.core.findings import Finding, Verdict
+from delta_loader.core.offsets import Bucket, Tally, between
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from common.spans import Span, TopicPartition
+    from delta_loader.core.ledger import Ledger
+    from delta_loader.core.regions import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the settings and the history say of a stream's records."""
+
+    filters: bool = False
+    """Whether records may be filtered."""
+    explodes: bool = False
+    """Whether a record may have several rows."""
+
+    def of(self, found: Iterable[Region]) -> Shape:
+        """With what the commits of one Kafka partition say, whatever the settings are now."""
+        found = list(found)
+        filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
+        explodes = self.explodes or any(region.exploded(may_be=False) != 0 for region in found)
+        return Shape(filters, explodes)
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What Kafka has and no table, in regions of which some records were filtered."""
+
+    spans: Sequence[Span] = ()
+    """Of such regions, in order."""
+    tally: Tally = field(default_factory=lambda: Tally(()))
+
+    @classmethod
+    def of(cls, found: Iterable[Region], shape: Shape) -> LeftOut:
+        """For a partition's regions."""
+        filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
+        spans = [span for region in filtered for span in region.without_given_up()]
+        return cls(spans, Tally([*spans, *(region.span for region in filtered)]))
+
+    def take(self, missing: int, bucket_start: int) -> int:
+        """Count those bits of a bucket that lie in such a region; the others."""
+        mine = 0
+        for span in self.spans if missing else ():
+            mine |= between(missing, bucket_start, span.start, span.end)
+        if mine:
+            self.tally.add(Bucket(bucket_start, 0, mine))
+        return missing & ~mine
+
+
+def filtered_findings(
+    found: Iterable[Region], left_out: LeftOut, shape: Shape, ledger: Ledger, place: tuple[TopicPartition, str]
+) -> Iterator[Finding]:
+    """Whether no more records are in Kafka and in no table than were filtered (rule 1); ``place`` ends with a URL."""
+    source, url = place
+    for region in found if left_out.spans else ():
+        have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
+        versions = ", ".join(str(one.version) for one in region.brought)
+        text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
+        if have and most is None:
+            text += "; the commits that brought the others do not count those that `where` left out"
+            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, url, source, (region.span,))
+        elif most is not None and have > most:
+            text += f"; version {versions} of {url} counted {most:,} that `where` left out"
+            by_right = [one.by_right for one in ledger.touching(source, region.span, -1)]
+            if by_right and all(by_right):
+                yield Finding(Verdict.UNPROVED, "may_be_deleted", text, url, source, (region.span,))
+            else:
+                yield Finding(Verdict.FAULT, "missing_from_tables", text, url, source, (region.span,), region.version)
+
+
+def exploded_findings(
+    found: Iterable[Region], extra_rows: int, shape: Shape, ledger: Ledger, place: tuple[TopicPartition, str]
+) -> Iterator[Finding]:
+    """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
+    source, url = place
+    counted = [region.exploded(may_be=shape.explodes) for region in found]
+    staged = sum(one for one in counted if one is not None)
+    removals = [one for region in found for one in ledger.touching(source, region.span, -1)]
+    text = f"the rows of {source} are {extra_rows:,} more than its records"
+    if None in counted:
+        text += ", and not every commit that brought them counts how many it made of a record"
+        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, url, source)
+    elif extra_rows > staged:
+        text += f", and the commits counted {staged:,}: rows are there more than once"
+        yield Finding(Verdict.FAULT, "rows_twice", text, url, source)
+    elif extra_rows < staged:
+        text += f", and the commits counted {staged:,}"
+        if removals and all(one.by_right for one in removals):
+            text += "; others have deleted rows since, and that each of the rest is there once is not proved"
+            yield Finding(Verdict.UNPROVED, "exploded_deleted", text, url, source)
+        else:
+            version = max((one.version for one in removals), default=None)
+            yield Finding(Verdict.FAULT, "rows_missing", text + ": some are missing", url, source, (), version)

@@ -1,0 +1,39 @@
+"""Streams and batches of messages for tests of what is between them and the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.settings import Stream
+
+
+def stream_of(**settings: object) -> Stream:
+    """A stream with these settings, and what else it needs."""
+    stream = {"app_id": "orders", "topics": ["orders"], "table": "/tables/orders", **settings}
+    content = {"kafka": {"bootstrap.servers": "localhost:9092"}, "stage": {"url": "/stage"}, "streams": [stream]}
+    return Settings.model_validate(content).streams[0]
+
+
+def batch_of(
+    values: Sequence[bytes | None], *, partition: int = 3, first: int = 100, keys: Sequence[bytes | None] | None = None
+) -> MessageBatch:
+    """Messages of one partition with offsets from ``first`` on, each a second after the one before."""
+    count = len(values)
+    return MessageBatch(
+        TopicPartition(Topic("orders"), Partition(partition)),
+        np.arange(first, first + count),
+        1_600_000_000_000 + 1000 * np.arange(count),
+        pa.array(values, pa.binary()),
+        pa.array([None] * count if keys is None else keys, pa.binary()),
+        None,
+    )

@@ -1,0 +1,71 @@
+"""`where`: which records become rows, and what becomes of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.errors import ExpressionError
+from common.settings import Settings
+from stage_writer.core.convert import StreamConverter
+from tests.fakes.streams import batch_of, stream_of
+
+
+def converter(where: str, **more: object) -> StreamConverter:
+    return StreamConverter(stream_of(columns="id BIGINT, text STRING", where=where, **more))
+
+
+def test_a_record_for_which_it_is_not_true_is_counted_and_has_no_row() -> None:
+    values = [b'{"id":1}', b'{"id":-1}', b"{}", None, b'{"id":"x"}', b'{"id":5}']
+    (staged,) = converter("id > 0").convert([batch_of(values)])
+    assert staged.rows[0].column("id").to_pylist() == [1, 5]
+    assert staged.rows[0].column("_kafka_offset").to_pylist() == [100, 105]
+    assert staged.filtered_offsets.tolist() == [101, 102]
+    assert (staged.records, staged.filtered, staged.tombstones, sum(staged.dead_letters.values())) == (6, 2, 1, 1)
+
+
+def test_a_record_for_which_it_fails_is_a_dead_letter() -> None:
+    (staged,) = converter("text::INT = 1").convert([batch_of([b'{"text":"1"}', b'{"text":"x"}', b'{"text":"2"}'])])
+    assert staged.dead_letters == {"expression_failed": 1}
+    assert staged.rows[1].column("_kafka_offset").to_pylist() == [101]
+    assert staged.rows[1].column("error").to_pylist()[0].startswith("where: ")
+    assert (staged.filtered_offsets.tolist(), staged.rows[0].num_rows) == ([102], 1)
+
+
+def test_what_is_left_out_is_not_derived_from() -> None:
+    stream = converter("text <> 'x'", derive={"n": "text::INT"})
+    (staged,) = stream.convert([batch_of([b'{"text":"x"}', b'{"text":"7"}'])])
+    assert staged.rows[0].column("n").to_pylist() == [7]
+    assert (staged.filtered, dict(staged.dead_letters)) == (1, {})
+
+
+def test_filtered_ones_are_parted_by_kafka_partition() -> None:
+    batches = [batch_of([b'{"id":1}', b'{"id":-1}']), batch_of([b'{"id":-1}'], partition=4, first=7), batch_of([])]
+    parts = converter("id > 0").convert(batches[:2])
+    assert [part.filtered_offsets.tolist() for part in parts] == [[101], [7]]
+    assert [part.rows[0].num_rows for part in parts] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("id", "where: id: its type is BIGINT"),
+        ("idd > 0", "did you mean id"),
+        ("id > 0; DROP TABLE x", "more than one expression"),
+        ("random() > 0.5", "another value each time"),
+        ("id > [1]", "where: "),
+    ],
+)
+def test_what_is_no_condition_over_the_record_is_told_at_the_start(where: str, told: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        converter(where)
+    assert told in f"{caught.value.problem} {caught.value.remedy}"
+
+
+def test_it_may_ask_for_headers() -> None:
+    assert converter("kafka.headers['a'] = 'b'::BLOB").needs_headers
+    assert not converter("kafka.offset > 0").needs_headers
+
+
+def test_an_empty_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="where"):
+        Settings.model_validate({"streams": [{"where": ""}]})
