@@ -45,6 +45,10 @@ ToOption = Annotated[
     int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown and nothing changes.")]
+TakeOverOption = Annotated[
+    int | None,
+    typer.Option("--take-over", metavar="TURN", help="A repair that has not ended, and whose process is gone."),
+]
 
 
 @app.command()
@@ -68,10 +72,11 @@ def write(
     source: FromOption,
     stream: StreamOption = None,
     as_json: JsonOption = False,
+    take_over: TakeOverOption = None,
     print_config: PrintConfigOption = False,
 ) -> None:
     """Make the markers of the plan. A partition that has a marker already is refused, and then nothing is written."""
-    work = Work(settings_from(config, print_config=print_config), SystemClock())
+    work = Work(settings_from(config, print_config=print_config), SystemClock(), take_over=take_over)
     plans = work.plan(parse_source(source), stream)
     made = work.write(plans)
     _show(plans, as_json=as_json, written=True)
@@ -87,9 +92,10 @@ def skip(
     partition: PartitionOption,
     to: ToOption,
     yes: YesOption = False,
+    take_over: TakeOverOption = None,
 ) -> None:
     """Give positions up: fill the gap that holds a partition, or go on behind the chain's end, up to OFFSET."""
-    work = Work(settings_from(config), SystemClock())
+    work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
     if yes:
         work.skip(decided)
@@ -104,12 +110,13 @@ def rewind(
     partition: PartitionOption,
     to: ToOption,
     yes: YesOption = False,
+    take_over: TakeOverOption = None,
     below_table: Annotated[
         bool, typer.Option("--below-table", help="Also where the table has the records already.")
     ] = False,
 ) -> None:
     """Have records staged again from OFFSET on: put the markers beyond it aside, into the stage's folder stray/."""
-    work = Work(settings_from(config), SystemClock())
+    work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decide = partial(plan_rewind, below_table=below_table)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
@@ -127,12 +134,13 @@ def accept(
         bool, typer.Option("--give-up", help="With --replay: without the records that Kafka no longer has.")
     ] = False,
     yes: YesOption = False,
+    take_over: TakeOverOption = None,
 ) -> None:
     """Answer a table that went back (RESTORE, replaced, made anew, positions expired), so that its stream goes on."""
     if replay == go_on:
         msg = "accept wants either --replay or --go-on"
         raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")
-    work = Work(settings_from(config), SystemClock())
+    work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
     typer.echo(view.accept_as_text(accepting, plans, done=yes))
@@ -147,12 +155,13 @@ def restart(
         int | None, typer.Option("--partition", min=0, help="One Kafka partition only; by default all of the topic.")
     ] = None,
     yes: YesOption = False,
+    take_over: TakeOverOption = None,
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Also where something of the old topic is staged and not loaded.")
     ] = False,
 ) -> None:
     """Begin new chains for a topic that was deleted and created again. The old ones' markers go into stray/."""
-    work = Work(settings_from(config), SystemClock())
+    work = Work(settings_from(config), SystemClock(), take_over=take_over)
     plans = work.plan_restart(topic, partition, give_up=give_up)
     if yes:
         work.restart(plans)

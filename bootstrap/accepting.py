@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bootstrap.core.state import Author, PartitionState
+    from bootstrap.shell.turns import Turns
     from common.delta_log import TableState
     from common.markers import Marker
     from common.ports import ObjectStore
@@ -108,13 +109,14 @@ class Accepting:
             self.open_store(table.url).stat(file.path) is not None for table in marker.tables for file in table.files
         )
 
-    def carry_out(self, store: ObjectStore, plans: Sequence[AcceptPlan]) -> None:
+    def carry_out(self, store: ObjectStore, turns: Turns, plans: Sequence[AcceptPlan]) -> None:
         """Rewind the chains, and write the answers. Raises UsageError when there is another answer already."""
         prove_exclusive_create(store)
         for plan in plans:
             for partition in plan.partitions:
                 if partition.rewind is not None and plan.event.url == self.stream.table:
-                    staging.rewind(store, partition.rewind)
+                    with turns.taken(partition.source, "bootstrap accept --replay") as mine:
+                        staging.rewind(mine, partition.rewind)
         for plan in plans:
             self._write(store, self.answer(plan))
 

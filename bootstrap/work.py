@@ -1,13 +1,14 @@
 """What the commands do, from top to bottom: look, decide, show, and change what was decided.
 
 Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
-on; the decisions themselves are in bootstrap/core/.
+on; what is decided is done in a turn (bootstrap/core/turns.py); the decisions themselves are in bootstrap/core/.
 """
 
 from __future__ import annotations
 
 import socket
-from contextlib import closing
+import uuid
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
@@ -26,6 +27,7 @@ from bootstrap.core.sources import (
 from bootstrap.core.state import Author, PartitionState
 from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
+from bootstrap.shell.turns import Turns
 from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
 from common.http_server import release
@@ -60,12 +62,13 @@ class Requested:
 class Work:
     """The commands over a configured stage, with a view of Kafka."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        """Raises ConfigError when the stage's URL cannot be used."""
+    def __init__(self, settings: Settings, clock: Clock, *, take_over: int | None = None) -> None:
+        """Raises ConfigError when the stage's URL cannot be used; ``take_over`` is a turn whose process is gone."""
         self._settings = settings
         self._options = settings.stage.storage_options
         self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
+        self._turns = Turns(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
 
     # plan and write
 
@@ -80,17 +83,20 @@ class Work:
         markers = [marker for plan in plans for marker in plan.markers]
         beginnings = [found for plan in plans for found in plan.beginnings]
         prove_exclusive_create(self._store)
-        made: list[str] = []
-        for marker in markers:
-            try:
-                staging.make(self._store, marker)
-            except UsageError as error:
-                done = f"; made before it: {', '.join(made)}" if made else ""
-                msg = f"{error.problem}{done}"
-                raise UsageError(msg, error.remedy) from None
-            made.append(marker.name.path)
-        for found in beginnings:
-            staging.begin(self._store, found.source, found.beginning)
+        sources = {*(marker.name.topic_partition for marker in markers), *(found.source for found in beginnings)}
+        with ExitStack() as turns:
+            stores = {one: turns.enter_context(self._turns.taken(one, "bootstrap write")) for one in sorted(sources)}
+            made: list[str] = []
+            for marker in markers:
+                try:
+                    staging.make(stores[marker.name.topic_partition], marker)
+                except UsageError as error:
+                    done = f"; made before it: {', '.join(made)}" if made else ""
+                    msg = f"{error.problem}{done}"
+                    raise UsageError(msg, error.remedy) from None
+                made.append(marker.name.path)
+            for found in beginnings:
+                staging.begin(stores[found.source], found.source, found.beginning)
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
@@ -154,7 +160,8 @@ class Work:
         prove_exclusive_create(self._store)
         for plan in plans:
             if isinstance(plan, Restart):
-                staging.restart(self._store, plan)
+                with self._turns.taken(plan.source, "bootstrap restart") as store:
+                    staging.restart(store, plan)
 
     def _look(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
         """One partition of a topic, or all of them."""
@@ -179,12 +186,15 @@ class Work:
     def skip(self, plan: SkipPlan) -> None:
         """Carry a skip out."""
         prove_exclusive_create(self._store)
-        staging.make(self._store, plan.marker)
+        name, span = plan.marker.name, plan.marker.span
+        with self._turns.taken(name.topic_partition, f"bootstrap skip --to {span.end}") as store:
+            staging.make(store, plan.marker)
 
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
         """Carry a rewind out; the paths of markers that came meanwhile and had to go as well."""
         prove_exclusive_create(self._store)
-        return staging.rewind(self._store, plan)
+        with self._turns.taken(plan.source, f"bootstrap rewind --to {plan.asked}") as store:
+            return staging.rewind(store, plan)
 
     # accept
 
@@ -206,7 +216,7 @@ class Work:
         )
         plans = accepting.plan(tables, decision, give_up=give_up)
         if do_it:
-            accepting.carry_out(self._store, plans)
+            accepting.carry_out(self._store, self._turns, plans)
         return accepting, plans
 
     # looking
@@ -232,6 +242,7 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
+        self._turns.look(source)  # before the chain: that is what makes a plan stale
         beginning = staging.beginning_of(self._store, source)
         transactions = {} if table is None else table.transactions
         begun = {} if beginning is None else {source: beginning.generation}

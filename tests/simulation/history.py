@@ -36,7 +36,7 @@ from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
-from tests.simulation.operators import GivenUp, Operator
+from tests.simulation.operators import GivenUp, Operator, Repairs
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
@@ -217,10 +217,11 @@ class History:
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _running: dict[str, Process] = field(default_factory=dict)
     _given_up: GivenUp = field(default_factory=GivenUp)
+    _repairs: Repairs = field(default_factory=Repairs)
     _places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     _leased: bool = False
     _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
-    _repairing: dict[TopicPartition, Process] = field(default_factory=dict)
+    _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
@@ -256,7 +257,7 @@ class History:
 
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
-        return (*self._missing_or_twice(), *self._positions())
+        return (*self._missing_or_twice(), *self._positions(), *self._repairs.problems())
 
     # The world's turns.
 
@@ -278,15 +279,23 @@ class History:
         self.world.step()
 
     def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
-        """Someone repairs a Kafka partition, alone: two plans for one chain at once are a mistake of theirs."""
-        before = self._repairing.get(source)
-        if before is not None and before.alive:
-            return
-        process = self._repairing[source] = Process(f"operator#{next(self._names)}")
+        """Someone repairs a Kafka partition, maybe while others do."""
+        others = self._repairing.setdefault(source, [])
+        others[:] = [process for process in others if process.alive]
+        process = Process(f"operator#{next(self._names)}")
         tables = SimulatedTables(self.world, self.tables)
         store = self._store(STAGE)
-        stream = _SETTINGS.streams[0]
-        operator = Operator(self.world, self.broker, stream=stream, store=store, tables=tables, given_up=self._given_up)
+        operator = Operator(
+            self.world,
+            self.broker,
+            stream=_SETTINGS.streams[0],
+            store=store,
+            tables=tables,
+            given_up=self._given_up,
+            repairs=self._repairs,
+            alone=lambda: not any(other.alive for other in others if other is not process),
+        )
+        others.append(process)
 
         def run() -> None:
             work(operator)

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import typer
 
+from bootstrap.shell.turns import Turns
 from common.ports import AlreadyExists, Created
 from common.spans import Position
 from delta_loader import service as loader_service
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from common.markers import Manifest, Marker, MarkerName, StagedTable
-    from common.ports import CreateOutcome
+    from common.ports import CreateOutcome, ObjectStore
     from common.spans import TopicPartition
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
@@ -292,6 +293,14 @@ def _files_are_named_alike() -> AbstractContextManager[object]:
     return patch.object(staging.ObjectStage, "new_file", named)
 
 
+def _repairs_take_no_turns() -> AbstractContextManager[object]:
+    @contextmanager
+    def regardless(self: Turns, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
+        yield self._store
+
+    return patch.object(Turns, "taken", regardless)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed),
@@ -313,6 +322,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("files and positions change at once", _positions_move_without_their_rows),
     Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
     Mutation("a data file has a name of its own", _files_are_named_alike),
+    Mutation("repairs of one partition take turns", _repairs_take_no_turns),
 )
 
 

@@ -1,23 +1,29 @@
 """An operator in the simulated world: the real plans and repairs of `bootstrap`, beside running writers and loaders.
 
 Kafka's ends and the table's position are asked of the world as `bootstrap.work` asks Kafka and the Delta log; what is
-done to the stage goes through the world's faults, so that a repair may end half-way.
+done to the stage goes through the world's faults, so that a repair may end half-way. Several operators may repair one
+partition at once; of any two that were told that they did so, one has looked after the other's last change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.core.turns import last_turn, turns_folder
 from bootstrap.shell import stage as staging
+from bootstrap.shell.turns import Turns
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.transactions import TxnIds
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from common.settings import Stream
     from common.spans import TopicPartition
     from tests.simulation.history import SimulatedTables
@@ -36,6 +42,27 @@ class GivenUp:
         """Whether nobody misses it."""
         return any(start <= offset < end for start, end in self.spans.get(source, ()))
 
+    def give(self, source: TopicPartition, start: int, end: int) -> None:
+        """An operator gives them up."""
+        self.spans.setdefault(source, []).append((start, end))
+
+
+@dataclass(slots=True)
+class Repairs:
+    """What operators were told that they have carried out: from the look that it was planned on, to its last change."""
+
+    done: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """Repairs that knew nothing of one another, and so may have undone each other's work."""
+        found: list[str] = []
+        for source, times in self.done.items():
+            ordered = sorted(times)
+            for (_, end_ms), (begin_ms, _) in pairwise(ordered):
+                if begin_ms < end_ms:
+                    found.append(f"a repair of {source} was planned at {begin_ms} while another went on to {end_ms}")
+        return found
+
 
 class Operator:
     """Someone with a terminal, for one command."""
@@ -49,6 +76,8 @@ class Operator:
         store: SimulatedStore,
         tables: SimulatedTables,
         given_up: GivenUp,
+        repairs: Repairs,
+        alone: Callable[[], bool],
     ) -> None:
         self._world = world
         self._broker = broker
@@ -56,6 +85,9 @@ class Operator:
         self._store = store
         self._tables = tables
         self._given_up = given_up
+        self._repairs = repairs
+        self._looked_ms = 0
+        self._alone = alone
 
     def repair(self, source: TopicPartition) -> None:
         """A rewind or a skip somewhere, whether it is a good idea or not."""
@@ -85,6 +117,9 @@ class Operator:
             return
 
     def _look(self, source: TopicPartition) -> PartitionState:
+        self._turns = self._new_turns(source)
+        self._turns.look(source)
+        self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         ids = TxnIds(self._stream.app_id, self._stream.several_topics)
         return PartitionState(
@@ -97,24 +132,37 @@ class Operator:
             beginning=staging.beginning_of(self._store, source),
         )
 
+    def _new_turns(self, source: TopicPartition) -> Turns:
+        """Somebody's turn that has not ended is taken over when all others are dead."""
+        last = last_turn(found.path for found in self._store.list(turns_folder(source)))
+        unique = f"{self._world.rng.getrandbits(128):032x}"
+        return Turns(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
+
     def _skip(self, state: PartitionState) -> None:
         known = [state.table, state.chain.end]
         begin = max([position for position in known if position is not None], default=Position(0))
         plan = plan_skip(state, Position(begin + self._world.rng.randrange(1, 6)), self._author())
         span = plan.marker.span
-        self._given_up.spans.setdefault(state.source, []).append((int(span.start), int(span.end)))
+        self._given_up.give(state.source, int(span.start), int(span.end))
         self._world.faults[Fault.SKIP] += 1
         self._world.tell(f"an operator gives up {span} of {state.source}")
-        staging.make(self._store, plan.marker)
+        with self._turns.taken(state.source, "skip") as store:
+            staging.make(store, plan.marker)
+            self._done(state.source)
 
     def _rewind(self, state: PartitionState, to: Position, *, below_table: bool) -> None:
         plan = plan_rewind(state, to, self._author(), below_table=below_table)
         if state.table is None and plan.marker is not None and len(plan.put_aside) == len(state.staged):
             # Nothing is left below: it says where the chain begins, and what comes before that is not asked for.
-            self._given_up.spans.setdefault(state.source, []).append((0, int(plan.position)))
+            self._given_up.give(state.source, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
-        staging.rewind(self._store, plan)
+        with self._turns.taken(state.source, "rewind") as store:
+            staging.rewind(store, plan)
+            self._done(state.source)
+
+    def _done(self, source: TopicPartition) -> None:
+        self._repairs.done.setdefault(source, []).append((self._looked_ms, self._world.now_ms))
 
     def _author(self) -> Author:
         return Author("operator", self._world.now_ms)

@@ -12,6 +12,7 @@ from bootstrap.accepting import Accepting, require_whole
 from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_rows_too
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell.stage import rewind, staged_markers
+from bootstrap.shell.turns import Turns
 from common.answers import Answer
 from common.commit_metadata import CommitMetadata, Decision
 from common.delta_log import read_table_state
@@ -28,6 +29,9 @@ from tests.unit.test_bootstrap import AUTHOR, state
 from tests.unit.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.core.accept import AcceptPlan
     from common.delta_log import TableState
     from common.markers import Marker
     from common.spans import TopicPartition
@@ -150,6 +154,11 @@ class Restored:
 
         return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))
 
+    def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
+        turns = Turns(self.stage, AUTHOR, uuid.uuid4().hex)
+        turns.look(ORDERS)
+        self.accepting.carry_out(self.stage, turns, plans)
+
     def tables(self) -> dict[str, TableState]:
         found = read_table_state(self.table)
         assert found is not None
@@ -161,15 +170,15 @@ def test_an_answer_is_given_once_and_may_be_given_again() -> None:
     plans = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     assert [dict(plan.positions) for plan in plans] == [{ORDERS: 10}]
     assert list(restored.stage.list("accept")) == []
-    restored.accepting.carry_out(restored.stage, plans)
-    restored.accepting.carry_out(restored.stage, plans)
+    restored.carry_out(plans)
+    restored.carry_out(plans)
     (found,) = restored.stage.list("accept")
     assert found.path == "accept/orders/the-table/00000000000000000003.json"
     answer = Answer.from_bytes(found.path, restored.stage.read(found.path) or b"")
     assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
     other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
     with pytest.raises(UsageError, match="another answer is there"):
-        restored.accepting.carry_out(restored.stage, other)
+        restored.carry_out(other)
 
 
 def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest() -> None:
@@ -181,7 +190,7 @@ def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest(
     assert partition.rewind is not None
     rewind(restored.stage, partition.rewind)
     (again,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
-    accepting.carry_out(restored.stage, [again])
+    restored.carry_out([again])
     assert again.positions == plan.positions
     assert len(list(restored.stage.list("accept"))) == 1
 

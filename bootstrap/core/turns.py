@@ -1,0 +1,120 @@
+"""Turns: of several repairs of one Kafka partition at the same time, one is carried out, and the others are refused.
+
+Two rewinds that were planned on the same look undo each other's work: each deletes what it saw, and says where to begin
+by what it kept, so that positions which one of them was to stage again may be left out by the other.
+
+Rules:
+
+1. A repair's turn is a number of its partition, claimed by an exclusive create *before* the first change:
+   ``repair/<topic>/<partition>/<number, 20 digits>.repair``. When the work is done, ``….ended`` stands beside it.
+2. The last number is looked up *before* the chain is read, and the next one is claimed. So a plan is carried out only
+   if no other repair has begun since it was made; who loses the claim looks again.
+3. While the last turn has not ended, its repair may be under way. Nobody can tell that from one that died: a person
+   says so (``--take-over`` with that turn's number), and no clock does.
+4. A repair looks before each of its changes whether the next number has been claimed, and stops if so.
+5. Turns are never deleted, so that no late request frees a number. They tell who repaired what.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import TopicPartition
+
+REPAIR = "repair"
+_NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Who began a repair, when, and of what."""
+
+    author: str
+    began_ms: int
+    work: str
+    unique: str
+    """Of the command, so that no two claims have the same bytes (common/store.py, rule 2)."""
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        stored = _Stored(version=1, author=self.author, began_ms=self.began_ms, work=self.work, unique=self.unique)
+        return stored.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Turn | None:
+        """The inverse; None for what this program cannot read."""
+        try:
+            stored = _Stored.model_validate_json(data)
+        except ValidationError:
+            return None
+        return cls(stored.author, stored.began_ms, stored.work, stored.unique)
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"`{self.work}` by {self.author}, begun at {began}"
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1]
+    author: str
+    began_ms: int
+    work: str
+    unique: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastTurn:
+    """What was found of a partition's turns."""
+
+    number: int = 0
+    """0 when there was none yet."""
+    ended: bool = True
+
+
+def turns_folder(source: TopicPartition) -> str:
+    """The folder of a Kafka partition's turns, with the closing slash."""
+    return f"{REPAIR}/{source.topic}/{source.partition}/"
+
+
+def turn_path(source: TopicPartition, number: int) -> str:
+    """The object that claims a turn."""
+    return f"{turns_folder(source)}{number:020d}.repair"
+
+
+def ended_path(source: TopicPartition, number: int) -> str:
+    """The object that says that a turn has ended."""
+    return f"{turns_folder(source)}{number:020d}.ended"
+
+
+def last_turn(paths: Iterable[str]) -> LastTurn:
+    """The last of the turns in a listing."""
+    found = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
+    number = max((number for number, kind in found if kind == "repair"), default=0)
+    return LastTurn(number, number == 0 or (number, "ended") in found)
+
+
+def under_way(source: TopicPartition, number: int, turn: Turn | None) -> UsageError:
+    """The refusal of rule 3."""
+    who = "somebody's repair" if turn is None else str(turn)
+    msg = f"a repair of {source} has not ended: {who} ({turn_path(source, number)})"
+    return UsageError(
+        msg, f"wait for it; when its process is gone, look at the plan again and carry it out with --take-over {number}"
+    )
+
+
+def overtaken(source: TopicPartition, number: int) -> UsageError:
+    """The refusal of rules 2 and 4: ``number`` is the turn that somebody else has."""
+    msg = f"another repair of {source} has begun meanwhile: {turn_path(source, number)} says whose"
+    return UsageError(msg, "wait until it has ended, and look at the plan again")

@@ -1,0 +1,112 @@
+"""Takes turns in the stage, and stops what has lost its own (bootstrap/core/turns.py has the rules)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from bootstrap.core.turns import LastTurn, Turn, ended_path, last_turn, overtaken, turn_path, turns_folder, under_way
+from common.errors import KafkaDeltaExpressError, StoreError
+from common.ports import AlreadyExists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bootstrap.core.state import Author
+    from common.ports import CreateOutcome, ObjectStore, StoredObject
+    from common.spans import TopicPartition
+
+
+class Turns:
+    """The turns of one command."""
+
+    def __init__(self, store: ObjectStore, author: Author, unique: str, *, take_over: int | None = None) -> None:
+        """``unique`` is no other command's; ``take_over`` is a turn that has not ended, of somebody who is gone."""
+        self._store = store
+        self._author = author
+        self._unique = unique
+        self._take_over = take_over
+        self._seen: dict[TopicPartition, LastTurn] = {}
+
+    def look(self, source: TopicPartition) -> None:
+        """To be called before a partition's chain is read (rule 2); the first look counts. Raises StoreError."""
+        if source not in self._seen:
+            self._seen[source] = last_turn(found.path for found in self._store.list(turns_folder(source)))
+
+    @contextmanager
+    def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:
+        """The stage, for as long as the turn is ours. Raises UsageError when it is another's, and StoreError."""
+        seen = self._seen[source]
+        if not seen.ended and seen.number != self._take_over:
+            data = self._store.read(turn_path(source, seen.number))
+            raise under_way(source, seen.number, None if data is None else Turn.from_bytes(data))
+        number = seen.number + 1
+        turn = Turn(self._author.name, self._author.now_ms, work, self._unique)
+        if isinstance(self._store.create(turn_path(source, number), turn.to_bytes()), AlreadyExists):
+            raise overtaken(source, number)
+        try:
+            yield GuardedStore(self._store, source, number)
+        except StoreError:
+            raise  # what was asked for may still be done, later: this turn does not end by itself
+        except KafkaDeltaExpressError:
+            self._end(source, number)
+            raise
+        self._end(source, number)
+
+    def _end(self, source: TopicPartition, number: int) -> None:
+        self._store.create(ended_path(source, number), b"{}")
+
+
+class GuardedStore:
+    """A `common.ports.ObjectStore` that changes nothing once the next turn is another's (rule 4)."""
+
+    def __init__(self, store: ObjectStore, source: TopicPartition, number: int) -> None:
+        self._store = store
+        self._source = source
+        self._number = number
+
+    @property
+    def url(self) -> str:
+        """The root, as configured."""
+        return self._store.url
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """As the store says."""
+        return self._store.list(prefix)
+
+    def read(self, path: str) -> bytes | None:
+        """As the store says."""
+        return self._store.read(path)
+
+    def open(self, path: str) -> BinaryIO:
+        """As the store says."""
+        return self._store.open(path)
+
+    def stat(self, path: str) -> StoredObject | None:
+        """As the store says."""
+        return self._store.stat(path)
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Raises UsageError when the turn is another's."""
+        self._require()
+        return self._store.create(path, data)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Raises UsageError when the turn is another's."""
+        self._require()
+        self._store.write(path, data)
+
+    def copy(self, path: str, to: str) -> None:
+        """Raises UsageError when the turn is another's."""
+        self._require()
+        self._store.copy(path, to)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """One after the other. Raises UsageError when the turn is another's."""
+        for path in paths:
+            self._require()
+            self._store.delete([path])
+
+    def _require(self) -> None:
+        if self._store.stat(turn_path(self._source, self._number + 1)) is not None:
+            raise overtaken(self._source, self._number + 1)
