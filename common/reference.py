@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import types
 import typing
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,6 @@ from common.cli import run
 from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
 from common.settings.values import (
-    StartAt,
     bytes_text,
     check_address,
     check_schedule,
@@ -163,6 +163,8 @@ def _type_words(field: FieldInfo) -> str:
 def _annotation_words(annotation: object) -> str:
     if isinstance(annotation, type) and annotation in _PLAIN:
         return _PLAIN[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return " or ".join(f"`{word}`" for word in annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is tuple:
         return f"list of {_annotation_words(arguments[0])}"
@@ -186,7 +188,7 @@ def _default_words(field: FieldInfo) -> str:
         default = duration_text(default)
     elif reader == "size" and isinstance(default, int):
         default = bytes_text(default)
-    elif isinstance(default, StartAt):
+    elif isinstance(default, StrEnum):
         default = default.value
     return f"`{_flow(default)}`"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
@@ -30,6 +31,13 @@ _RESERVED_KAFKA = {
     "enable.auto.offset.store": "writer.report_positions",
 }
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class UnknownFields(StrEnum):
+    """What becomes of a record's fields that are not declared."""
+
+    IGNORE = "ignore"
+    RESCUE = "rescue"
 
 
 class _Section(BaseModel):
@@ -187,7 +195,18 @@ class Stream(_Section):
     columns: str = Field(
         min_length=1,
         description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
-        "them is ignored.",
+        "them is `unknown_fields`' subject.",
+    )
+    unknown_fields: UnknownFields = Field(
+        default=UnknownFields.IGNORE,
+        description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
+        "them out; `rescue` keeps them, as they were sent, in the rescue column.",
+    )
+    rescue_column: str = Field(
+        default="_rescued",
+        min_length=1,
+        description="Name of the STRING column that holds, as a JSON object, what a record has besides the declared "
+        "fields; null where that is nothing. Only with `unknown_fields: rescue`.",
     )
     where: str | None = Field(
         default=None,
@@ -252,7 +271,9 @@ class Stream(_Section):
         """Columns are compared without regard to case, as Spark and Delta do."""
         taken = {name.lower(): "columns" for name in self.schema_of_columns.names}
         kafka = KAFKA_COLUMNS if self.kafka_columns else ()
-        for name, origin in [*((name, "derive") for name in self.derive), *((name, "kafka_columns") for name in kafka)]:
+        rescue = (self.rescue_column,) if self.rescues else ()
+        made = {"derive": self.derive, "kafka_columns": kafka, "rescue_column": rescue}
+        for name, origin in [(name, origin) for origin, names in made.items() for name in names]:
             if name.lower() in taken:
                 msg = (
                     f"{origin} makes the column {name!r}, which is among {taken[name.lower()]} too; rename one of them"
@@ -270,6 +291,18 @@ class Stream(_Section):
             msg = "partition_by names a column twice; name each once"
             raise ValueError(msg)
         return self
+
+    @model_validator(mode="after")
+    def _rescue(self) -> Self:
+        if self.unknown_fields is UnknownFields.IGNORE and "rescue_column" in self.model_fields_set:
+            msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def rescues(self) -> bool:
+        """Whether rows have a rescue column."""
+        return self.unknown_fields is not UnknownFields.IGNORE
 
     @property
     def schema_of_columns(self) -> StructType:

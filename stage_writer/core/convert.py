@@ -69,9 +69,10 @@ class StreamConverter:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._decoder = Decoder(stream.schema_of_columns)
-        self._steps = tuple(_steps(stream))
-        schema = self._steps[-1].columns if self._steps else stream.schema_of_columns
+        rescue_column = stream.rescue_column if stream.rescues else None
+        self._decoder = Decoder(stream.schema_of_columns, rescue_column=rescue_column)
+        self._steps = tuple(_steps(stream, self._decoder.columns))
+        schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
         dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         for name in stream.partition_by:
@@ -116,9 +117,8 @@ class StreamConverter:
         )
 
 
-def _steps(stream: Stream) -> Iterator[Step]:
-    """What the stream's settings ask for, in the order in which it is done."""
-    columns = stream.schema_of_columns
+def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
+    """What the stream's settings ask for, in the order in which it is done; ``columns`` are the decoder's."""
     if stream.where is not None:
         yield Condition(columns, stream.where)
     if stream.derive:

@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +31,7 @@ from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about
 from stage_writer.core.duck import connect
 from stage_writer.core.maps import MapReader, reads_map
 from stage_writer.core.rejects import ErrorClass, Refusal, Reject
+from stage_writer.core.rescue import Rescuer
 from stage_writer.core.strict import Row, StrictDecoder
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class _Piece:
 
     rows: pa.StructArray
     places: Index
+    is_closed: bool = False
+    """Whether the messages are known to have no unknown field."""
 
 
 class Decoder:
@@ -79,14 +82,27 @@ class Decoder:
     Raises SchemaError for columns that no JSON value can be decoded into (VARIANT, MAP with other keys than STRING…).
     """
 
-    def __init__(self, columns: StructType, *, block_bytes: int = _BLOCK_BYTES) -> None:
+    def __init__(
+        self, columns: StructType, *, rescue_column: str | None = None, block_bytes: int = _BLOCK_BYTES
+    ) -> None:
+        """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.core.rescue`)."""
         self._block_bytes = block_bytes
         self._strict = StrictDecoder(columns)
-        self._schema = to_arrow_schema(columns)
-        self._row_type = pa.struct(list(self._schema))
+        self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._connection = connect()
         self._doubts = doubts_about(columns)
         self._bulk = _BulkReader(columns, self._connection)
+        self._rescuer = None if rescue_column is None else Rescuer(rescue_column, columns, self._connection)
+        self._closed = None
+        if rescue_column is not None and not any(holds_map(field.type) for field in columns):
+            self._closed = DocumentReader(columns, self._connection, unknown_fields="error")
+        self._columns = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
+        self._schema = to_arrow_schema(self._columns)
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the rows."""
+        return self._columns
 
     def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
         """What becomes of the messages that have these values; None is a tombstone."""
@@ -114,7 +130,10 @@ class Decoder:
         for piece in pieces:
             left[piece.places] = False
         strict_rows, refused = self._read_strictly(block, np.flatnonzero(left))
-        return self._merged([*pieces, strict_rows]), refused
+        pieces.append(strict_rows)
+        if self._rescuer is not None:
+            pieces = [_rescued(piece, texts, self._rescuer, is_proved=piece is not strict_rows) for piece in pieces]
+        return self._merged(pieces), refused
 
     def _prove(self, texts: pa.StringArray) -> Mask:
         """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
@@ -122,6 +141,9 @@ class Decoder:
 
     def _read_in_bulk(self, texts: pa.StringArray, places: Index) -> list[_Piece]:
         """The rows of all messages that can be read in bulk; the others are left."""
+        rows = Unreadable(None) if self._closed is None else self._closed.read(texts)
+        if not isinstance(rows, Unreadable):
+            return [replace(_good(rows, places), is_closed=True)]
         rows = self._bulk.read(texts)
         if not isinstance(rows, Unreadable):
             return [_good(rows, places)]
@@ -159,7 +181,7 @@ class Decoder:
         if len(filled) == 1:
             return filled[0]
         if not filled:
-            return _Piece(pa.array([], self._row_type), np.zeros(0, np.int64))
+            return _Piece(pa.array([], pa.struct(list(self._schema))), np.zeros(0, np.int64))
         places = np.concatenate([piece.places for piece in filled])
         order = np.argsort(places)
         rows = pa.concat_arrays([piece.rows for piece in filled])
@@ -221,6 +243,18 @@ def _good(converted: Converted, places: Index) -> _Piece:
         return _Piece(converted.array, places)
     good = ~converted.suspects
     return _Piece(converted.array.filter(pa.array(good)), places[good])
+
+
+def _rescued(piece: _Piece, texts: pa.StringArray, rescuer: Rescuer, *, is_proved: bool) -> _Piece:
+    """The rows with the rescue column; ``texts`` are the block's."""
+    if piece.is_closed:
+        left = pa.nulls(len(piece.places), pa.string())
+    else:
+        chosen = texts.take(pa.array(piece.places))
+        left = rescuer.of_proved(chosen) if is_proved else rescuer.of(chosen)
+    columns = [*piece.rows.flatten(), left]
+    fields = [*piece.rows.type, to_arrow_field(rescuer.field)]
+    return replace(piece, rows=pa.StructArray.from_arrays(columns, fields=fields))
 
 
 def _narrowed(start: int, end: int, row: int | None) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -83,13 +83,22 @@ def proved_documents(texts: pa.StringArray, connection: duckdb.DuckDBPyConnectio
 
 
 class DocumentReader:
-    """Reads JSON objects into the columns of a struct, none of which holds a map."""
+    """Reads JSON objects into the columns of a struct, none of which holds a map.
 
-    def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
+    With ``unknown_fields="error"`` a field that is no column, at any depth, makes the messages unreadable.
+    """
+
+    def __init__(
+        self,
+        columns: StructType,
+        connection: duckdb.DuckDBPyConnection,
+        *,
+        unknown_fields: Literal["ignore", "error"] = "ignore",
+    ) -> None:
         self._columns = columns
         self._connection = connection
         fields = [(field.name, reading_type(field.type)) for field in columns]
-        self._parsing = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        self._parsing = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior=unknown_fields)
         self._row_type = to_arrow_type(columns)
         self._kinds = _expected_kinds(columns, "")
 

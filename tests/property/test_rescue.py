@@ -1,0 +1,102 @@
+"""The rescue column has all that a record has besides its declared fields, in the record's own words."""
+
+from __future__ import annotations
+
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from hypothesis import example, given, settings
+
+from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
+from stage_writer.core.decode import Decoder
+from stage_writer.core.json_document import Json, Object, parse_document
+from stage_writer.core.rejects import Refusal
+from stage_writer.core.strict import StrictDecoder
+from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DECODERS = {
+    id(columns): (Decoder(columns, rescue_column="rest", block_bytes=400), Decoder(columns), StrictDecoder(columns))
+    for columns in SCHEMAS
+}
+
+
+def unknown(value: Json, data_type: DataType) -> Json:
+    """What is not declared in a value; None for nothing."""
+    match value, data_type:
+        case Object(), StructType():
+            known = {field.name: field.type for field in data_type}
+            pairs = [(name, unknown(item, known[name]) if name in known else item, name) for name, item in value]
+            return Object((name, item) for name, item, _ in pairs if item is not None or name not in known) or None
+        case Object(), MapType(_, inner):
+            found = starmap(lambda name, item: (name, unknown(item, inner)), value)
+            return Object((name, item) for name, item in found if item is not None) or None
+        case list(), ArrayType(element) if not isinstance(value, Object):
+            items = [unknown(item, element) for item in value]
+            return items if any(item is not None for item in items) else None
+        case _:
+            return None
+
+
+def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
+    rescuing, plain, strict = DECODERS[id(columns)]
+    good = [message for message in batch if message is not None and not isinstance(strict.decode(message), Refusal)]
+    decoded, without = rescuing.decode(batch), plain.decode(batch)
+    assert repr(decoded.rows.drop_columns(["rest"]).to_pylist()) == repr(without.rows.to_pylist())
+    assert decoded.rejects == without.rejects
+    texts = decoded.rows["rest"].to_pylist()
+    assert len(texts) == len(good)
+    for message, text in zip(good, texts, strict=True):
+        wanted = unknown(parse_document(message.decode()), columns)
+        if wanted is None:
+            assert text is None
+        else:
+            assert text is not None
+            assert parse_document(text) == wanted
+
+
+@given(batches(PLAIN))
+@example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
+@example([b'{"i":1}', b'{"i":2}'])
+def test_plain_columns(batch: list[bytes | None]) -> None:
+    check(PLAIN, batch)
+
+
+@given(batches(NESTED))
+@example([b'{"r":"","p":null}', b'{"r":"","p":{"q":{"t":"","u":1}}}', b'{"r":"","vs":[null,{"d":"2020-01-01","e":0}]}'])
+@example([b'{"r":"","vs":[{"d":"2020-01-01"},{"d":"2020-01-01","m":1,"D":[]}]}'])
+def test_nested_columns(batch: list[bytes | None]) -> None:
+    check(NESTED, batch)
+
+
+@settings(max_examples=50)
+@given(batches(MAPS))
+@example([b'{"h":{"k":{"a":[{"e":1}]},"l":2}}'])
+def test_columns_with_maps(batch: list[bytes | None]) -> None:
+    check(MAPS, batch)
+
+
+@settings(max_examples=30)
+@given(batches(BULK_MAPS))
+@example([b'{"odd \\"\'/~name":{},"k":{"a":[{"e":1},{"d":null}]}}', b'{"odd \\"\'/~name":{"x":"y"}}'])
+def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+    check(BULK_MAPS, batch)
+
+
+def test_words_are_kept() -> None:
+    decoder = Decoder(parse_ddl("i INT, s STRING"), rescue_column="rest")
+    deep = "[" * 5000 + '"]"' + "]" * 5000
+    messages = {
+        '{"i":1, "\\u0078" : 1.10e+2 , "s":null}': '{"\\u0078":1.10e+2}',
+        '{"big":123456789012345678901234567890.0,"s":"","list":[1 , 2]}': (
+            '{"big":123456789012345678901234567890.0,"list":[1 , 2]}'
+        ),
+        '{"é":"\\u00e9\\/", "é":"é"}': '{"é":"\\u00e9\\/","é":"é"}',
+        '{"n":' + "1" * 5000 + "}": '{"n":' + "1" * 5000 + "}",
+        '{"deep":' + deep + ',"i":1,"after":{"a":"\\""}}': '{"deep":' + deep + ',"after":{"a":"\\""}}',
+        '{"i":1}': None,
+    }
+    decoded = decoder.decode([message.encode() for message in messages])
+    assert decoded.rows["rest"].to_pylist() == list(messages.values())
