@@ -294,7 +294,7 @@ class Stream(_Section):
 
     @model_validator(mode="after")
     def _rescue(self) -> Self:
-        if self.unknown_fields is UnknownFields.IGNORE and "rescue_column" in self.model_fields_set:
+        if not self.rescues and self.rescue_column != "_rescued":
             msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
             raise ValueError(msg)
         return self
