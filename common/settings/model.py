@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
+from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
 
 if TYPE_CHECKING:
@@ -215,6 +216,21 @@ class Stream(_Section):
         "becomes no row, and is counted; one for which it fails is a dead letter.",
         examples=["status >= 400"],
     )
+    formats: dict[str, ValueFormat] = Field(
+        default_factory=dict,
+        description="How values are written where their type has more than one form, by path (`sent`, `meta.sent`, "
+        "`times.element`, `attributes.value`): `epoch_s`, `epoch_ms` or `epoch_us` for a TIMESTAMP or TIMESTAMP_NTZ, "
+        "`base64` (the default) or `hex` for BINARY, `json` for a STRING that takes any value's JSON text as it was "
+        "sent. See [types.md](types.md).",
+        examples=[{"sent": "epoch_ms", "payload": "json"}],
+    )
+    coerce: str = Field(
+        default="strict",
+        pattern="^(strict|lenient)$",
+        description="`strict` takes values of the columns' types only. `lenient` takes besides what means the same: "
+        '`"7"` and `7.0` for an INT, `"1.5"` for a DOUBLE, `"true"` for a BOOLEAN, anything for a STRING as its JSON '
+        "text. Never what would lose something. See [types.md](types.md).",
+    )
     derive: dict[str, str] = Field(
         default_factory=dict,
         description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "
@@ -303,6 +319,20 @@ class Stream(_Section):
     def rescues(self) -> bool:
         """Whether rows have a rescue column."""
         return self.unknown_fields is not UnknownFields.IGNORE
+
+    @model_validator(mode="after")
+    def _formats(self) -> Self:
+        try:
+            forms_of(self.schema_of_columns, self.formats)
+        except ValueError as error:
+            msg = f"formats: {error}"
+            raise ValueError(msg) from None
+        return self
+
+    @property
+    def forms(self) -> Forms:
+        """What ``formats`` says, by the columns' structure."""
+        return forms_of(self.schema_of_columns, self.formats)
 
     @property
     def schema_of_columns(self) -> StructType:

@@ -4,7 +4,7 @@ Rules:
 
 1. `reading_type` is the Arrow type under which no value of a Delta type can be changed in silence: integers as 64 bits,
    FLOAT as a double, DECIMAL in 256 bits (Arrow scales one of 128 bits without looking for an overflow), dates, times
-   and binary as their text.
+   and binary as their text, times that are epochs as decimals.
 2. `convert` never raises for a value. It gives the column in its type, and which entries are *suspect*: those are read
    again by the strict decoder, so suspecting too much costs time, and suspecting too little would be a bug.
 3. A suspect entry's value is unspecified; whoever converts drops it.
@@ -30,8 +30,10 @@ from common.schema import (
     to_arrow_field,
     to_arrow_type,
 )
-from stage_writer.core.text_binary import from_base64
-from stage_writer.core.text_times import dates, timestamps
+from common.settings.formats import ValueFormat
+from stage_writer.core.reading import STRICT, Reading
+from stage_writer.core.text_binary import from_base64, from_hex
+from stage_writer.core.text_times import END_US, FIRST_US, dates, timestamps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,28 +65,30 @@ def holds_map(data_type: DataType) -> bool:
             return False
 
 
-def holds_decimal(data_type: DataType) -> bool:
-    """Whether a decimal is in the type, at any depth."""
+def holds_decimal(data_type: DataType, reading: Reading = STRICT) -> bool:
+    """Whether something in the type is read as a decimal, at any depth."""
     match data_type:
         case DecimalType():
             return True
         case ArrayType(element):
-            return holds_decimal(element)
+            return holds_decimal(element, reading.at("element"))
         case MapType(_, value):
-            return holds_decimal(value)
+            return holds_decimal(value, reading.at("value"))
         case StructType(fields):
-            return any(holds_decimal(field.type) for field in fields)
+            return any(holds_decimal(field.type, reading.at(field.name)) for field in fields)
         case _:
-            return False
+            return reading.epoch_decimals is not None
 
 
-def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for each kind of type
+def reading_type(data_type: DataType, reading: Reading = STRICT) -> pa.DataType:  # noqa: PLR0911 - one for each kind
     """The Arrow type to read a Delta type's JSON as. Raises TypeError for a type that holds a map."""
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
             return pa.int64()
         case Primitive.FLOAT:
             return pa.float64()
+        case Primitive() if reading.epoch_decimals is not None:
+            return pa.decimal256(_DECIMAL_DIGITS, reading.epoch_decimals)
         case Primitive() if data_type in _TEXTS:
             return pa.string()
         case Primitive():
@@ -92,9 +96,9 @@ def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for
         case DecimalType(_, scale):
             return pa.decimal256(_DECIMAL_DIGITS, scale)
         case ArrayType(element):
-            return pa.list_(reading_type(element))
+            return pa.list_(reading_type(element, reading.at("element")))
         case StructType(fields):
-            return pa.struct([(field.name, reading_type(field.type)) for field in fields])
+            return pa.struct([(field.name, reading_type(field.type, reading.at(field.name))) for field in fields])
         case MapType():
             msg = "`pyarrow.json` does not read an object as a map"
             raise TypeError(msg)
@@ -102,17 +106,17 @@ def reading_type(data_type: DataType) -> pa.DataType:  # noqa: PLR0911 - one for
             assert_never(data_type)
 
 
-def convert(array: pa.Array, data_type: DataType) -> Converted:
+def convert(array: pa.Array, data_type: DataType, reading: Reading = STRICT) -> Converted:
     """The array as a column of ``data_type``."""
     match data_type:
         case Primitive():
-            return _convert_primitive(array, data_type)
+            return _convert_primitive(array, data_type, reading)
         case DecimalType():
             return _convert_decimal(array, data_type)
         case ArrayType():
-            return _convert_list(array, data_type)
+            return _convert_list(array, data_type, reading.at("element"))
         case StructType():
-            return convert_struct(array, data_type)
+            return convert_struct(array, data_type, reading)
         case MapType():
             msg = "maps are not read as arrays"
             raise TypeError(msg)
@@ -120,7 +124,9 @@ def convert(array: pa.Array, data_type: DataType) -> Converted:
             assert_never(data_type)
 
 
-def _convert_primitive(array: pa.Array, data_type: Primitive) -> Converted:
+def _convert_primitive(array: pa.Array, data_type: Primitive, reading: Reading) -> Converted:  # noqa: PLR0911
+    if reading.epoch_decimals is not None:
+        return _convert_epoch(array, data_type)
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
             return _narrow(array, data_type)
@@ -128,7 +134,7 @@ def _convert_primitive(array: pa.Array, data_type: Primitive) -> Converted:
             values = pc.cast(array, to_arrow_type(data_type), safe=False)
             return Converted(values, _mask(pc.invert(pc.is_finite(values))))
         case Primitive.BINARY:
-            values, suspects = from_base64(array)
+            values, suspects = (from_hex if reading.format is ValueFormat.HEX else from_base64)(array)
             return Converted(values, _some(suspects))
         case Primitive.DATE:
             values, suspects = dates(array)
@@ -179,15 +185,27 @@ def _convert_decimal(array: pa.Decimal256Array, data_type: DecimalType) -> Conve
     return Converted(pc.cast(array, to_arrow_type(data_type)), suspects)
 
 
+def _convert_epoch(array: pa.Decimal256Array, data_type: Primitive) -> Converted:
+    """The scale is such that the digits without their point are microseconds."""
+    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 4)[array.offset : array.offset + len(array)]
+    microseconds = words[:, 0]
+    outside = (
+        (microseconds < FIRST_US) | (microseconds >= END_US) | (words[:, 1:] != (microseconds >> 63)[:, None]).any(1)
+    )
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    values = pa.array(np.where(nulls, 0, microseconds), pa.int64(), mask=nulls)
+    return Converted(values.view(to_arrow_type(data_type)), _some(outside & ~nulls))
+
+
 def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int32]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets.astype(np.int32)
 
 
-def _convert_list(array: pa.ListArray, data_type: ArrayType) -> Converted:
+def _convert_list(array: pa.ListArray, data_type: ArrayType, reading: Reading) -> Converted:
     values = array.flatten()
-    element = convert(values, data_type.element)
+    element = convert(values, data_type.element, reading)
     inner = element.suspects
     if not data_type.contains_null and values.null_count:
         inner = _or(inner, _mask(values.is_null()))
@@ -203,12 +221,12 @@ def _convert_list(array: pa.ListArray, data_type: ArrayType) -> Converted:
     return Converted(rebuilt, suspects)
 
 
-def convert_struct(array: pa.StructArray, data_type: StructType) -> Converted:
+def convert_struct(array: pa.StructArray, data_type: StructType, reading: Reading = STRICT) -> Converted:
     """The same for structs; where the parent is null, so are its parts, and none is missed."""
     parts: list[pa.Array] = []
     suspects: Mask | None = None
     for field, part in zip(data_type, array.flatten(), strict=True):
-        converted = convert(part, field.type)
+        converted = convert(part, field.type, reading.at(field.name))
         suspects = _or(suspects, converted.suspects)
         if not field.nullable and part.null_count:
             suspects = _or(suspects, _mask(pc.and_(part.is_null(), array.is_valid())))

@@ -31,6 +31,7 @@ from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
 from stage_writer.core.partitioning import can_partition
+from stage_writer.core.reading import Reading
 from stage_writer.core.rows import Rows
 from stage_writer.core.where import Condition
 
@@ -70,7 +71,8 @@ class StreamConverter:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         rescue_column = stream.rescue_column if stream.rescues else None
-        self._decoder = Decoder(stream.schema_of_columns, rescue_column=rescue_column)
+        reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+        self._decoder = Decoder(stream.schema_of_columns, reading, rescue_column=rescue_column)
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)

@@ -30,8 +30,10 @@ from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
 from stage_writer.core.maps import MapReader, reads_map
+from stage_writer.core.reading import STRICT, Reading
 from stage_writer.core.rejects import ErrorClass, Refusal, Reject
 from stage_writer.core.rescue import Rescuer
+from stage_writer.core.rewriting import Rewriter, Use
 from stage_writer.core.strict import Row, StrictDecoder
 
 if TYPE_CHECKING:
@@ -83,19 +85,26 @@ class Decoder:
     """
 
     def __init__(
-        self, columns: StructType, *, rescue_column: str | None = None, block_bytes: int = _BLOCK_BYTES
+        self,
+        columns: StructType,
+        reading: Reading = STRICT,
+        *,
+        rescue_column: str | None = None,
+        block_bytes: int = _BLOCK_BYTES,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.core.rescue`)."""
         self._block_bytes = block_bytes
-        self._strict = StrictDecoder(columns)
+        self._strict = StrictDecoder(columns, reading)
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._connection = connect()
-        self._doubts = doubts_about(columns)
-        self._bulk = _BulkReader(columns, self._connection)
+        self._doubts = doubts_about(columns, reading)
+        self._formats = Rewriter(columns, reading, Use.FORMATS)
+        self._coercion = Rewriter(columns, reading, Use.COERCION) if reading.lenient else None
+        self._bulk = _BulkReader(columns, self._connection, reading.rewritten)
         self._rescuer = None if rescue_column is None else Rescuer(rescue_column, columns, self._connection)
         self._closed = None
         if rescue_column is not None and not any(holds_map(field.type) for field in columns):
-            self._closed = DocumentReader(columns, self._connection, unknown_fields="error")
+            self._closed = DocumentReader(columns, self._connection, reading.rewritten, unknown_fields="error")
         self._columns = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
         self._schema = to_arrow_schema(self._columns)
 
@@ -125,7 +134,8 @@ class Decoder:
         texts = _texts(block)
         proved = self._prove(texts)
         places = np.flatnonzero(proved)
-        pieces = self._read_in_bulk(texts if len(places) == len(texts) else texts.filter(pa.array(proved)), places)
+        good = texts if len(places) == len(texts) else texts.filter(pa.array(proved))
+        pieces = self._read_in_bulk(*_rewritten(self._formats, good, places))
         left = np.ones(len(block), np.bool_)
         for piece in pieces:
             left[piece.places] = False
@@ -145,6 +155,9 @@ class Decoder:
         if not isinstance(rows, Unreadable):
             return [replace(_good(rows, places), is_closed=True)]
         rows = self._bulk.read(texts)
+        if self._coercion is not None and isinstance(rows, Unreadable):
+            texts, places = _rewritten(self._coercion, texts, places)
+            rows = self._bulk.read(texts)
         if not isinstance(rows, Unreadable):
             return [_good(rows, places)]
         expected = ~self._bulk.unexpected(texts)
@@ -195,14 +208,20 @@ class _BulkReader:
     the proof that the messages are JSON (see its module).
     """
 
-    def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection, reading: Reading) -> None:
         self._fields = [to_arrow_field(field) for field in columns]
         plain = StructType(tuple(field for field in columns if not holds_map(field.type)))
-        maps = [field for field in columns if holds_map(field.type)]
-        self._reader = DocumentReader(plain if plain.fields else StructType((_NO_COLUMN,)), connection)
-        self._maps = [(field, MapReader(field.name, field.type, connection)) for field in maps if reads_map(field.type)]
-        self._others = StructType(tuple(field for field in maps if not reads_map(field.type)))
-        self._strict_others = StrictDecoder(self._others)
+        self._reader = DocumentReader(plain if plain.fields else StructType((_NO_COLUMN,)), connection, reading)
+        self._maps: list[tuple[Field, MapReader]] = []
+        others: list[Field] = []
+        for field in (field for field in columns if holds_map(field.type)):
+            inner = reading.at(field.name)
+            if reads_map(field.type, inner):
+                self._maps.append((field, MapReader(field.name, field.type, connection, inner)))
+            else:
+                others.append(field)
+        self._others = StructType(tuple(others))
+        self._strict_others = StrictDecoder(self._others, reading)
         self._others_type = pa.struct([to_arrow_field(field) for field in self._others])
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
@@ -236,6 +255,16 @@ class _BulkReader:
     def unexpected(self, texts: pa.StringArray) -> Mask:
         """Which messages have surely made a reading fail; see `DocumentReader.unexpected`."""
         return self._reader.unexpected(texts)
+
+
+def _rewritten(rewriter: Rewriter, texts: pa.StringArray, places: Index) -> tuple[pa.StringArray, Index]:
+    """The texts as the rewriter gives them, without those that it is not sure of."""
+    if not rewriter:
+        return texts, places
+    found = rewriter.rewrite(texts)
+    if found.sure is None:
+        return found.texts, places
+    return found.texts.filter(pa.array(found.sure)), places[found.sure]
 
 
 def _good(converted: Converted, places: Index) -> _Piece:

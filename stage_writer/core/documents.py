@@ -24,6 +24,7 @@ import pyarrow.json as pj
 
 from common.schema import INTEGER_BITS, ArrayType, DataType, DecimalType, Primitive, StructType, to_arrow_type
 from stage_writer.core.conversions import Converted, convert_struct, holds_decimal, reading_type
+from stage_writer.core.reading import STRICT, Reading
 
 if TYPE_CHECKING:
     import duckdb
@@ -38,6 +39,7 @@ _ESCAPED_NUMBER = r"\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"
 _TRAILING_COMMA = r",\s*[}\]]"
 _SPACE = 0x20
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+_NUMBERS = ("UBIGINT", "BIGINT", "DOUBLE", "VARCHAR")
 _TYPE_NAMES = pa.array(["UBIGINT", "BIGINT", "DOUBLE", "VARCHAR", "BOOLEAN", "ARRAY", "OBJECT", "NULL"])
 
 
@@ -49,12 +51,12 @@ class Doubts:
     pattern: str
 
 
-def doubts_about(columns: StructType) -> Doubts:
+def doubts_about(columns: StructType, reading: Reading = STRICT) -> Doubts:
     """NaN and Infinity, which both parsers take; and for decimals, what Arrow would read wrongly.
 
     Arrow scales a decimal by a table that ends at 10^76, and reads beyond it for 1e-87 or a string like that.
     """
-    if not holds_decimal(columns):
+    if not holds_decimal(columns, reading):
         return Doubts(("NaN", "Inf"), _CONSTANT)
     signs = ("NaN", "Inf", "e-", "E-", "\\u00")
     return Doubts(signs, f"{_CONSTANT}|{_TINY_NUMBER}|{_ESCAPED_NUMBER}")
@@ -92,15 +94,17 @@ class DocumentReader:
         self,
         columns: StructType,
         connection: duckdb.DuckDBPyConnection,
+        reading: Reading = STRICT,
         *,
         unknown_fields: Literal["ignore", "error"] = "ignore",
     ) -> None:
         self._columns = columns
+        self._reading = reading
         self._connection = connection
-        fields = [(field.name, reading_type(field.type)) for field in columns]
+        fields = [(field.name, reading_type(field.type, reading.at(field.name))) for field in columns]
         self._parsing = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior=unknown_fields)
         self._row_type = to_arrow_type(columns)
-        self._kinds = _expected_kinds(columns, "")
+        self._kinds = _expected_kinds(columns, "", reading)
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
         """The columns of messages of which each is one object, as one struct array; or where they cannot be read."""
@@ -116,7 +120,8 @@ class DocumentReader:
         if table.num_rows != len(texts):
             return Unreadable(None)
         columns = [column.combine_chunks() for column in table.columns]
-        return convert_struct(pa.StructArray.from_arrays(columns, names=table.column_names), self._columns)
+        struct = pa.StructArray.from_arrays(columns, names=table.column_names)
+        return convert_struct(struct, self._columns, self._reading)
 
     def unexpected(self, texts: pa.StringArray) -> Mask:
         """Which messages have a value of another kind than its column's, a field twice at the top, or a trailing comma.
@@ -163,14 +168,15 @@ class _Kind:
     allowed: tuple[bool, ...]
 
 
-def _expected_kinds(columns: StructType, prefix: str) -> tuple[_Kind, ...]:
+def _expected_kinds(columns: StructType, prefix: str, reading: Reading) -> tuple[_Kind, ...]:
     kinds: list[_Kind] = []
     for field in columns:
         pointer = f"{prefix}{json_pointer(field.name)}"
-        names = (*_json_types(field.type), "NULL")
+        inner = reading.at(field.name)
+        names = (*(_json_types(field.type) if inner.epoch_decimals is None else _NUMBERS), "NULL")
         kinds.append(_Kind(pointer, (*(name in names for name in _TYPE_NAMES.to_pylist()), False, True)))
         if isinstance(field.type, StructType):
-            kinds.extend(_expected_kinds(field.type, pointer))
+            kinds.extend(_expected_kinds(field.type, pointer, inner))
     return tuple(kinds)
 
 
@@ -181,7 +187,7 @@ def _json_types(data_type: DataType) -> tuple[str, ...]:  # noqa: PLR0911 - one 
         case Primitive.FLOAT | Primitive.DOUBLE:
             return ("UBIGINT", "BIGINT", "DOUBLE")
         case DecimalType():
-            return ("UBIGINT", "BIGINT", "DOUBLE", "VARCHAR")
+            return _NUMBERS
         case Primitive.BOOLEAN:
             return ("BOOLEAN",)
         case ArrayType():

@@ -6,12 +6,14 @@ Rules:
    strings, no half of a surrogate pair, and exactly one document.
 2. Numbers keep their text, objects keep their pairs in order, also those with one key twice.
 3. There is no limit of depth. Python's own parser recurses; what is too deep for it goes to a loop of our own.
+4. Who needs the very text of a value asks for a *sourced* document, whose strings, arrays and objects know it.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NoReturn
 
@@ -26,6 +28,38 @@ class Object(list[tuple[str, "Json"]]):
     """An object, as its pairs in order."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value stands in its document's text."""
+
+    document: str
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The value as it was written."""
+        return self.document[self.start : self.end]
+
+
+class SourcedText(str):  # noqa: SLOT000 - of few, and for a moment
+    """A string that knows its source."""
+
+    source: Source
+
+
+class SourcedArray(list["Json"]):
+    """An array that knows its source."""
+
+    source: Source
+
+
+class SourcedObject(Object):
+    """An object that knows its source."""
+
+    source: Source
 
 
 Json = Number | str | bool | list["Json"] | Object | None
@@ -51,10 +85,10 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def parse_document(text: str) -> Json:
+def parse_document(text: str, *, sourced: bool = False) -> Json:
     """The one document that ``text`` is. Raises NotOneDocumentError."""
     try:
-        if _SURROGATE_ESCAPE.search(text) is None:
+        if not sourced and _SURROGATE_ESCAPE.search(text) is None:
             document: Json = _DECODER.decode(text)
             return document
     except json.JSONDecodeError as error:
@@ -65,14 +99,31 @@ def parse_document(text: str) -> Json:
         raise NotOneDocumentError(msg) from error
     except RecursionError:
         pass
-    return _Loop(text).document()
+    return _Loop(text, sourced=sourced).document()
+
+
+def json_text(value: Json) -> str:
+    """A value of a sourced document as it was written. Raises TypeError for one that does not know."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case Number():
+            return str(value)
+        case SourcedText() | SourcedArray() | SourcedObject():
+            return value.source.text
+        case _:
+            msg = "only the values of a sourced document know their text"
+            raise TypeError(msg)
 
 
 class _Loop:
     """The same grammar without recursion, which also looks at every string for halves of surrogate pairs."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, sourced: bool) -> None:
         self._text = text
+        self._sourced = sourced
         self._at = 0
 
     def document(self) -> Json:
@@ -80,11 +131,13 @@ class _Loop:
         names: list[str] = []
         while True:
             value = self._open_or_scalar()
-            if isinstance(value, list) and not self._accept("}" if isinstance(value, Object) else "]"):
-                open_values.append(value)
-                if isinstance(value, Object):
-                    names.append(self._name())
-                continue
+            if isinstance(value, list):
+                if not self._accept("}" if isinstance(value, Object) else "]"):
+                    open_values.append(value)
+                    if isinstance(value, Object):
+                        names.append(self._name())
+                    continue
+                self._end_source(value)
             while open_values:
                 holder = open_values[-1]
                 if isinstance(holder, Object):
@@ -97,6 +150,7 @@ class _Loop:
                     break
                 self._expect("}" if isinstance(holder, Object) else "]")
                 value = open_values.pop()
+                self._end_source(value)
             else:
                 self._end()
                 return value
@@ -140,14 +194,33 @@ class _Loop:
             self._fail("half of a surrogate pair in the string that ends")
         return text
 
+    def _opened(self, sign: str) -> Json:
+        if not self._sourced:
+            return Object() if sign == "{" else []
+        opened = SourcedObject() if sign == "{" else SourcedArray()
+        opened.source = Source(self._text, self._at - 1, self._at)
+        return opened
+
+    def _end_source(self, value: Json) -> None:
+        if isinstance(value, SourcedObject | SourcedArray):
+            value.source = Source(self._text, value.source.start, self._at)
+
+    def _with_source(self, text: str, start: int) -> str:
+        if not self._sourced:
+            return text
+        found = SourcedText(text)
+        found.source = Source(self._text, start, self._at)
+        return found
+
     def _open_or_scalar(self) -> Json:
         sign = self._space()
         if sign in ("{", "["):
             self._at += 1
-            return Object() if sign == "{" else []
+            return self._opened(sign)
         if sign == '"':
+            start = self._at
             self._at += 1
-            return self._string()
+            return self._with_source(self._string(), start)
         for word, value in _WORDS:
             if self._text.startswith(word, self._at):
                 self._at += len(word)

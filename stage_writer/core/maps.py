@@ -3,8 +3,8 @@
 DuckDB takes the object apart, into its keys and the texts of its values, and the values are read as documents of their
 own. Rules:
 
-1. Only for maps at the top whose values hold no FLOAT, DOUBLE, DECIMAL or further map: DuckDB writes a number anew when
-   it gives its text (``1.10`` as ``1.1``, ``-0`` as ``0``), which changes no integer, but a decimal or a double.
+1. Only for maps at the top whose values hold no FLOAT, DOUBLE, DECIMAL, epoch or further map: DuckDB writes a number
+   anew when it gives its text (``1.10`` as ``1.1``, ``-0`` as ``0``), which changes no integer, but the others.
 2. The messages are each known to be one object; a key or the column given twice makes a message suspect.
 """
 
@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType, to_arrow_type
+from common.settings.formats import Forms
 from stage_writer.core.conversions import Converted
 from stage_writer.core.documents import DocumentReader, Unreadable, json_pointer, sql_text
+from stage_writer.core.reading import Reading
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,31 +28,32 @@ if TYPE_CHECKING:
 _VALUE = "v"
 
 
-def reads_map(data_type: DataType) -> TypeGuard[MapType]:
+def reads_map(data_type: DataType, reading: Reading) -> TypeGuard[MapType]:
     """Whether `MapReader` can read a column of this type."""
-    return isinstance(data_type, MapType) and _keeps_its_text(data_type.value)
+    return isinstance(data_type, MapType) and _keeps_its_text(data_type.value, reading.at("value"))
 
 
-def _keeps_its_text(data_type: DataType) -> bool:
+def _keeps_its_text(data_type: DataType, reading: Reading) -> bool:
     match data_type:
         case Primitive.FLOAT | Primitive.DOUBLE | DecimalType() | MapType():
             return False
         case ArrayType(element):
-            return _keeps_its_text(element)
+            return _keeps_its_text(element, reading.at("element"))
         case StructType(fields):
-            return all(_keeps_its_text(field.type) for field in fields)
+            return all(_keeps_its_text(field.type, reading.at(field.name)) for field in fields)
         case _:
-            return True
+            return reading.epoch_decimals is None
 
 
 class MapReader:
     """Reads one column of maps. The column's type is one that `reads_map` takes."""
 
-    def __init__(self, name: str, data_type: MapType, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, name: str, data_type: MapType, connection: duckdb.DuckDBPyConnection, reading: Reading) -> None:
         self._type = to_arrow_type(data_type)
         self._connection = connection
         value = StructType((Field(_VALUE, data_type.value, data_type.value_contains_null),))
-        self._values = DocumentReader(value, connection)
+        values = Reading(Forms(inner={_VALUE: reading.at("value").forms}), reading.lenient)
+        self._values = DocumentReader(value, connection, values)
         found = f"json_extract(message, {sql_text(json_pointer(name))})"
         self._parts = (
             f"json_type({found}) AS kind, json_keys({found}) AS keys, json_extract({found}, '$.*') AS texts, "

@@ -13,8 +13,13 @@ property tests hold the bulk decoder to it. Rules:
 5. DATE is ``YYYY-MM-DD``. TIMESTAMP is ``YYYY-MM-DD``, ``T`` or a space, ``hh:mm:ss``, up to nine decimals, and ``Z``,
    ``±hh:mm`` or ``±hhmm``; none of these means UTC. TIMESTAMP_NTZ is the same without a zone. Decimals after the sixth
    must be zeros. Years are 0001 to 9999, in UTC.
-6. BINARY is a string of base64: the standard alphabet, padded, canonical.
+   An epoch (`formats`) is a number of seconds, milliseconds or microseconds since 1970 in UTC, or a string that is a
+   plain number, as for DECIMAL; down to microseconds, and zeros behind them.
+6. BINARY is a string of base64: the standard alphabet, padded, canonical. Or of hex digits in pairs, where asked for.
 7. MAP takes an object, STRUCT too; a declared field or a key given twice is refused at any depth.
+8. A STRING of the format `json` takes any value, and is its JSON text as it was sent; null is null.
+9. Lenient reading (`coerce`) takes besides: for numbers and BOOLEAN a string that is one in JSON, for integers a number
+   with point or exponent that is whole, for STRING any value's JSON text as it was sent. Nothing else, and exactly.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import json
 import math
 import re
 import struct
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, NoReturn, assert_never
 
@@ -40,7 +46,9 @@ from common.schema import (
     StructType,
     type_to_ddl,
 )
-from stage_writer.core.json_document import Json, NotOneDocumentError, Number, Object, parse_document
+from common.settings.formats import ValueFormat
+from stage_writer.core.json_document import Json, NotOneDocumentError, Number, Object, json_text, parse_document
+from stage_writer.core.reading import STRICT, Reading
 from stage_writer.core.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ Row = dict[str, object]
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _MAX_INTEGER_DIGITS = 20
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 _MAX_EXPONENT_DIGITS = 18  # beyond them no message is long enough to make up for it
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
@@ -58,17 +67,20 @@ _TIMESTAMP = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?P<zone>[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
+_HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?")
 _MICROSECOND_DIGITS = 6
+_EPOCH_DIGITS = 20  # more than any year needs, in any unit
 _SHOWN_CHARACTERS = 80
 
 
 class StrictDecoder:
     """Decodes one message at a time into the declared columns. Raises SchemaError for columns it cannot decode into."""
 
-    def __init__(self, columns: StructType) -> None:
+    def __init__(self, columns: StructType, reading: Reading = STRICT) -> None:
         check_decodable(columns)
-        self._row = _struct(columns)
+        self._row = _struct(columns, reading)
+        self._sourced = reading.lenient or reading.holds_json
 
     def decode(self, message: bytes) -> Row | Refusal:
         """The message's row, or why it has none."""
@@ -79,7 +91,7 @@ class StrictDecoder:
         if not text.strip(" \t\r\n"):
             return Refusal(ErrorClass.EMPTY, "the message is empty")
         try:
-            document = parse_document(text)
+            document = parse_document(text, sourced=self._sourced)
         except NotOneDocumentError as error:
             return Refusal(ErrorClass.INVALID_JSON, str(error))
         if not isinstance(document, Object):
@@ -107,7 +119,10 @@ def _check_type(data_type: DataType, path: str) -> None:
     match data_type:
         case Primitive.VARIANT:
             msg = f"`{path}` is a VARIANT, which cannot be written yet"
-            raise SchemaError(msg, "declare it as STRING, or as the STRUCT or MAP that it is")
+            remedy = (
+                "declare it as STRING with the format json (formats: {…: json}), or as the STRUCT or MAP that it is"
+            )
+            raise SchemaError(msg, remedy)
         case ArrayType(element):
             _check_type(element, f"{path}[]")
         case MapType(key, value):
@@ -162,22 +177,72 @@ def _wrong_type(value: Json, path: str, wanted: str) -> NoReturn:
     raise _RefusedError(ErrorClass.WRONG_TYPE, path, f"{_describe(value)} where {wanted} is declared")
 
 
-def _converter(data_type: DataType) -> Converter:
+def _converter(data_type: DataType, reading: Reading) -> Converter:
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER | Primitive.LONG:
-            return _integer(data_type)
+            return _leniently(_whole, _integer(data_type)) if reading.lenient else _integer(data_type)
         case Primitive():
-            return _PRIMITIVES[data_type]
+            return _primitive(data_type, reading)
         case DecimalType():
             return _decimal(data_type)
         case ArrayType():
-            return _array(data_type)
+            return _array(data_type, reading.at("element"))
         case MapType():
-            return _map(data_type)
+            return _map(data_type, reading.at("value"))
         case StructType():
-            return _struct(data_type)
+            return _struct(data_type, reading)
         case _:
             assert_never(data_type)
+
+
+def _primitive(data_type: Primitive, reading: Reading) -> Converter:
+    if reading.epoch_decimals is not None:
+        return _epoch(data_type, reading.epoch_decimals)
+    if reading.format is ValueFormat.HEX:
+        return _binary_in_hex
+    if reading.format is ValueFormat.JSON:
+        return _json
+    if reading.lenient and data_type in _LENIENTLY:
+        return _leniently(_LENIENTLY[data_type], _PRIMITIVES[data_type])
+    return _PRIMITIVES[data_type]
+
+
+def _leniently(understand: Callable[[Json], Json], convert: Converter) -> Converter:
+    return lambda value, path: convert(understand(value), path)
+
+
+def _number(value: Json) -> Json:
+    """A string that is a number in JSON as that number."""
+    return Number(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def _whole(value: Json) -> Json:
+    """The same, and a whole number without point and exponent."""
+    number = _number(value)
+    if not isinstance(number, Number) or _INTEGER.fullmatch(number):
+        return number
+    exact = _exact(number)
+    if exact is None or exact.exponent < 0 or len(exact.digits) + exact.exponent > _MAX_INTEGER_DIGITS:
+        return number
+    return Number(f"{exact.sign}{exact.digits or '0'}{'0' * exact.exponent}")
+
+
+def _truth(value: Json) -> Json:
+    return _TRUTHS.get(value, value) if isinstance(value, str) else value
+
+
+def _as_text(value: Json) -> Json:
+    """What is no string as its JSON text."""
+    return value if isinstance(value, str) and not isinstance(value, Number) else json_text(value)
+
+
+_TRUTHS: dict[str, bool] = {"true": True, "false": False}
+_LENIENTLY: dict[Primitive, Callable[[Json], Json]] = {
+    Primitive.DOUBLE: _number,
+    Primitive.FLOAT: _number,
+    Primitive.BOOLEAN: _truth,
+    Primitive.STRING: _as_text,
+}
 
 
 def _integer(data_type: Primitive) -> Converter:
@@ -242,6 +307,14 @@ def _binary(value: Json, path: str) -> bytes:
     return base64.b64decode(match[0])
 
 
+def _binary_in_hex(value: Json, path: str) -> bytes:
+    return bytes.fromhex(_text(value, path, _HEX, "BINARY in hex (two digits a byte)")[0])
+
+
+def _json(value: Json, path: str) -> str:  # noqa: ARG001 - a converter's arguments
+    return json_text(value)
+
+
 def _date(value: Json, path: str) -> dt.date:
     match = _text(value, path, _DATE, "DATE of the form YYYY-MM-DD")
     try:
@@ -299,35 +372,70 @@ _PRIMITIVES: dict[Primitive, Converter] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """A number: sign, digits without zeros at either end, exponent. Zero has no digits."""
+
+    sign: str
+    digits: str
+    exponent: int
+
+
+def _exact(text: str) -> _Exact | None:
+    """The number that a text is; None when it is no plain number."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        return None
+    sign, whole, decimals = match[1], match[2], match[3] or ""
+    digits = (whole + decimals).lstrip("0")
+    significant = digits.rstrip("0")
+    if not significant:
+        return _Exact("", "", 0)
+    exponent_digits = (match[5] or "").lstrip("0") or "0"
+    exponent = int(f"{match[4] or ''}{exponent_digits[:_MAX_EXPONENT_DIGITS]}")
+    return _Exact(sign, significant, exponent + len(digits) - len(significant) - len(decimals))
+
+
+def _exact_value(value: Json, path: str, data_type: DecimalType, name: str) -> Decimal:
+    """The value, when a decimal of the type holds it."""
+    if not isinstance(value, str):
+        _wrong_type(value, path, name)
+    exact = _exact(value)
+    if exact is None:
+        problem = f"{_describe(value)} is not a plain number, for {name}"
+        raise _RefusedError(ErrorClass.MALFORMED, path, problem)
+    if not exact.digits:
+        return Decimal(0)
+    if len(exact.digits) + exact.exponent > data_type.precision - data_type.scale:
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
+    if -exact.exponent > data_type.scale:
+        raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} has too many decimals for {name}")
+    return Decimal(f"{exact.sign}{exact.digits}e{exact.exponent}")
+
+
 def _decimal(data_type: DecimalType) -> Converter:
     name = type_to_ddl(data_type)
+    return lambda value, path: _exact_value(value, path, data_type, name)
 
-    def convert(value: Json, path: str) -> Decimal:
-        if not isinstance(value, str):
-            _wrong_type(value, path, name)
-        match = _DECIMAL.fullmatch(value)
-        if match is None or not (match[2] or match[3]):
-            problem = f"{_describe(value)} is not a plain number, for {name}"
-            raise _RefusedError(ErrorClass.MALFORMED, path, problem)
-        sign, whole, decimals = match[1], match[2], match[3] or ""
-        digits = (whole + decimals).lstrip("0")
-        significant = digits.rstrip("0")
-        if not significant:
-            return Decimal(0)
-        exponent_digits = (match[5] or "").lstrip("0") or "0"
-        exponent = int(f"{match[4] or ''}{exponent_digits[:_MAX_EXPONENT_DIGITS]}")
-        exponent += len(digits) - len(significant) - len(decimals)
-        if len(significant) + exponent > data_type.precision - data_type.scale:
-            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
-        if -exponent > data_type.scale:
-            raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} has too many decimals for {name}")
-        return Decimal(f"{sign}{significant}e{exponent}")
+
+def _epoch(data_type: Primitive, decimals: int) -> Converter:
+    name = f"{type_to_ddl(data_type)} as an epoch"
+    zone = dt.UTC if data_type is Primitive.TIMESTAMP else None
+    wide = DecimalType(_EPOCH_DIGITS + decimals, decimals)
+
+    def convert(value: Json, path: str) -> dt.datetime:
+        microseconds = int(_exact_value(value, path, wide, name).scaleb(decimals))
+        try:
+            return dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=microseconds)
+        except OverflowError:
+            problem = f"{_shown(str(value))} is not in the years 0001 to 9999, for {name}"
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, problem) from None
 
     return convert
 
 
-def _array(data_type: ArrayType) -> Converter:
-    element = _converter(data_type.element)
+def _array(data_type: ArrayType, reading: Reading) -> Converter:
+    element = _converter(data_type.element, reading)
     name = type_to_ddl(data_type)
 
     def convert(value: Json, path: str) -> list[object]:
@@ -341,8 +449,8 @@ def _array(data_type: ArrayType) -> Converter:
     return convert
 
 
-def _map(data_type: MapType) -> Converter:
-    item = _converter(data_type.value)
+def _map(data_type: MapType, reading: Reading) -> Converter:
+    item = _converter(data_type.value, reading)
     name = type_to_ddl(data_type)
 
     def convert(value: Json, path: str) -> list[tuple[str, object]]:
@@ -359,8 +467,10 @@ def _map(data_type: MapType) -> Converter:
     return convert
 
 
-def _struct(data_type: StructType) -> Converter:
-    converters = tuple((field.name, field.nullable, _converter(field.type)) for field in data_type)
+def _struct(data_type: StructType, reading: Reading) -> Converter:
+    converters = tuple(
+        (field.name, field.nullable, _converter(field.type, reading.at(field.name))) for field in data_type
+    )
     names = frozenset(data_type.names)
 
     def convert(value: Json, path: str) -> Row:

@@ -28,8 +28,8 @@ _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.i
 _FEBRUARY = 2
 _DAY_S = 86_400
 _SECOND_US = 1_000_000
-_FIRST_US = -62_135_596_800 * _SECOND_US  # 0001-01-01T00:00:00Z
-_END_US = 253_402_300_800 * _SECOND_US  # 10000-01-01T00:00:00Z
+FIRST_US = -62_135_596_800 * _SECOND_US  # 0001-01-01T00:00:00Z
+END_US = 253_402_300_800 * _SECOND_US  # 10000-01-01T00:00:00Z
 _ROWS_AT_A_TIME = 16_384  # the matrices stay in the processor's cache
 
 
@@ -175,7 +175,7 @@ def _zoned_microseconds(matrix: Bytes, lengths: Numbers) -> tuple[Numbers, Mask]
         offset_s, bad_offset = _offset_seconds(matrix, np.where(with_offset, end, 0), left)
         values = values - np.where(with_offset, offset_s, 0) * _SECOND_US
         wrong |= with_offset & bad_offset
-    return values, wrong | (values < _FIRST_US) | (values >= _END_US)
+    return values, wrong | (values < FIRST_US) | (values >= END_US)
 
 
 def _until_zone(matrix: Bytes) -> tuple[Numbers, Numbers, Mask]:

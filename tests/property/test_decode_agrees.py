@@ -12,7 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import ArrayType, DataType, DecimalType, MapType, Primitive, StructType, parse_ddl, to_arrow_schema
+from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
 from stage_writer.core.decode import Decoder, Reject
+from stage_writer.core.reading import STRICT, Reading
 from stage_writer.core.rejects import Refusal
 from stage_writer.core.strict import StrictDecoder
 
@@ -34,7 +36,40 @@ EXACT = Context(prec=40)
 BULK_MAPS = parse_ddl(
     "g MAP<STRING, INT>, `odd \"'/~name` MAP<STRING, STRING> NOT NULL, k MAP<STRING, ARRAY<STRUCT<d: DATE, i: BIGINT>>>"
 )
+FORMED = parse_ddl(
+    "s TIMESTAMP, m TIMESTAMP_NTZ, u TIMESTAMP, es ARRAY<TIMESTAMP_NTZ>, h BINARY, hs ARRAY<BINARY>, y BINARY, "
+    "j STRING, js ARRAY<STRING>, p STRUCT<j: STRING NOT NULL, t: STRING, vs: ARRAY<STRUCT<j: STRING>>>, i INT, "
+    "g MAP<STRING, STRING>, k MAP<STRING, TIMESTAMP>, `odd \"'/~name` STRING"
+)
 SCHEMAS = (PLAIN, NESTED, MAPS, BULK_MAPS)
+FORMS = {
+    "s": "epoch_s",
+    "m": "epoch_ms",
+    "u": "epoch_us",
+    "es.element": "epoch_ms",
+    "h": "hex",
+    "hs.element": "hex",
+    "y": "base64",
+    "j": "json",
+    "js.element": "json",
+    "p.j": "json",
+    "p.vs.element.j": "json",
+    "g.value": "json",
+    "k.value": "epoch_s",
+    "odd \"'/~name": "json",
+}
+READINGS = {
+    "plain": (PLAIN, STRICT),
+    "nested": (NESTED, STRICT),
+    "maps": (MAPS, STRICT),
+    "bulk maps": (BULK_MAPS, STRICT),
+    "formed": (FORMED, Reading(forms_of(FORMED, FORMS))),
+    "plain, lenient": (PLAIN, Reading(lenient=True)),
+    "nested, lenient": (NESTED, Reading(lenient=True)),
+    "maps, lenient": (MAPS, Reading(lenient=True)),
+    "bulk maps, lenient": (BULK_MAPS, Reading(lenient=True)),
+    "formed, lenient": (FORMED, Reading(forms_of(FORMED, FORMS), lenient=True)),
+}
 
 NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
@@ -219,8 +254,52 @@ WRONG: dict[Primitive, st.SearchStrategy[str]] = {
 }
 
 
+def _epochs(decimals: int) -> st.SearchStrategy[str]:
+    microseconds = st.integers(-62_135_596_800_000_001, 253_402_300_800_000_000)
+    return microseconds.map(lambda number: f"{Decimal(number).scaleb(-decimals, EXACT):f}")
+
+
+EPOCHS = {each: _epochs(decimals) for each, decimals in EPOCH_DECIMALS.items()}
+DOCUMENTS = st.recursive(
+    st.one_of(
+        NUMBERS.filter(lambda number: not number.startswith("0e")),
+        st.text(max_size=4).map(json.dumps),
+        st.sampled_from(["null", "true", '"\\\\"', '"a\\"b"', '"\\u0041"', "1.10", "1e5", '"{,]"']),
+    ),
+    lambda inner: st.one_of(
+        st.tuples(SPACES, st.lists(st.tuples(SPACES, inner, SPACES).map("".join), max_size=3)).map(
+            lambda parts: f"[{','.join(parts[1])}{parts[0] if not parts[1] else ''}]"
+        ),
+        st.lists(st.tuples(st.text(max_size=3).map(json.dumps), SPACES, inner, SPACES), max_size=3).map(
+            lambda pairs: (
+                "{" + ",".join(f"{name}{space}:{space}{item}{after}" for name, space, item, after in pairs) + "}"
+            )
+        ),
+    ),
+    max_leaves=6,
+)
+FORM_TEXTS: dict[ValueFormat, st.SearchStrategy[str]] = {
+    ValueFormat.HEX: st.binary(max_size=5).map(lambda data: json.dumps(data.hex())) | TEXTS,
+    ValueFormat.JSON: DOCUMENTS | OTHERS,
+    **{each: epoch | epoch.map(json.dumps) | NUMBERS | TIMES.map(json.dumps) for each, epoch in EPOCHS.items()},
+}
+
+
 @st.composite
-def written(draw: st.DrawFn, data_type: DataType) -> str:  # noqa: PLR0911 - one for each kind of type
+def written(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool) -> str:
+    """A text for a value of the type: what its format or lenience wants, or what its type does."""
+    if forms.format is not None and forms.format in FORM_TEXTS and draw(st.integers(0, 9)):
+        return draw(FORM_TEXTS[forms.format])
+    text = draw(written_plainly(data_type, forms, lenient=lenient))
+    if lenient and isinstance(data_type, Primitive) and draw(st.integers(0, 3)) == 0:
+        return draw(
+            st.sampled_from([text, text if text[:1] == '"' else f'"{text}"', text.strip('"'), f"{text}.0", f"{text}e0"])
+        )
+    return text
+
+
+@st.composite
+def written_plainly(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool) -> str:  # noqa: PLR0911 - one for each kind of type
     """A text for a value of the type: mostly right, sometimes null, on the edge, or of any other kind."""
     whim = draw(st.integers(0, 49))
     if whim == 0:
@@ -229,12 +308,14 @@ def written(draw: st.DrawFn, data_type: DataType) -> str:  # noqa: PLR0911 - one
         return "null"
     match data_type:
         case StructType():
-            return draw(objects(data_type))
+            return draw(objects(data_type, forms, lenient=lenient))
         case ArrayType(element):
-            return f"[{','.join(draw(st.lists(written(element), max_size=3)))}]"
+            elements = st.lists(written(element, forms.at("element"), lenient=lenient), max_size=3)
+            return f"[{','.join(draw(elements))}{draw(SPACES)}]"
         case MapType(_, value):
             names = st.sampled_from(["", "a", "b", "a\x00", "é"])
-            pairs = list(draw(st.dictionaries(names, written(value), max_size=3)).items())
+            values = written(value, forms.at("value"), lenient=lenient)
+            pairs = list(draw(st.dictionaries(names, values, max_size=3)).items())
             pairs += [("a", "null")] if whim == 4 else []
             return f"{{{','.join(f'{json.dumps(name)}:{item}' for name, item in pairs)}}}"
         case DecimalType(precision, scale):
@@ -246,14 +327,18 @@ def written(draw: st.DrawFn, data_type: DataType) -> str:  # noqa: PLR0911 - one
 
 
 @st.composite
-def objects(draw: st.DrawFn, columns: StructType) -> str:
+def objects(draw: st.DrawFn, columns: StructType, forms: Forms, *, lenient: bool) -> str:
     """A JSON object near the schema: any of its fields, at times twice, beside fields of no meaning."""
     chosen = st.lists(st.sampled_from(columns.fields), max_size=8, unique_by=lambda field: field.name)
     fields = [field for field in columns if not field.nullable and draw(st.integers(0, 29))]
     fields += [field for field in draw(chosen) if field not in fields]
     if fields and draw(st.integers(0, 39)) == 0:
         fields.append(draw(st.sampled_from(columns.fields)))
-    parts = [f"{draw(SPACES)}{_name(draw, field.name)}{draw(SPACES)}:{draw(written(field.type))}" for field in fields]
+    parts = [
+        f"{draw(SPACES)}{_name(draw, field.name)}{draw(SPACES)}:"
+        f"{draw(SPACES)}{draw(written(field.type, forms.at(field.name), lenient=lenient))}"
+        for field in fields
+    ]
     if draw(st.integers(0, 9)) == 0:
         parts.append(f"{json.dumps(draw(st.text(max_size=3)))}:{draw(OTHERS)}")
     return f"{{{','.join(parts)}{draw(SPACES)}}}"
@@ -292,21 +377,25 @@ FRAGMENTS = st.lists(
 ).map("".join)
 
 
-def messages(columns: StructType) -> st.SearchStrategy[bytes | None]:
-    near = st.tuples(SPACES, objects(columns), SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
+def messages(columns: StructType, reading: Reading) -> st.SearchStrategy[bytes | None]:
+    documents = objects(columns, reading.forms, lenient=reading.lenient)
+    near = st.tuples(SPACES, documents, SPACES).map("".join).map(lambda text: text.encode("utf-8", "replace"))
     far = st.one_of(FRAGMENTS.map(str.encode), st.binary(max_size=12), st.none())
     return st.integers(0, 19).flatmap(lambda whim: near if whim else far)
 
 
-def batches(columns: StructType) -> st.SearchStrategy[list[bytes | None]]:
-    return st.lists(messages(columns), max_size=12)
+def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy[list[bytes | None]]:
+    return st.lists(messages(columns, reading), max_size=12)
 
 
-DECODERS = {id(columns): (Decoder(columns, block_bytes=400), StrictDecoder(columns)) for columns in SCHEMAS}
+DECODERS = {
+    name: (columns, Decoder(columns, reading, block_bytes=400), StrictDecoder(columns, reading))
+    for name, (columns, reading) in READINGS.items()
+}
 
 
-def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
-    bulk, strict = DECODERS[id(columns)]
+def check(name: str, batch: Sequence[bytes | None]) -> None:
+    columns, bulk, strict = DECODERS[name]
     rows, index, rejects = [], [], []
     for place, message in enumerate(batch):
         if message is None:
@@ -328,7 +417,7 @@ def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
     assert repr(decoded.rows.to_pylist()) == repr(wanted.to_pylist())  # unlike equality, tells -0.0 from 0.0
 
 
-@given(batches(PLAIN))
+@given(batches(*READINGS["plain"]))
 @example([b'{"i":1', b',"t":"x"}'])
 @example([b'{"i":1},"z":2', b'{"i":3}'])
 @example([b'{"i":1}{"i":2}', b"", b'{"i":3}'])
@@ -336,30 +425,69 @@ def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
 @example([b'{"u":NaN}', b'{"u":[Infinity]}', b'{"u":-Inf }', b'{"u":"NaN","t":": NaN,"}'])
 @example([b'{"u":"\\ud800"}', b'{"\\ud800":1}'])
 def test_plain_columns(batch: list[bytes | None]) -> None:
-    check(PLAIN, batch)
+    check("plain", batch)
 
 
-@given(batches(NESTED))
+@given(batches(*READINGS["nested"]))
 @example([b'{"r":"","p":null}', b'{"r":"","p":{}}', b'{"r":"","p":{"q":null}}', b'{"r":"","p":{"q":{}}}', b"{}"])
 @example([b'{"r":"","v":null}', b'{"r":"","v":[null,1]}', b'{"r":"","v":[]}', b'{"r":"","vv":[null,[null],[]]}'])
 def test_nested_columns(batch: list[bytes | None]) -> None:
-    check(NESTED, batch)
+    check("nested", batch)
 
 
-@given(batches(MAPS))
+@given(batches(*READINGS["maps"]))
 def test_columns_with_maps(batch: list[bytes | None]) -> None:
-    check(MAPS, batch)
+    check("maps", batch)
 
 
-@given(batches(BULK_MAPS))
+@given(batches(*READINGS["bulk maps"]))
 @example(
     [b'{"odd \\"\'/~name":{}}', b'{"odd \\"\'/~name":{"":"x"},"g":{"a":-0}}', b'{"g":{"a":1,"a":1}}', b'{"g":null}']
 )
 @example([b'{"odd \\"\'/~name":{},"u":[1,]}'])
 def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
-    check(BULK_MAPS, batch)
+    check("bulk maps", batch)
+
+
+@given(batches(*READINGS["formed"]))
+@example(
+    [b'{"j":{"a":[1,]}}', b'{"j":[1.10,"\\u0041" ]}', b'{"\\u006a":"x"}', b'{"j":' + b" " * 100 + b"[]}", b'{"j":null}']
+)
+@example([b'{"p":{"j":{},"vs":[{"j":"\\""}, null,{"j" : [ ]}]}}', b'{"p":{"j":null}}', b'{"j":1,"j":2}'])
+@example([b'{"s":253402300800}', b'{"s":-62135596800}', b'{"s":-62135596800.000001}', b'{"u":18446744073709551616}'])
+def test_formats(batch: list[bytes | None]) -> None:
+    check("formed", batch)
+
+
+@given(batches(*READINGS["plain, lenient"]))
+@example([b'{"i":"7","l":1.0,"t":[1 , 2],"o":"true","d":"1.5"}', b'{"i":"1.5"}', b'{"i":"\\u0037"}', b'{"l":1e2}'])
+@example(
+    [b'{"i":-0.0,"t":"x"}', b'{"i":"-0"}', b'{"f":"1e400"}', b'{"t":[1,]}', b'{"t":-0.0}', b'{"i":100}', b'{"i":1.50}']
+)
+def test_lenient_plain_columns(batch: list[bytes | None]) -> None:
+    check("plain, lenient", batch)
+
+
+@given(batches(*READINGS["nested, lenient"]))
+def test_lenient_nested_columns(batch: list[bytes | None]) -> None:
+    check("nested, lenient", batch)
+
+
+@given(batches(*READINGS["maps, lenient"]))
+def test_lenient_columns_with_maps(batch: list[bytes | None]) -> None:
+    check("maps, lenient", batch)
+
+
+@given(batches(*READINGS["bulk maps, lenient"]))
+def test_lenient_columns_of_plain_maps(batch: list[bytes | None]) -> None:
+    check("bulk maps, lenient", batch)
+
+
+@given(batches(*READINGS["formed, lenient"]))
+def test_lenient_formats(batch: list[bytes | None]) -> None:
+    check("formed, lenient", batch)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=5))
 def test_any_bytes(batch: list[bytes]) -> None:
-    check(PLAIN, batch)
+    check("plain", batch)

@@ -9,7 +9,9 @@ import pytest
 
 from common.errors import SchemaError
 from common.schema import CHAR_VARCHAR_KEY, Field, Primitive, StructType, parse_ddl, to_arrow_schema
+from common.settings.formats import forms_of
 from stage_writer.core.decode import Decoder
+from stage_writer.core.reading import Reading
 from stage_writer.core.rejects import ErrorClass, Refusal
 from stage_writer.core.strict import StrictDecoder
 
@@ -185,6 +187,74 @@ def test_a_long_value_is_shortened_in_its_error() -> None:
     (reject,) = Decoder(EVERYTHING).decode([b'{"i":"' + b"x" * 100_000 + b'"}']).rejects
     assert len(reject.error) < 300
     assert "(100000 characters)" in reject.error
+
+
+KEPT = parse_ddl(
+    "at TIMESTAMP, n TIMESTAMP_NTZ, b BINARY, j STRING, p STRUCT<js: ARRAY<STRING>>, g MAP<STRING, STRING>, i INT"
+)
+FORMS = {"at": "epoch_s", "n": "epoch_ms", "b": "hex", "j": "json", "p.js.element": "json", "g.value": "json"}
+
+
+def test_formats_say_how_values_are_written() -> None:
+    message = rb"""{"at": 1774927057.260514, "n": "1774927057260.5", "b": "00fF",
+        "j": {"b" : 1.10, "a":"\u0041\n",
+              "c":[ ]}, "p": {"js": [1e5, null, "x"]}, "g": {"k": {"deep": [true]}, "n": null}}"""
+    decoded = Decoder(KEPT, Reading(forms_of(KEPT, FORMS))).decode([message])
+    assert decoded.rejects == ()
+    assert decoded.rows.to_pylist() == [
+        {
+            "at": dt.datetime(2026, 3, 31, 3, 17, 37, 260514, dt.UTC),
+            "n": dt.datetime(2026, 3, 31, 3, 17, 37, 260500),  # noqa: DTZ001 - it has no zone
+            "b": b"\x00\xff",
+            "j": '{"b" : 1.10, "a":"\\u0041\\n",\n              "c":[ ]}',
+            "p": {"js": ["1e5", None, '"x"']},
+            "g": [("k", '{"deep": [true]}'), ("n", None)],
+            "i": None,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "error_class"),
+    [
+        (b'{"at":1774927057.2605141}', ErrorClass.NOT_EXACT),
+        (b'{"at":1774927057260}', ErrorClass.OUT_OF_RANGE),
+        (b'{"at":"2026-03-31T03:17:37Z"}', ErrorClass.MALFORMED),
+        (b'{"b":"0x00"}', ErrorClass.MALFORMED),
+        (b'{"j":[1,]}', ErrorClass.INVALID_JSON),
+        (b'{"j":1,"j":2}', ErrorClass.DUPLICATE_FIELD),
+    ],
+)
+def test_what_has_not_its_format_is_refused(message: bytes, error_class: ErrorClass) -> None:
+    decoded = Decoder(KEPT, Reading(forms_of(KEPT, FORMS))).decode([b"{}", message])
+    assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [(1, error_class)]
+
+
+LENIENT: list[tuple[bytes, dict[str, object]]] = [
+    (b'{"i":"7","b":"-7"}', {"i": 7, "b": -7}),
+    (b'{"l":7.0,"s":"7.00","i":7e2}', {"l": 7, "s": 7, "i": 700}),
+    (b'{"d":"1.5","f":"-1e2"}', {"d": 1.5, "f": -100.0}),
+    (b'{"o":"true"}', {"o": True}),
+    (b'{"t":1.10}', {"t": "1.10"}),
+    (b'{"t":{"a" : [1]},"p":{"q":false}}', {"t": '{"a" : [1]}', "p": {"q": "false"}}),
+    (b'{"i":"\\u0037"}', {"i": 7}),
+]
+
+
+def test_lenient_reading_takes_what_means_the_same() -> None:
+    decoded = Decoder(EVERYTHING, Reading(lenient=True)).decode([message for message, _ in LENIENT])
+    assert decoded.rejects == ()
+    rows = [
+        {name: row[name] for name in wanted} for row, (_, wanted) in zip(decoded.rows.to_pylist(), LENIENT, strict=True)
+    ]
+    assert rows == [wanted for _, wanted in LENIENT]
+
+
+def test_lenient_reading_loses_nothing() -> None:
+    lossy = [b'{"l":1.5}', b'{"i":"x"}', b'{"i":""}', b'{"o":1}', b'{"o":"True"}', b'{"d":"NaN"}', b'{"b":"128"}']
+    lossy += [b'{"z":1600000000}', b'{"a":"2020-01-01T00:00:00Z"}', b'{"m":"1.555"}', b'{"i":"07"}']
+    decoded = Decoder(EVERYTHING, Reading(lenient=True)).decode(lossy)
+    assert [reject.index for reject in decoded.rejects] == list(range(len(lossy)))
 
 
 @pytest.mark.parametrize(

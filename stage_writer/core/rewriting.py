@@ -1,0 +1,254 @@
+"""Values that a column does not take as they are written, written so that it does, in the text of many documents.
+
+Two uses: a STRING of the format `json` gets its value's text as a JSON string, so that it is read like any other; and
+what lenient reading takes is given the form that strict reading wants (`stage_writer.core.strict`, rules 8 and 9).
+Rules:
+
+1. Only values at the columns' paths are changed; each means to the strict reader what it means to the one that is
+   asked for, or is left as it was. What is left is refused by the strict reader or read one message at a time.
+2. Documents of which the structure says too little are told (`sure` is false): they are read one at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.schema import INTEGER_BITS, ArrayType, DataType, MapType, Primitive, StructType
+from common.settings.formats import ValueFormat
+from stage_writer.core.json_structure import Structure, Values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stage_writer.core.reading import Reading
+
+    Places = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_PIECE_BYTES = 1 << 20
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_WHOLE = r'^"?(?P<value>-?(?:0|[1-9][0-9]*))(?:\.0+)?"?$'
+_NUMBER = r'^"(?P<value>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"$'
+_TRUTH = r'^"(?P<value>true|false)"$'
+
+
+class Use(Enum):
+    """What values are written anew for."""
+
+    FORMATS = "formats"
+    COERCION = "coercion"
+
+
+class _Edit(Enum):
+    QUOTE = "any value as a string of its text"
+    QUOTE_OTHERS = "what is no string as a string of its text"
+    WHOLE = "a whole number without quotes, point and zeros"
+    NUMBER = "a number without quotes"
+    TRUTH = "true and false without quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to do with a value and what it holds."""
+
+    edit: _Edit | None = None
+    fields: tuple[tuple[bytes, _Plan], ...] = ()
+    element: _Plan | None = None
+    values: _Plan | None = None
+
+
+def _plan(data_type: DataType, reading: Reading, use: Use) -> _Plan | None:
+    match data_type:
+        case StructType(fields):
+            plans = [(field.name.encode(), _plan(field.type, reading.at(field.name), use)) for field in fields]
+            inner = tuple((name, plan) for name, plan in plans if plan is not None)
+            return _Plan(fields=inner) if inner else None
+        case ArrayType(element):
+            plan = _plan(element, reading.at("element"), use)
+            return None if plan is None else _Plan(element=plan)
+        case MapType(_, value):
+            plan = _plan(value, reading.at("value"), use)
+            return None if plan is None else _Plan(values=plan)
+        case _:
+            edit = _edit(data_type, reading, use)
+            return None if edit is None else _Plan(edit)
+
+
+def _edit(data_type: DataType, reading: Reading, use: Use) -> _Edit | None:
+    is_json = reading.format is ValueFormat.JSON
+    if use is Use.FORMATS:
+        return _Edit.QUOTE if is_json else None
+    if is_json or not isinstance(data_type, Primitive):
+        return None
+    return _Edit.WHOLE if data_type in INTEGER_BITS else _COERCIONS.get(data_type)
+
+
+_COERCIONS = {
+    Primitive.STRING: _Edit.QUOTE_OTHERS,
+    Primitive.DOUBLE: _Edit.NUMBER,
+    Primitive.FLOAT: _Edit.NUMBER,
+    Primitive.BOOLEAN: _Edit.TRUTH,
+}
+_PATTERNS = {_Edit.WHOLE: _WHOLE, _Edit.NUMBER: _NUMBER, _Edit.TRUTH: _TRUTH}
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The documents, and which of them are surely as they should be; None when all are."""
+
+    texts: pa.StringArray
+    sure: Mask | None
+
+
+class Rewriter:
+    """Writes values of documents anew, for one use."""
+
+    def __init__(self, columns: StructType, reading: Reading, use: Use) -> None:
+        self._root = _plan(columns, reading, use)
+
+    def __bool__(self) -> bool:
+        return self._root is not None
+
+    def rewrite(self, texts: pa.StringArray) -> Rewritten:
+        """The documents, each of which is proved to be one JSON object."""
+        if self._root is None or len(texts) == 0:
+            return Rewritten(texts, None)
+        pieces = [self._rewrite_piece(piece, self._root) for piece in _pieces(texts)]
+        sure = np.concatenate(
+            [np.ones(len(piece.texts), np.bool_) if piece.sure is None else piece.sure for piece in pieces]
+        )
+        return Rewritten(pa.concat_arrays([piece.texts for piece in pieces]), None if sure.all() else sure)
+
+    def _rewrite_piece(self, texts: pa.StringArray, root: _Plan) -> Rewritten:
+        offsets = _offsets(texts)
+        data = texts.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0])
+        offsets -= offsets[0]
+        structure = Structure(np.frombuffer(data, np.uint8))
+        edits = [edit for edit in _edits(structure, data, root) if len(edit.starts)]
+        if edits:
+            texts = _applied(data, offsets, edits)
+        doubtful = structure.doubtful()
+        if len(doubtful) == 0:
+            return Rewritten(texts, None)
+        sure = np.ones(len(texts), np.bool_)
+        sure[np.searchsorted(offsets, doubtful, side="right") - 1] = False
+        return Rewritten(texts, sure)
+
+
+def _pieces(texts: pa.StringArray) -> Iterator[pa.StringArray]:
+    """The texts in pieces that stay in the processor's cache, where single texts allow it."""
+    offsets = _offsets(texts)
+    start = 0
+    while start < len(texts):
+        fitting = int(np.searchsorted(offsets, offsets[start] + _PIECE_BYTES, side="right")) - 1
+        end = max(fitting, start + 1)
+        yield texts.slice(start, end - start)
+        start = end
+
+
+def _offsets(texts: pa.StringArray) -> Places:
+    return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """Spans of the text, and what to put in their places."""
+
+    starts: Places
+    ends: Places
+    texts: pa.StringArray
+
+
+def _edits(structure: Structure, data: pa.Buffer, root: _Plan) -> Iterator[_Replaced]:
+    """What to replace. Containers of one plan are all of one depth, which is the depth of the plan."""
+    todo: list[tuple[_Plan, int, Places | None]] = [(root, 1, None)]
+    while todo:
+        plan, level, containers = todo.pop()
+        for inner, values in _values_of(structure, plan, level, containers):
+            if inner.edit is not None:
+                yield _replaced(structure, data, values, inner.edit)
+            else:
+                opening = "{" if inner.fields or inner.values is not None else "["
+                todo.append((inner, level + 1, structure.beginning_with(values, opening)))
+
+
+def _values_of(
+    structure: Structure, plan: _Plan, level: int, containers: Places | None
+) -> Iterator[tuple[_Plan, Values]]:
+    if plan.element is not None and containers is not None:
+        yield plan.element, structure.elements(level, containers)
+        return
+    members = structure.members(level, containers)
+    if plan.values is not None:
+        yield plan.values, members
+    for name, inner in plan.fields:
+        yield inner, structure.named(members, name)
+
+
+def _replaced(structure: Structure, data: pa.Buffer, values: Values, edit: _Edit) -> _Replaced:
+    first = structure.text[values.starts]
+    is_text = first == ord('"')
+    match edit:
+        case _Edit.QUOTE:
+            wanted = first != ord("n")
+        case _Edit.QUOTE_OTHERS:
+            wanted = (first != ord("n")) & ~is_text
+        case _Edit.WHOLE:
+            wanted = is_text | (structure.text[values.ends - 1] == ord("0"))
+        case _:
+            wanted = is_text
+    starts, ends = values.starts[wanted], values.ends[wanted]
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    texts = _spans(data, starts, ends)
+    if edit in _PATTERNS:
+        found = pc.struct_field(pc.extract_regex(texts, _PATTERNS[edit]), 0)
+        known = found.is_valid().to_numpy(zero_copy_only=False)
+        return _Replaced(starts[known], ends[known], found.drop_null())
+    return _Replaced(starts, ends, _quoted(texts))
+
+
+def _spans(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
+    """The texts of rising spans."""
+    return _cut(data, starts, ends).take(pa.array(np.arange(len(starts)) * 2 + 1))
+
+
+def _cut(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
+    """The whole text in pieces: what is before each span, the span, and in the end what is left."""
+    bounds = np.empty(2 * len(starts) + 2, np.int32)
+    bounds[0], bounds[-1] = 0, data.size
+    bounds[1:-1:2], bounds[2:-1:2] = starts, ends
+    return pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), data])
+
+
+def _quoted(texts: pa.StringArray) -> pa.StringArray:
+    """Each text as a JSON string. Of control characters JSON's texts hold but white space."""
+    for sign, escape in _ESCAPES:
+        texts = pc.replace_substring(texts, sign, escape)
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _applied(data: pa.Buffer, offsets: Places, edits: list[_Replaced]) -> pa.StringArray:
+    """The documents with all replacements made."""
+    starts = np.concatenate([edit.starts for edit in edits])
+    order = np.argsort(starts)
+    starts, ends = starts[order], np.concatenate([edit.ends for edit in edits])[order]
+    new = pa.concat_arrays([edit.texts for edit in edits]).take(pa.array(order))
+    pieces = _cut(data, starts, ends)
+    count = len(starts)
+    chosen = np.arange(2 * count + 1)
+    chosen[1::2] = len(pieces) + np.arange(count)
+    pieces = pa.concat_arrays([pieces, new]).take(pa.array(chosen))
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(pieces)], pa.int32()), pieces), "")[0]
+    grown = np.concatenate((np.zeros(1, np.int64), np.cumsum(pc.binary_length(new).to_numpy() - (ends - starts))))
+    moved = offsets + grown[np.searchsorted(ends, offsets, side="right")]
+    buffers = [None, pa.py_buffer(moved.astype(np.int32)), joined.as_buffer()]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)

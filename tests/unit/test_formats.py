@@ -1,0 +1,60 @@
+"""The `formats` of a stream as a user writes them, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError
+from common.settings.formats import ValueFormat
+from common.settings.load import parse_settings
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+
+STREAM = """
+kafka: {bootstrap.servers: "localhost:9092"}
+stage: {url: /data/stage}
+streams:
+  - {app_id: orders, topics: [orders], table: /data/orders,
+     columns: "sent TIMESTAMP,
+     meta STRUCT<digest: BINARY, seen: ARRAY<TIMESTAMP>>, `a.b` STRING, g MAP<STRING, STRING>",
+     formats: {%s}}
+"""
+
+
+def parse(formats: str) -> Settings:
+    return parse_settings(STREAM % formats, {}, "config.yaml")
+
+
+def test_a_path_leads_to_a_value_at_any_depth() -> None:
+    text = "sent: epoch_ms, meta.digest: hex, meta.seen.element: epoch_s, '`a.b`': json, g.value: json"
+    forms = parse(text).streams[0].forms
+    assert forms.at("sent").format is ValueFormat.EPOCH_MS
+    assert forms.at("meta").at("digest").format is ValueFormat.HEX
+    assert forms.at("meta").at("seen").at("element").format is ValueFormat.EPOCH_S
+    assert forms.at("a.b").format is ValueFormat.JSON
+    assert forms.at("g").at("value").format is ValueFormat.JSON
+    assert not forms.at("other")
+
+
+@pytest.mark.parametrize(
+    ("formats", "told"),
+    [
+        ("sant: epoch_ms", "did you mean 'sent'?"),
+        (
+            "meta.seen: epoch_ms",
+            "epoch_ms is a format of TIMESTAMP or TIMESTAMP_NTZ, and 'meta.seen' is ARRAY<TIMESTAMP>",
+        ),
+        ("meta.seen.elements: epoch_ms", "did you mean 'element'?"),
+        ("meta.digest: json", "'meta.digest' is BINARY; use one of hex, base64"),
+        ("sent.x: epoch_s", "it holds no other values"),
+        ("sent: epoch", "epoch_s"),
+        ("'a..b': json", "no path"),
+    ],
+)
+def test_what_leads_nowhere_or_does_not_fit_is_refused(formats: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(formats)
+    assert told in raised.value.problem
