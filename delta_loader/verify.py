@@ -127,7 +127,7 @@ class Verifier:
             return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
-        shape = Shape(filters=stream.where is not None)
+        shape = Shape(filters=stream.where is not None, explodes=stream.explode is not None)
         tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters, shape)
         findings = [*rows.findings, *dead.findings, *_cleaned(tables)]
         if not stream.kafka_columns:

@@ -6,7 +6,6 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 
 from __future__ import annotations
 
-import difflib
 import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
+from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
 
@@ -39,6 +39,13 @@ class UnknownFields(StrEnum):
 
     IGNORE = "ignore"
     RESCUE = "rescue"
+
+
+class FieldNames(StrEnum):
+    """The names that a table has for a record's fields."""
+
+    AS_IS = "as_is"
+    SNAKE_CASE = "snake_case"
 
 
 class _Section(BaseModel):
@@ -236,6 +243,30 @@ class Stream(_Section):
         description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "
         "`kafka.partition`, `kafka.offset`, `kafka.timestamp`, `kafka.key`, `kafka.headers`.",
     )
+    explode: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A column of type ARRAY, declared or derived: each of its elements becomes a row, beside the "
+        "record's other columns. A record whose array is null or empty has one row, with null there.",
+        examples=["items"],
+    )
+    drop: tuple[str, ...] = Field(
+        default=(),
+        description="Fields that expressions see and the table has not, by path: `secret`, `meta.producer.name`, "
+        "`items.element.note` in an array, `props.value.note` in a map. Derived columns too.",
+        examples=[["meta.producer.name"]],
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict,
+        description="Field, by path as in `drop`, to its name in the table; it stays where it is. Expressions, "
+        "`explode` and `drop` use the record's names, `partition_by` the table's.",
+        examples=[{"userID": "user"}],
+    )
+    field_names: FieldNames = Field(
+        default=FieldNames.AS_IS,
+        description="What becomes of the names of the record's fields that `rename` does not name: `snake_case` makes "
+        "`user_id` of `userID`.",
+    )
     partition_by: tuple[str, ...] = Field(default=(), description="Partition columns of the table, in order.")
     start: StartValue = Field(
         default=StartAt.EARLIEST,
@@ -284,28 +315,7 @@ class Stream(_Section):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        """Columns are compared without regard to case, as Spark and Delta do."""
-        taken = {name.lower(): "columns" for name in self.schema_of_columns.names}
-        kafka = KAFKA_COLUMNS if self.kafka_columns else ()
-        rescue = (self.rescue_column,) if self.rescues else ()
-        made = {"derive": self.derive, "kafka_columns": kafka, "rescue_column": rescue}
-        for name, origin in [(name, origin) for origin, names in made.items() for name in names]:
-            if name.lower() in taken:
-                msg = (
-                    f"{origin} makes the column {name!r}, which is among {taken[name.lower()]} too; rename one of them"
-                )
-                raise ValueError(msg)
-            taken[name.lower()] = origin
-        known = [*self.schema_of_columns.names, *self.derive, *kafka]
-        for name in self.partition_by:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
-                msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
-                raise ValueError(msg)
-        if len(set(self.partition_by)) < len(self.partition_by):
-            msg = "partition_by names a column twice; name each once"
-            raise ValueError(msg)
+        check_columns(self, KAFKA_COLUMNS if self.kafka_columns else ())
         return self
 
     @model_validator(mode="after")
@@ -338,6 +348,11 @@ class Stream(_Section):
     def schema_of_columns(self) -> StructType:
         """What ``columns`` declares."""
         return parse_ddl(self.columns)
+
+    @property
+    def declared_columns_of_table(self) -> StructType:
+        """What the table has of them, with its names; the derived columns are not among them."""
+        return declared_columns_of_table(self)
 
     @model_validator(mode="after")
     def _defaults(self) -> Self:

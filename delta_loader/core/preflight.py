@@ -75,7 +75,7 @@ def table_checks(stream: Stream, state: TableState | None) -> Iterator[Check]:
 
 
 def _columns(stream: Stream, state: TableState) -> Check:
-    declared = TableShape(schema_to_json(stream.schema_of_columns), stream.partition_by)
+    declared = TableShape(schema_to_json(stream.declared_columns_of_table), stream.partition_by)
     found = differences(TableShape(state.schema, state.partition_by), declared)
     if found:
         return Check(

@@ -1,6 +1,6 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode (columns) ─► where ─► derive ─► Kafka's columns ─► the table's rows
+    decode (columns) ─► where ─► derive ─► explode ─► drop, rename ─► Kafka's columns ─► the table's rows
          └─ rejects ──────┴────────┴─► the dead-letter table's rows
 
 Rules:
@@ -25,11 +25,14 @@ import pyarrow as pa
 from common.errors import SchemaError
 from common.markers import TableKind
 from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
+from common.settings.columns import made_columns, naming_of
 from common.settings.model import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
+from stage_writer.core.explode import Exploder
+from stage_writer.core.names import Names
 from stage_writer.core.partitioning import can_partition
 from stage_writer.core.reading import Reading
 from stage_writer.core.rows import Rows
@@ -127,6 +130,14 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         deriver = Deriver(columns, stream.derive)
         yield deriver
         columns = deriver.columns
+    if stream.explode is not None:
+        exploder = Exploder(columns, stream.explode)
+        yield exploder
+        columns = exploder.columns
+    named = naming_of(stream).of(columns, made_columns(stream))
+    if named.plan is not None:
+        yield Names(named.columns, named.plan)
+        columns = named.columns
     if stream.kafka_columns:
         yield KafkaColumns(columns)
 

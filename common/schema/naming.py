@@ -1,0 +1,136 @@
+"""What a table has of a record's fields, and under which names: `drop`, `rename` and `field_names` of a stream.
+
+Rules:
+
+1. A field is named by its path: ``meta.producer.name``; what lies in an array is ``items.element.price``, in a map
+   ``props.value.x``. A path that names no field, or two (a name may hold a dot), is refused.
+2. A renamed field stays where it is; a new name is not looked at again, so that two can change places.
+3. The result is columns and a plan: what to keep of what. The plan is None where nothing changes, so that columns that
+   do not change cost nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema.types import ArrayType, DataType, Field, MapType, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Of a struct these fields are kept, each by its place, with the plan for what is in it."""
+
+    kept: tuple[tuple[int, Plan | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Of a list the elements, of a map the values have a plan."""
+
+    plan: Plan
+
+
+Plan = Parts | Inside
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The columns as the table has them, and what makes them of the others; None when they are the same."""
+
+    columns: StructType
+    plan: Parts | None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Which fields are left out, and which get which name."""
+
+    drop: frozenset[str] = frozenset()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    snake_case: bool = False
+
+    def of(self, columns: StructType, derived: Collection[str] = ()) -> Named:
+        """What it makes of columns; ``derived`` ones have the name that somebody chose. Raises SchemaError."""
+        walk = _Walk(self, frozenset(derived))
+        found = walk.struct(columns, "")
+        walk.require_all_used()
+        if found is None:
+            return Named(columns, None)
+        made, plan = found
+        return Named(made, plan)
+
+
+def snake_case(name: str) -> str:
+    """``userID`` and ``User-Id`` as ``user_id``."""
+    words = re.sub(r"\W+", "_", name)
+    words = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", words)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
+
+
+class _Walk:
+    def __init__(self, naming: Naming, derived: frozenset[str]) -> None:
+        self._naming = naming
+        self._derived = derived
+        self._paths: Counter[str] = Counter()
+
+    def struct(self, struct: StructType, prefix: str) -> tuple[StructType, Parts] | None:
+        """The struct and its plan; None when it stays as it is."""
+        fields: list[Field] = []
+        kept: list[tuple[int, Plan | None]] = []
+        changed = False
+        for place, part in enumerate(struct):
+            path = prefix + part.name
+            self._paths[path] += 1
+            if path in self._naming.drop:
+                changed = True
+                continue
+            name, found = self._name(part.name, path), self._inner(part.type, path)
+            changed |= name != part.name or found is not None
+            fields.append(replace(part, name=name) if found is None else replace(part, name=name, type=found[0]))
+            kept.append((place, None if found is None else found[1]))
+        if struct.fields and not fields:
+            whole = f"the column `{prefix[:-1]}`" if prefix else "the record"
+            msg = f"drop leaves nothing of {whole}"
+            raise SchemaError(msg, "drop it as a whole" if prefix else "keep at least one column")
+        return (StructType(tuple(fields)), Parts(tuple(kept))) if changed else None
+
+    def _name(self, name: str, path: str) -> str:
+        given = self._naming.rename.get(path)
+        if given is not None:
+            return given
+        return name if path in self._derived or not self._naming.snake_case else snake_case(name)
+
+    def _inner(self, data_type: DataType, path: str) -> tuple[DataType, Plan] | None:
+        match data_type:
+            case StructType():
+                return self.struct(data_type, f"{path}.")
+            case ArrayType():
+                element = self._inner(data_type.element, f"{path}.element")
+                return element and (replace(data_type, element=element[0]), Inside(element[1]))
+            case MapType():
+                value = self._inner(data_type.value, f"{path}.value")
+                return value and (replace(data_type, value=value[0]), Inside(value[1]))
+            case _:
+                return None
+
+    def require_all_used(self) -> None:
+        """Refuse paths that name nothing, or two things (rule 1)."""
+        for setting, paths in (("drop", sorted(self._naming.drop)), ("rename", list(self._naming.rename))):
+            for path in paths:
+                if self._paths[path] == 1:
+                    continue
+                if self._paths[path]:
+                    msg = f"{setting} names {path!r}, which are two fields"
+                    raise SchemaError(msg, "give one of them another name where the records are made")
+                near = difflib.get_close_matches(path, list(self._paths), 1)
+                known = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(self._paths)}"
+                msg = f"{setting} names {path!r}, which is no field of the record and no derived column"
+                raise SchemaError(msg, known)

@@ -1,0 +1,101 @@
+"""From a stream's settings to the columns of its table, as far as they can be known without SQL.
+
+Rules:
+
+1. Columns are compared without regard to case, as Spark and Delta do.
+2. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` make the table's of them.
+   `partition_by` and the columns that are added after these know the table's names only.
+3. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema import ArrayType, Field, Primitive, StructType
+from common.schema.naming import Naming
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings.model import Stream
+
+
+def naming_of(stream: Stream) -> Naming:
+    """Which fields the table leaves out, and the names of the others."""
+    return Naming(frozenset(stream.drop), stream.rename, stream.field_names == "snake_case")
+
+
+def made_columns(stream: Stream) -> tuple[str, ...]:
+    """Columns that are no fields of the record: they have the name that somebody chose."""
+    return (*((stream.rescue_column,) if stream.rescues else ()), *stream.derive)
+
+
+def declared_columns_of_table(stream: Stream) -> StructType:
+    """What the table has of the declared columns, without those that are made."""
+    columns = _named(stream)
+    made = sum(name not in stream.drop for name in made_columns(stream))  # they come last
+    return StructType(columns.fields[: len(columns) - made])
+
+
+def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
+    """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's."""
+    rescue = (stream.rescue_column,) if stream.rescues else ()
+    _require_new(stream.schema_of_columns.names, {"rescue_column": rescue, "derive": tuple(stream.derive)})
+    try:
+        columns = _named(stream)
+    except SchemaError as error:
+        msg = f"{error.problem}; {error.remedy}"
+        raise ValueError(msg) from None
+    _require_new(columns.names, {"kafka_columns": added})
+    known = [*columns.names, *added]
+    for name in stream.partition_by:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+            msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
+            raise ValueError(msg)
+    if len(set(stream.partition_by)) < len(stream.partition_by):
+        msg = "partition_by names a column twice; name each once"
+        raise ValueError(msg)
+
+
+def exploded(columns: StructType, name: str) -> StructType:
+    """The columns with an array's element in its place. Raises SchemaError for what is no array."""
+    found = columns.field(name)
+    if found is None:
+        near = difflib.get_close_matches(name, columns.names, n=1)
+        msg = f"explode names {name!r}, which is no field of the record and no derived column"
+        raise SchemaError(msg, f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(columns.names)}")
+    if not isinstance(found.type, ArrayType):
+        msg = f"explode names {name!r}, which is no ARRAY"
+        raise SchemaError(msg, "name a column of type ARRAY, or derive one")
+    element = replace(found, type=found.type.element, nullable=True)
+    return StructType(tuple(element if one is found else one for one in columns))
+
+
+def _named(stream: Stream) -> StructType:
+    """The table's columns; those that are made with any type."""
+    made = made_columns(stream)
+    columns = stream.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
+    if stream.explode is not None and stream.explode not in stream.derive:
+        columns = exploded(columns, stream.explode)
+    inside = tuple(f"{name}." for name in made)  # what is there is not known here (rule 3)
+    drop = frozenset(path for path in stream.drop if not path.startswith(inside))
+    rename = {path: name for path, name in stream.rename.items() if not path.startswith(inside)}
+    return replace(naming_of(stream), drop=drop, rename=rename).of(columns, made).columns
+
+
+def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:
+    """``added`` are names by the setting that makes a column of them."""
+    taken = dict.fromkeys(map(str.casefold, known), "columns")
+    for origin, names in added.items():
+        for name in names:
+            other = taken.get(name.casefold())
+            if other is not None:
+                msg = f"{origin} makes the column {name!r}, which is among {other} too; rename one of them"
+                raise ValueError(msg)
+            taken[name.casefold()] = origin
