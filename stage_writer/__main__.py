@@ -25,7 +25,7 @@ from stage_writer.replay import Replay, asked_for, replayable, require_same_topi
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
-from stage_writer.shell.memory import keep_memory
+from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
@@ -84,6 +84,7 @@ def run(
         server = HttpServer(settings.writer.http, pages)
         log.info("serving", port=server.port)
     _stop_on_signals(service)
+    rarely_collect(settings.writer.consume_records)
     try:
         service.run(until_caught_up=until_caught_up)
     finally:

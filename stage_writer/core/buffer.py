@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stage_writer.core.encodings import choose_encodings
 from stage_writer.core.partitioning import Values, split
 from stage_writer.core.statistics import Path, delta_statistics, floating_point_paths
 
@@ -64,11 +65,18 @@ class TableFormat:
 class _OpenFile:
     """One Parquet file that grows in memory."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, first: pa.Table) -> None:
         self._schema = schema
         self._sink = pa.BufferOutputStream()
+        encodings = choose_encodings(first)
         self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="snappy", store_schema=False, store_decimal_as_integer=True
+            self._sink,
+            schema,
+            compression="snappy",
+            use_dictionary=list(encodings.with_dictionary),
+            column_encoding=dict.fromkeys(encodings.by_difference, "DELTA_BINARY_PACKED"),
+            store_schema=False,
+            store_decimal_as_integer=True,
         )
         self._may_hold_nan = floating_point_paths(schema)
         self._with_nan: set[Path] = set()
@@ -138,7 +146,7 @@ class TableRows:
         self._waiting, self._waiting_bytes = [], 0
         for values, group in split(rows, self._table.partition_by):
             if values not in self._open:
-                self._open[values] = _OpenFile(self._file_schema)
+                self._open[values] = _OpenFile(self._file_schema, group)
             self._open[values].write(group)
 
     def finish(self) -> tuple[EncodedFile, ...]:

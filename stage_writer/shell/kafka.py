@@ -15,6 +15,8 @@ Rules:
 from __future__ import annotations
 
 from contextlib import contextmanager
+from operator import itemgetter
+from types import NoneType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -58,6 +60,7 @@ _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
 _NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
+_second = itemgetter(1)
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -195,19 +198,18 @@ class KafkaSource:
             self._consumer.close()
 
     def _sort(self, messages: Sequence[Message]) -> Polled:
-        groups: dict[tuple[str, int], list[Message]] = {}
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                groups.setdefault((message.topic(), message.partition()), []).append(message)
-            elif error.code() == _END:
-                ends[_source(message.topic(), message.partition())] = Position(message.offset())
-            else:
-                faults += self._fault(message, error)
+        errors = list(map(Message.error, messages))
+        if len(errors) and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
+            for message, error in zip(messages, errors, strict=True):
+                if error is not None and error.code() == _END:
+                    ends[_source(message.topic(), message.partition())] = Position(message.offset())
+                elif error is not None:
+                    faults += self._fault(message, error)
+            messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
         batches = tuple(
-            message_batch(_source(*key), group, with_headers=self._with_headers) for key, group in groups.items()
+            message_batch(source, group, with_headers=self._with_headers) for source, group in by_partition(messages)
         )
         return Polled(batches, ends, tuple(faults))
 
@@ -397,18 +399,40 @@ def _kafka(source: TopicPartition, position: Position | None = None) -> KafkaPar
     return KafkaPartition(source.topic, source.partition, OFFSET_INVALID if position is None else position)
 
 
+def by_partition(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    """The messages of each partition, none of them an error; loops over messages are left to C."""
+    if not messages:
+        return
+    topics = list(map(Message.topic, messages))
+    codes = {topic: code for code, topic in enumerate(dict.fromkeys(topics))}
+    count = len(messages)
+    partitions = np.fromiter(map(Message.partition, messages), np.int64, count)
+    keys = partitions * len(codes)
+    if len(codes) > 1:
+        keys += np.fromiter(map(codes.__getitem__, topics), np.int64, count)
+    order = np.argsort(keys, kind="stable")
+    names = tuple(codes)
+    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
+        first = int(places[0])
+        source = _source(names[int(keys[first]) % len(codes)], int(partitions[first]))
+        yield source, messages if len(places) == count else itemgetter(*places.tolist(), first)(messages)[:-1]
+
+
 def message_batch(source: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
-    """Messages of one partition, none of them an error, as columns."""
-    values = [message.value() for message in messages]
-    stamps = [message.timestamp()[1] for message in messages]
-    size = sum(len(value) for value in values if value is not None)
-    # Arrow's 32-bit offsets end at 2 GiB.
-    value_type = pa.binary() if size < 2**31 - 1 else pa.large_binary()
+    """Messages of one partition, none of them an error, as columns; loops over messages are left to C."""
+    count = len(messages)
+    stamps = np.fromiter(map(_second, map(Message.timestamp, messages)), np.int64, count)
     return MessageBatch(
         source,
-        np.fromiter((message.offset() for message in messages), np.int64, len(messages)),
-        np.array([stamp if stamp >= 0 else NO_TIMESTAMP for stamp in stamps], np.int64),
-        pa.array(values, value_type),
-        pa.array([message.key() for message in messages], pa.binary()),
+        np.fromiter(map(Message.offset, messages), np.int64, count),
+        np.where(stamps >= 0, stamps, NO_TIMESTAMP),
+        _binaries(list(map(Message.value, messages))),
+        _binaries(list(map(Message.key, messages))),
         tuple(_headers(message) for message in messages) if with_headers else None,
     )
+
+
+def _binaries(values: list[bytes | None]) -> pa.BinaryArray | pa.LargeBinaryArray:
+    column = pa.array(values, pa.binary())
+    # Arrow's 32-bit offsets end at 2 GiB; more comes in chunks.
+    return column if isinstance(column, pa.Array) else column.cast(pa.large_binary()).combine_chunks()
