@@ -51,6 +51,7 @@ def run(
     """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
     settings = cli.settings_from(config, print_config=print_config)
     keep_memory()
+    rarely_collect(settings.writer.consume_records)
     log = set_up_logs(settings.logs, "stage-writer")
     clock, metrics = SystemClock(), Metrics()
     converters = converters_of(settings)
@@ -84,7 +85,6 @@ def run(
         server = HttpServer(settings.writer.http, pages)
         log.info("serving", port=server.port)
     _stop_on_signals(service)
-    rarely_collect(settings.writer.consume_records)
     try:
         service.run(until_caught_up=until_caught_up)
     finally:

@@ -10,6 +10,9 @@ Rules:
    again now and then; librdkafka is told names only. A named topic that is not there is waited for, and said so.
 4. A topic that was deleted and created again under its name is read on by librdkafka, from the old one's position, as
    if nothing had happened. So the service asks for the topics' ids (stage_writer/service.py, rule 6).
+5. While librdkafka has full batches, a poll takes several of them, because what is done with a poll costs something by
+   the call. A batch that was taken before a rebalance moved its partition, in the same poll, is dropped: its next
+   reading begins at the chain's end.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
+_ENOUGH_BYTES = 16 * 2**20
+"""A poll that has this much is handed on; the decoder takes no more at a time either."""
 _PREFETCH_SHARE = 4
 _SESSION_MS = 45_000
 _REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
@@ -78,6 +83,8 @@ class KafkaSource:
         self._clock = clock
         self._streams: tuple[Stream, ...] = ()
         self._listener: GroupListener | None = None
+        self._moved: set[TopicPartition] = set()
+        """What came or went since it was last emptied: what was read of it before is not to be taken (rule 5)."""
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
         try:
@@ -96,9 +103,18 @@ class KafkaSource:
         """Wait that long at most for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
-        with self._errors("consume"):
-            messages = self._consumer.consume(self._most, timeout_s)
-        return self._sort(messages)
+        polled = Polled()
+        while True:
+            self._moved.clear()
+            with self._errors("consume"):
+                messages = self._consumer.consume(self._most, timeout_s)
+            before = [batch for batch in polled.batches if batch.source not in self._moved]
+            fresh = self._sort(messages)
+            batches = (*before, *fresh.batches)
+            polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
+            if len(messages) < self._most or sum(batch.values.nbytes for batch in batches) >= _ENOUGH_BYTES:
+                return polled
+            timeout_s = 0.0
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Go on reading an assigned partition from another position."""
@@ -288,6 +304,7 @@ class KafkaSource:
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
+        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
         # librdkafka remembers that a partition was paused when it was taken from us.
@@ -306,11 +323,13 @@ class KafkaSource:
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
+        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         listener.revoked([_source(found.topic, found.partition) for found in partitions])
         self._unassign(consumer, partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
+        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         listener.lost([_source(found.topic, found.partition) for found in partitions])
         self._unassign(consumer, partitions)
 

@@ -23,13 +23,11 @@ _POLLS_ALIVE = 10
 
 
 def rarely_collect(consume_records: int) -> None:
-    """Have Python look for cycles between polls and not while one comes in; call it when everything is set up.
+    """Have Python look for cycles between polls and not while one comes in.
 
     A poll makes as many objects as it brings messages; none is in a cycle, and all are freed before the next one. By
     default Python looks through them after every 700, which was a tenth of the writer's CPU time.
     """
-    gc.collect()
-    gc.freeze()
     gc.set_threshold(max(_POLLS_ALIVE * consume_records, gc.get_threshold()[0]))
 
 
