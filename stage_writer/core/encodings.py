@@ -7,8 +7,8 @@ Rules:
 2. Offsets and timestamps of Kafka rise slowly, so they are written as differences (``DELTA_BINARY_PACKED``, which
    Spark, Trino, DuckDB and Arrow read).
 
-Measured on records of 224 bytes, 21,000 rows: 0.17 µs and 14 bytes a row, against 0.31 µs and 30 bytes with a dictionary
-for every column.
+Measured on records of 224 bytes, 21,000 rows: 0.17 µs and 14 bytes a row, against 0.31 µs and 30 bytes with a
+dictionary for every column.
 """
 
 from __future__ import annotations
@@ -67,4 +67,5 @@ def _leaves(path: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 def _repeats(leaf: pa.Array) -> bool:
     if pa.types.is_boolean(leaf.type):
         return False  # a bit each already
-    return 2 * pc.count_distinct(leaf, mode="all").as_py() <= len(leaf)
+    distinct: int = pc.count_distinct(leaf, mode="all").as_py()
+    return 2 * distinct <= len(leaf)

@@ -217,7 +217,7 @@ class KafkaSource:
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
         errors = list(map(Message.error, messages))
-        if len(errors) and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
+        if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
             for message, error in zip(messages, errors, strict=True):
                 if error is not None and error.code() == _END:
                     ends[_source(message.topic(), message.partition())] = Position(message.offset())

@@ -42,9 +42,7 @@ def test_leaves_of_nested_columns_are_chosen_each_by_itself() -> None:
         {
             "place": [{"id": f"id-{number}", "kind": "home"} for number in range(ROWS)],
             "tags": [["new", f"tag-{number}"] if number % 2 else ["new"] for number in range(ROWS)],
-            "marks": pa.array(
-                [[("colour", f"{number}")] for number in range(ROWS)], pa.map_(pa.string(), pa.string())
-            ),
+            "marks": pa.array([[("colour", f"{number}")] for number in range(ROWS)], pa.map_(pa.string(), pa.string())),
             "ids": [[f"a-{number}", f"b-{number}"] for number in range(ROWS)],
         }
     )

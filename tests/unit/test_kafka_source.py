@@ -1,0 +1,120 @@
+"""How librdkafka's batches become those of the service: what a broker cannot be brought to do at will."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from confluent_kafka import Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.ports import SystemClock
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.shell import kafka
+from stage_writer.shell.kafka import KafkaSource, by_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    import pytest
+
+    from common.spans import Position
+
+FULL = 4
+
+
+def message(topic: str, partition: int, offset: int, value: bytes | None = b"{}") -> Message:
+    return Message(topic=topic, partition=partition, offset=offset, value=value, timestamp=(1, 1000 + offset))
+
+
+class ScriptedConsumer:
+    """Gives one list of messages for each call, after a rebalance where one is asked for."""
+
+    def __init__(self, calls: list[Callable[[ScriptedConsumer], list[Message]]]) -> None:
+        self.calls = calls
+        self.timeouts: list[float] = []
+
+    def consume(self, _most: int, timeout: float) -> list[Message]:
+        self.timeouts.append(timeout)
+        return self.calls.pop(0)(self) if self.calls else []
+
+    def incremental_unassign(self, _places: list[KafkaPartition]) -> None:
+        pass
+
+
+class Listener:
+    def assigned(self, _sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return {}
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+
+def source_of(monkeypatch: pytest.MonkeyPatch, *calls: Callable[[ScriptedConsumer], list[Message]]) -> KafkaSource:
+    consumer = ScriptedConsumer(list(calls))
+    monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
+    stream = {"app_id": "a", "topics": ["t"], "table": "file:///t", "columns": "id BIGINT"}
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "localhost:1"},
+            "stage": {"url": "file:///stage"},
+            "writer": {"consume_records": FULL},
+            "streams": [stream],
+        }
+    )
+    source = KafkaSource(settings, SystemClock(), structlog.get_logger(), with_headers=False)
+    source._listener = Listener()  # what `subscribe` does, without a cluster
+    return source
+
+
+def test_full_batches_are_taken_together_and_a_short_one_ends_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(
+        monkeypatch,
+        lambda _: [message("t", 0, offset) for offset in range(4)],
+        lambda _: [message("t", 0, 4)],
+        lambda _: [message("t", 0, 5)],
+    )
+    polled = source.poll(0.2)
+    assert [batch.offsets.tolist() for batch in polled.batches] == [[0, 1, 2, 3], [4]]
+    assert [batch.offsets.tolist() for batch in source.poll(0.2).batches] == [[5]]
+
+
+def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come back in the same poll, and begin before what was read: taken, it would leave a gap."""
+
+    def moved(consumer: ScriptedConsumer) -> list[Message]:
+        source._on_lost(consumer, [KafkaPartition("t", 1)])
+        return [message("t", 1, 3)]
+
+    source = source_of(
+        monkeypatch, lambda _: [message("t", 0, 0), message("t", 1, 7), message("t", 0, 1), message("t", 1, 8)], moved
+    )
+    found = [(int(batch.source.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
+    assert found == [(0, [0, 1]), (1, [3])]
+
+
+def test_messages_are_parted_by_topic_and_partition_and_keep_their_order() -> None:
+    places = [("b", 1, 5), ("a", 1, 9), ("b", 0, 2), ("a", 1, 10), ("b", 1, 6), ("a", 0, 1)]
+    found = {
+        source: [(one.topic(), one.partition(), one.offset()) for one in group]
+        for source, group in by_partition([message(*place) for place in places])
+    }
+    assert found == {
+        TopicPartition(Topic(topic), Partition(partition)): [
+            place for place in places if place[:2] == (topic, partition)
+        ]
+        for topic, partition, _ in places
+    }
+    assert list(by_partition([])) == []
+
+
+def test_values_and_times_are_those_of_the_messages() -> None:
+    place = TopicPartition(Topic("t"), Partition(0))
+    batch = kafka.message_batch(place, [message("t", 0, 1, b"{}"), message("t", 0, 2, None)], with_headers=False)
+    assert batch.values.to_pylist() == [b"{}", None]
+    assert batch.timestamps_ms.tolist() == [1001, 1002]
+    assert batch.keys.to_pylist() == [None, None]
