@@ -4,8 +4,9 @@ Rules:
 
 1. Requests are taken in the order in which they were made, so that of two over one range the later one has the last
    word. Each is carried out step by step (core/replace.py, rule 2), and then deleted; its data files go after it.
-2. What was done is read from the tables' txn actions and never remembered.
-3. A request that cannot be carried out holds nothing but itself; it is reported as a held partition is.
+2. What was done is read from the tables' txn actions and histories (core/replace.py, rule 5) and never remembered.
+3. A request that cannot be carried out holds nothing but itself, and later ones that overlap it; it is reported as a
+   held partition is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from common.transactions import TxnIds
 from delta_loader.core.commits import Target
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, Step, misfit, txn_id, waits, would_lose
+from delta_loader.core.replace import Request, Step, behind, misfit, taken_back, txn_id, waits, would_lose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,19 +68,24 @@ class Replacements:
     ) -> dict[TopicPartition, Held]:
         """Carry out what can be; the partitions whose requests have to wait, and why. Raises StoreError."""
         held: dict[TopicPartition, Held] = {}
+        left: list[Request] = []
         for request in sorted(self._requests(stream, held), key=lambda one: (one.content.created_ms, one.name)):
             if stop():
                 break
-            reason = waits(request, stream, position(request.name.topic_partition))
+            reason = behind(request, left)
+            if reason is None:
+                reason = waits(request, stream, position(request.name.topic_partition))
             if reason is None:
                 try:
                     reason = self._carry_out(request, stream)
                 except _InTheWayError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    left.append(request)
                     continue
                 except TableError as error:
                     reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
             if reason is not None:
+                left.append(request)
                 held.setdefault(request.name.topic_partition, reason)
         return held
 
@@ -104,13 +110,25 @@ class Replacements:
         done = _done(rows, request)
         gone = self._gone_file(request)
         if gone is None or done < Step.ROWS:
-            refused = self._refused(request, stream, rows, dead, gone)
+            refused = (
+                self._taken_back(request, stream)
+                or self._refused(request, stream, rows, dead, gone)
+                or self._take_steps(request, stream, rows, dead)
+            )
             if refused is not None:
                 return refused
-            self._take_steps(request, rows, dead)
         # Else somebody has put a request back that was carried out.
         self.store.delete([request.name.path])
         self.store.delete(file.path for table in request.content.tables for file in table.files)
+        return None
+
+    def _taken_back(self, request: Request, stream: Stream) -> Held | None:
+        """Why it cannot be gone on with: a table has seen a step and has not its rows. By a new look."""
+        for target in map(self._target, (stream.table, stream.dead_letters)):
+            if target is not None and target.version is not None and _done(target, request):
+                reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
+                if reason is not None:
+                    return reason
         return None
 
     def _dead_letters(self, request: Request, stream: Stream) -> Target | None:
@@ -142,8 +160,8 @@ class Replacements:
         urls = tuple(target.url for target in (rows, dead) if target is not None)
         return would_lose(request, self.replacer.lost(request, urls))
 
-    def _take_steps(self, request: Request, rows: Target, dead: Target | None) -> None:
-        """The commits that are not made yet, in their order (core/replace.py, rule 2)."""
+    def _take_steps(self, request: Request, stream: Stream, rows: Target, dead: Target | None) -> Held | None:
+        """The commits that are not made yet, in their order (core/replace.py, rules 2 and 5); why not, if not."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
         letters = request.content.table(TableKind.DEAD_LETTERS)
         if (
@@ -156,12 +174,16 @@ class Replacements:
             self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.ADD_DEAD_LETTERS, metadata)
         if done < Step.ROWS:
             self._commit(request, rows.url, TableKind.ROWS, Step.ROWS, metadata)
+        reason = self._taken_back(request, stream)
         if (
-            dead is not None
+            reason is None
+            and dead is not None
             and _done(dead, request) < Step.DROP_DEAD_LETTERS
             and self.replacer.stale_dead_letters(request, dead.url)
         ):
             self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.DROP_DEAD_LETTERS, metadata)
+            reason = self._taken_back(request, stream)
+        return reason
 
     def _commit(self, request: Request, url: str, kind: TableKind, step: Step, metadata: str) -> None:
         keep_stale = kind is TableKind.DEAD_LETTERS and step is not Step.DROP_DEAD_LETTERS
@@ -181,7 +203,9 @@ class Replacements:
         state = self.tables.state(url)
         if state is None:
             return None
-        return Target(url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions)
+        return Target(
+            url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions, state.version
+        )
 
 
 def _done(target: Target, request: Request) -> int:

@@ -180,5 +180,6 @@ def require_rows_too(dead: AcceptPlan, rows: Mapping[TopicPartition, Position | 
             raise UsageError(
                 msg,
                 "RESTORE the dead-letter table to the version before, or the stream's own table to the same moment; or "
-                "accept the loss with --go-on",
+                f"accept it with --go-on, and have what Kafka still has of it made anew: stage-writer replay CONFIG "
+                f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
             )

@@ -7,7 +7,13 @@ Rules:
    beside the old ones; then the table's rows are replaced, in one commit; then the dead letters that became rows go.
    Between these commits a record may be seen in both, and after a crash the next pass goes on with the next step.
 3. Each step is marked by a txn action of the request's own, in the same commit. So it is done once, whoever tries.
-4. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
+4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
+   could leave a record in neither table.
+5. A txn action outlives the rows that came with it: RESTORE takes these and leaves that. So a step is done if the
+   commit that did it is on the table's line (common/went_back.py), which is looked at before each next step and after
+   the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass over
+   it) and not gone on from: the request is refused, and one that is made anew puts all right.
+6. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
    refused, for replacing would lose it.
 """
 
@@ -20,14 +26,18 @@ from typing import TYPE_CHECKING
 from common.commit_metadata import CommitMetadata
 from common.counts import Counts, Replaced
 from common.markers import TableKind
+from common.went_back import MOST_COMMITS
 from delta_loader.core.fit import differences
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape, comparable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from common.replacements import Replacement, ReplacementName
     from common.settings import Stream
     from common.spans import Position
+    from common.table_history import LoggedCommit
     from delta_loader.core.commits import Target
 
 
@@ -118,8 +128,49 @@ def misfit(request: Request, target: Target, kind: TableKind) -> Held | None:
     )
 
 
+def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
+    """The refusal of rule 5, for a table whose txn action says that it has seen a step; None when it has its rows."""
+    next_version: int | None = None
+    for number, commit in enumerate(history, 1):
+        on_line = next_version is None or commit.version == next_version
+        if _is_of(commit, request):
+            if on_line:
+                return None
+            break
+        if on_line:
+            next_version = commit.version - 1
+            if commit.is_restore or commit.is_replace:
+                restored = commit.restored_version if commit.is_restore else None
+                next_version = -1 if restored is None else restored
+        if number >= MOST_COMMITS:
+            break
+    return request.held(
+        "replacement_refused",
+        f"a part of it that was done was taken back from {url} (RESTORE), or its log does not show it any more; "
+        "some of its records may be in both tables or in neither",
+        f"{request.give_up}, and ask for the range again with `stage-writer replay`",
+    )
+
+
+def _is_of(commit: LoggedCommit, request: Request) -> bool:
+    replaced = {} if commit.metadata is None else commit.metadata.replaced
+    return any(found.request == request.name.request for found in replaced.values())
+
+
+def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
+    """Why a request waits for those that were made before it and are not done (rule 4)."""
+    span = request.content.span
+    for other in earlier:
+        theirs = other.content.span
+        same = other.name.topic_partition == request.name.topic_partition
+        if same and span.start < theirs.end and theirs.start < span.end:
+            problem = f"{other.name.path}, which replaces {theirs}, was asked for before it and is not done"
+            return request.held("replacement_waits", problem, f"wait for that one, or {other.give_up}")
+    return None
+
+
 def would_lose(request: Request, records: int) -> Held | None:
-    """The refusal of rule 4."""
+    """The refusal of rule 6."""
     if not records:
         return None
     return request.held(

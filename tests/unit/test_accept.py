@@ -97,8 +97,9 @@ def test_what_would_load_rows_twice_is_refused() -> None:
 def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     dead = plan_replay(went(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
     require_rows_too(dead, {ORDERS: Position(20)})
-    with pytest.raises(UsageError, match="never alone"):
+    with pytest.raises(UsageError, match="never alone") as error:
         require_rows_too(dead, {ORDERS: Position(30)})
+    assert "replay CONFIG --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 
 def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> None:
