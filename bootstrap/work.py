@@ -28,6 +28,7 @@ from bootstrap.core.state import Author, PartitionState
 from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
 from bootstrap.shell.turns import Turns
+from common.debts import debts_of
 from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
 from common.http_server import release
@@ -236,8 +237,7 @@ class Work:
         return read_table_state(FsspecStore(stream.table, self._options))
 
     def _tables(self, stream: Stream) -> dict[str, TableState]:
-        urls = (stream.table, stream.dead_letters)
-        return {url: state for url in urls if (state := read_table_state(self._open(url))) is not None}
+        return {url: state for url in stream.tables if (state := read_table_state(self._open(url))) is not None}
 
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
@@ -248,6 +248,7 @@ class Work:
         begun = {} if beginning is None else {source: beginning.generation}
         ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
         generation = ids.generations[source]
+        debts = debts_of(ids, transactions, stream.side_tables, [source])
         markers = staging.staged_markers(self._store, source)
         older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(generation))
         return PartitionState(
@@ -261,6 +262,7 @@ class Work:
             beginning=beginning,
             generation=generation,
             topic_id=topic_id,
+            owed_from=min((debt.owed.start for debt in debts), default=None),
         )
 
 

@@ -9,7 +9,8 @@ Rules:
    them for proved.
 3. Of a marker that is brought in part nobody counts which of its records these are: its partition has no counts in that
    commit, and the table's own statistics tell.
-4. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
+4. Where records are routed to several tables, ``rows`` are those of all of them; ``here`` is this table's part.
+5. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from common.markers import Origin, TableKind
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -42,6 +43,8 @@ class Counts:
     """Records that the stream's condition left out."""
     exploded: int = 0
     """Rows beyond the first one of their record."""
+    here: int | None = None
+    """Of the rows those that went into the very table of the commit; None where that is all of them (rule 4)."""
 
     @property
     def records_with_rows(self) -> int:
@@ -52,6 +55,11 @@ class Counts:
     def add_up(self) -> bool:
         """Whether each record is accounted for, once."""
         return self.records == self.records_with_rows + self.tombstones + self.dead_letters + self.filtered
+
+    @property
+    def rows_here(self) -> int:
+        """Rows that the commit brought."""
+        return self.rows if self.here is None else self.here
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +72,13 @@ class Replaced:
     counts: Counts
 
 
-def counts_of(markers: Iterable[Marker], start: Position) -> Counts | None:
-    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3)."""
+def counts_of(markers: Iterable[Marker], start: Position, url: str) -> Counts | None:
+    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3).
+
+    ``url`` is the table that they are brought into.
+    """
     records = rows = tombstones = dead_letters = filtered = exploded = 0
+    here: int | None = None
     given_up: list[Span] = []
     for marker in markers:
         manifest, begin = marker.manifest, max(start, marker.span.start)
@@ -81,8 +93,11 @@ def counts_of(markers: Iterable[Marker], start: Position) -> Counts | None:
             filtered += manifest.filtered
             exploded += manifest.exploded
             dead_letters += sum(manifest.dead_letters.values())
-            rows += sum(table.rows for table in marker.tables if table.kind is TableKind.ROWS)
-    return Counts(records, rows, tombstones, dead_letters, tuple(given_up), filtered, exploded)
+            for table in (table for table in marker.tables if table.kind is TableKind.ROWS):
+                rows += table.rows
+                here = (here or 0) + table.rows if table.url == url else here
+    here = None if here == rows else here
+    return Counts(records, rows, tombstones, dead_letters, tuple(given_up), filtered, exploded, here)
 
 
 class StoredCounts(BaseModel):
@@ -97,6 +112,13 @@ class StoredCounts(BaseModel):
     given_up: tuple[tuple[int, int], ...] = ()
     filtered: int = 0
     exploded: int = 0
+    here: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        return stored if self.here is not None else {key: value for key, value in stored.items() if key != "here"}
 
     @classmethod
     def of(cls, counts: Counts) -> StoredCounts:
@@ -109,13 +131,21 @@ class StoredCounts(BaseModel):
             given_up=tuple((span.start, span.end) for span in counts.given_up),
             filtered=counts.filtered,
             exploded=counts.exploded,
+            here=counts.here,
         )
 
     def counts(self) -> Counts:
         """The inverse of `of`."""
         given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
         return Counts(
-            self.records, self.rows, self.tombstones, self.dead_letters, given_up, self.filtered, self.exploded
+            self.records,
+            self.rows,
+            self.tombstones,
+            self.dead_letters,
+            given_up,
+            self.filtered,
+            self.exploded,
+            self.here,
         )
 
 

@@ -152,7 +152,7 @@ def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
 
 
 def _tables_of(settings: Settings) -> list[str]:
-    return [url for stream in settings.streams for url in (stream.table, stream.dead_letters)]
+    return [url for stream in settings.streams for url in stream.tables]
 
 
 @app.command()

@@ -4,8 +4,9 @@ Rules:
 
 1. The loader has no state of its own: each pass begins with the stage's listing and the tables' txn actions. What it
    remembers within a pass is only what a commit of its own was acknowledged to have done.
-2. A dead-letter table is committed to before the stream's own table (core/commits.py, rule 3). A crash between the two
-   leaves the former ahead, which its own txn action shows.
+2. The tables of a stream's routes and its dead-letter table are committed to before its own table (core/commits.py,
+   rule 3). A crash in between leaves some ahead, which their own txn actions show. One that fails is left out, and what
+   it lacks is noted (delta_loader/stream_tables.py).
 3. One stream that fails, or one Kafka partition that is held, never stops the others. A failure is never silent: it
    is logged, counted, and after `FAILURES_TO_RED` passes in a row the service's health says so.
 4. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
@@ -29,13 +30,9 @@ from delta_loader.core.commits import (
     Naming,
     NotWritten,
     TableCommit,
-    Target,
-    dead_letters_commit,
-    needed,
     rows_commit,
 )
-from delta_loader.core.fit import require_add, require_fit
-from delta_loader.core.held import Held, held, missing_file, no_table, not_written
+from delta_loader.core.held import Held, held, no_table, not_written
 from delta_loader.core.plan import (
     Limits,
     Load,
@@ -43,19 +40,17 @@ from delta_loader.core.plan import (
     Rootless,
     Run,
     Straddle,
-    TableShape,
-    comparable,
     cuttable,
     next_run,
     plan_load,
-    shape_of,
-    shapes_of,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from delta_loader.generations import put_older_aside, readable, younger
 from delta_loader.guard import VacuumGuard
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
+from delta_loader.paying import Paying
 from delta_loader.strays import StrayKeeper
+from delta_loader.stream_tables import StreamTables
 from delta_loader.went_back import LookBack, Looked, held_by
 
 if TYPE_CHECKING:
@@ -69,7 +64,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
-    from common.went_back import WentBack
+    from delta_loader.core.commits import Target
     from delta_loader.core.plan import Found
     from delta_loader.ports import DeltaTables, NewId, OpenStore, ParallelMap
     from delta_loader.replace import Replacements
@@ -132,7 +127,7 @@ class LoaderService:
 
     def warm_up(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Look at every table and change nothing, so that a pass that comes later need not pay for a first look."""
-        for url in (url for stream in self._streams for url in (stream.table, stream.dead_letters)):
+        for url in (url for stream in self._streams for url in stream.tables):
             if stop():
                 return
             try:
@@ -209,27 +204,27 @@ class StreamLoad:
         self._report = report
         self._log = ports.log.bind(app_id=stream.app_id)
         self._ids = TxnIds(stream.app_id, stream.several_topics)
-        self._urls = {comparable(url): url for url in (stream.table, stream.dead_letters)}
         self._limits = Limits(settings.max_files, settings.max_bytes)
         self._look_back = LookBack(stream.app_id, self._ids, ports.tables, ports.stage, looked)
-        self._targets: dict[str, Target] = {}
-        self._went_back: list[tuple[Target, WentBack]] = []
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
         self._patience = Patience(ports.clock, ports.new_id)
+        self._tables = StreamTables(stream, ports.tables, self._guard, self._look_back, self._log)
+        self._urls = self._tables.urls
         self._stop: Callable[[], bool] = lambda: False
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError."""
+        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
         self._stop = stop
         listing = self._ports.stage.listing(self._stream)
-        self._look_at_tables()
+        self._tables.look()
         begun = self._ports.stage.generations(self._stream)
-        target = self._targets.get(self._stream.table)
+        target = self._tables.own
         self._ids = self._ids.at(begun, {} if target is None else target.transactions, {*listing, *begun})
         self._look_back.ids = self._ids
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
+            self._pay_debts(listing)
         while not stop() and not self._stands(listing):
             load = plan_load(self._runs(listing), self._limits)
             if load is None:
@@ -241,47 +236,36 @@ class StreamLoad:
         self._tell(listing)
         if not stop() and not self._stands(listing):
             self._settle(listing)
+        self._tables.raise_failure()
 
     # Discover and plan.
-
-    def _look_at_tables(self) -> None:
-        self._targets = {}
-        for url in (self._stream.table, self._stream.dead_letters):
-            state = self._ports.tables.state(url)
-            if state is not None:
-                require_add(state, url)
-                self._guard.table(url, state.properties)
-                shape = TableShape(state.schema, state.partition_by)
-                self._targets[url] = Target(url, state.table_id, shape, state.transactions, state.version)
-        self._went_back = self._look_back.look(self._targets.values())
 
     def _stands(self, listing: Listing) -> bool:
         """Whether a table went back and nobody has said yet what to do; an answer is obeyed."""
         for _ in range(CONFLICTS_TO_FAILURE):
-            answers = [(target, self._look_back.answer(target, back)) for target, back in self._went_back]
+            answers = [(target, self._look_back.answer(target, back)) for target, back in self._tables.went_back]
             answered = next(((target, answer) for target, answer in answers if answer is not None), None)
             if answered is None or self._stop():
                 break
             self._obey(*answered)
-        for target, back in self._went_back[:1]:
+        for target, back in self._tables.went_back[:1]:
             for source in listing:
                 if source not in self._report.held:
                     self._hold(source, held_by(target.url, self._stream.app_id, back))
-        return bool(self._went_back)
+        return bool(self._tables.went_back)
 
     def _obey(self, target: Target, answer: Answer) -> None:
         self._log.warning("obeying an answer", table=target.url, version=answer.version, decision=str(answer.decision))
         self._commit(self._look_back.obedience(target, answer, self._ports.new_id))
-        self._look_at_tables()
+        self._tables.look()
 
     def _position(self, source: TopicPartition) -> Position | None:
-        target = self._targets.get(self._stream.table)
-        return None if target is None else self._ids.position(target.transactions, source)
+        return self._tables.position(self._stream.table, source)
 
     def _position_now(self, source: TopicPartition) -> Position | None:
         """By a new look, for what is no transaction of ours; None also when the table went back."""
-        self._look_at_tables()
-        return None if self._went_back else self._position(source)
+        self._tables.look()
+        return None if self._tables.went_back else self._position(source)
 
     def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
@@ -292,7 +276,7 @@ class StreamLoad:
             if source in self._report.held:
                 continue
             outcome = next_run(self._position(source), self._found(source))
-            outcome = cuttable(outcome, self._stream.table, kafka_columns=self._stream.kafka_columns)
+            outcome = cuttable(outcome, self._stream.row_tables, kafka_columns=self._stream.kafka_columns)
             reason = forgotten.get(source) or held(source, outcome)
             if isinstance(outcome, Run | Straddle) and source not in forgotten:
                 runs[source] = outcome
@@ -302,7 +286,7 @@ class StreamLoad:
 
     def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
         """Kafka partitions that the table had a position for, by all that is known; an answer is obeyed."""
-        target = self._targets.get(self._stream.table)
+        target = self._tables.own
         if target is None:
             return {}
         unplaced = [source for source in listing if self._position(source) is None]
@@ -345,7 +329,7 @@ class StreamLoad:
     def _put_strays_aside(self, listing: Listing) -> Listing:
         """Before anything is planned: what is certain to be a late claim goes out of the way (core/strays.py)."""
         self._read_around_positions(listing)
-        positions = {source: self._position(source) for source in listing}
+        positions = {source: self._tables.floor(source, self._position(source)) for source in listing}
         near = [found for source in listing for found in self._found(source)]
         listing, older = put_older_aside(self._ports.stage, listing, self._ids.generations, near, self._urls)
         near = younger(near, self._ids.generations)
@@ -362,19 +346,38 @@ class StreamLoad:
     def _carry_out(self, planned: Load, listing: Listing) -> None:
         """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
         positions = {source: self._position(source) for source in planned.runs}
-        self._ensure_tables(planned)
+        self._tables.ensure(planned)
         load = self._without(planned, self._no_table)
-        load = load and self._without(load, self._gone_files(load))
+        ports = self._ports
+        load = load and self._without(load, self._tables.gone_files(load, ports.open_store, ports.parallel))
         if load is None or not self._is_at(positions):
             return
-        naming = Naming(self._ids, self._ports.new_id())
-        dead_letters = self._targets.get(self._stream.dead_letters)
-        first = None if dead_letters is None else dead_letters_commit(dead_letters, naming, load)
-        if first is not None and not (self._commit(first) and self._is_at(positions)):
-            return
-        self._commit(
-            rows_commit(self._targets[self._stream.table], naming, load, self._valid_through_ms(load, listing))
-        )
+        naming = Naming(self._ids, ports.new_id())
+        for url in self._stream.side_tables:
+            commit = self._tables.side_commit(url, naming, load)
+            if commit is not None and not (self._commit_aside(commit) and self._is_at(positions)):
+                return
+        own = self._tables.targets[self._stream.table]
+        commit = rows_commit(own, naming, load, self._valid_through_ms(load, listing))
+        self._commit(self._tables.with_debts(commit, load))
+
+    def _commit_aside(self, commit: TableCommit) -> bool:
+        """A commit to another table than the own; False when the plan has to be made anew, not when it failed."""
+        goes_on = True
+        with self._tables.tried(commit.target.url):
+            goes_on = self._commit(commit)
+        if commit.target.url in self._tables.failed:
+            self._patience.reset()
+        return goes_on
+
+    def _pay_debts(self, listing: Listing) -> None:
+        """Bring tables what they were left out of in earlier passes."""
+
+        def must_end(source: TopicPartition) -> bool:
+            return self._stop() or bool(self._tables.went_back) or source in self._report.held
+
+        paying = Paying(self._stream, self._tables, self._ports, self._limits, self._commit, must_end)
+        paying.run(listing, self._ids)
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
         """Whether a look since the plan was made still finds the table where the plan begins, and whole.
@@ -383,25 +386,7 @@ class StreamLoad:
         and hide a RESTORE that was seen.
         """
         at = all(self._position(source) == position for source, position in positions.items())
-        return at and not self._went_back
-
-    def _ensure_tables(self, load: Load) -> None:
-        """Create what the load is the first to need; check that its files fit what is there. Raises TableError."""
-        needed = {pair for marker in load.markers for pair in shapes_of(marker).items()}
-        if self._stream.table not in self._targets:  # its txn actions are needed even if all records are dead letters
-            needed |= {
-                (staged.url, shape_of(staged))
-                for marker in load.markers
-                for staged in marker.tables
-                if staged.url == self._stream.table
-            }
-        for url, shape in sorted(needed, key=str):
-            if url not in self._targets:
-                self._ports.tables.create(url, shape)
-                self._log.info("table created", table=url)
-                self._look_at_tables()
-            if url in self._targets:
-                require_fit(self._targets[url].shape, shape, url)
+        return at and not self._tables.went_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
         """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
@@ -412,26 +397,8 @@ class StreamLoad:
         return load.until(lambda marker: reason_of(marker) is not None)
 
     def _no_table(self, marker: Marker) -> Held | None:
-        missing = self._stream.table not in self._targets
+        missing = self._tables.own is None
         return no_table(marker.name.topic_partition, self._stream.table) if missing else None
-
-    def _gone_files(self, load: Load) -> Callable[[Marker], Held | None]:
-        """Look at every file that the load would bring; what is gone holds its marker."""
-        files = [
-            (marker, url, file.path)
-            for marker in load.markers
-            for url, target in self._targets.items()
-            for file in needed(target, self._ids, load, marker).files
-        ]
-        stores = {url: self._ports.open_store(url) for url in {url for _, url, _ in files}}
-        seen = self._ports.parallel(lambda item: self._guard.is_there(stores[item[1]], item[1], item[2]), files)
-        gone = {marker.name: path for (marker, _, path), there in zip(files, seen, strict=True) if not there}
-
-        def reason_of(marker: Marker) -> Held | None:
-            path = gone.get(marker.name)
-            return None if path is None else missing_file(marker.name.topic_partition, marker.span.start, path)
-
-        return reason_of
 
     def _commit(self, commit: TableCommit) -> bool:
         """Carry one commit out; False when the plan has to be made anew. Raises TableError."""
@@ -442,14 +409,14 @@ class StreamLoad:
         match outcome:
             case Committed(version):
                 self._landed(commit, version)
-                return not self._went_back
+                return not self._tables.went_back
             case AlreadyLoaded() | Conflicted():
                 if not self._patience.wait(self._stop):
                     msg = (
                         f"{self._patience.conflicts} commits in a row to {commit.target.url} met other writers' commits"
                     )
                     raise TableError(msg, "find out what else loads or alters the table; this program tries again")
-                self._look_at_tables()
+                self._tables.look()
                 return False
             case Failed(problem):
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
@@ -463,12 +430,12 @@ class StreamLoad:
 
     def _landed(self, commit: TableCommit, version: int) -> None:
         """What is known after a commit; what others committed just before it was not looked at yet."""
-        target = self._targets[commit.target.url]
-        if target.version is None or version == target.version + 1:
-            self._targets[commit.target.url] = target.after(commit, version)
-            self._look_back.landed(self._targets[commit.target.url])
+        url, targets = commit.target.url, self._tables.targets
+        if commit.target.version is None or version == commit.target.version + 1:
+            targets[url] = commit.target.after(commit, version)
+            self._look_back.landed(targets[url])
         else:
-            self._look_at_tables()
+            self._tables.look()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
         highest: dict[TopicPartition, int | None] = {}
@@ -483,25 +450,28 @@ class StreamLoad:
     def _settle(self, listing: Listing) -> None:
         keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
 
+        def finished(source: TopicPartition) -> Position | None:
+            return self._tables.floor(source, self._position(source))
+
         def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
-            return settle_candidates(listing[source].modified_ms, self._position(source), keep_after_ms)
+            return settle_candidates(listing[source].modified_ms, finished(source), keep_after_ms)
 
         if not any(map(candidates, listing)):
             return
         # A table that went back since the last look may want them again, and other loaders obey answers too.
-        self._look_at_tables()
+        self._tables.look()
         if self._stands(listing):
             return
-        finished: dict[TopicPartition, tuple[MarkerName, ...]] = {}
+        ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
         for source in listing:
-            position, names = self._position(source), candidates(source)
+            position, names = finished(source), candidates(source)
             if position is None or not names:
                 continue
             found = self._ports.stage.read(listing, names, self._urls)
             chain = [readable(marker, self._ids.generations) for markers in found.values() for marker in markers]
-            finished[source] = settled(chain, position)
-        self._ports.stage.delete(listing, finished)
-        self._report.settled = sum(len(names) for names in finished.values())
+            ended[source] = settled(chain, position)
+        self._ports.stage.delete(listing, ended)
+        self._report.settled = sum(len(names) for names in ended.values())
         if self._report.settled:
             self._ports.metrics.add(catalogue.LOADER_SETTLED, self._report.settled, app_id=self._stream.app_id)
             self._log.info("markers settled", markers=self._report.settled)

@@ -11,11 +11,12 @@ from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
 from common.table_history import read_history, store_lines
+from common.table_urls import comparable
 from common.transactions import TxnIds
 from common.went_back import own_past, went_back, without_txn
 from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held, topic_recreated
-from delta_loader.core.plan import Rootless, comparable, cuttable, next_run
+from delta_loader.core.plan import Rootless, cuttable, next_run
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.generations import younger
@@ -84,7 +85,7 @@ def _stream_status(
     ids = TxnIds(stream.app_id, stream.several_topics).at(stage.generations(stream), transactions, sources)
     positions = {source: ids.position(transactions, source) for source in sources}
     wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
-    tables = {comparable(url): url for url in (stream.table, stream.dead_letters)}
+    tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
     found = {
         source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
@@ -133,7 +134,7 @@ def _partition_status(
     topic_id: str | None,
 ) -> PartitionStatus:
     ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
-    outcome = cuttable(next_run(position, found), stream.table, kafka_columns=stream.kafka_columns)
+    outcome = cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
     return PartitionStatus(
         source=source,
         staged_to=max(ends, default=None),
@@ -153,7 +154,7 @@ def _waiting_for_an_answer(
     found: Mapping[TopicPartition, Sequence[Found]],
 ) -> Mapping[TopicPartition, Held]:
     """Kafka partitions that wait because a table went back, as the loader holds them."""
-    for url in (stream.table, stream.dead_letters):
+    for url in stream.tables:
         store = open_store(url)
         table = state if url == stream.table else read_table_state(store)
         back = table and went_back(read_history(table.version, store_lines(store)), stream.app_id)

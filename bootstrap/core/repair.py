@@ -4,10 +4,10 @@ Rules:
 
 1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
    loader, or goes on from the chain's end. It never covers what another marker covers.
-2. A rewind makes the chain end at a *sound* position: one before which nothing gets lost. Sound is what the table has,
-   and where a marker ends; while the table has no position, also where the chain begins, or any place before that. One
-   that is not sound is rounded down to the next that is. (Where a marker begins behind a gap is not sound: the marker
-   that says "begin here" would cover the gap's last position.)
+2. A rewind makes the chain end at a *sound* position: one before which nothing gets lost. Sound is what all tables of
+   the stream have, and where a marker ends; while the own table has no position, also where the chain begins, or any
+   place before that. One that is not sound is rounded down to the next that is. (Where a marker begins behind a gap is
+   not sound: the marker that says "begin here" would cover the gap's last position.)
 3. Markers that reach beyond the new end are put aside, highest first: what is left is always the lower part of the
    chain, so that whoever reads it at any moment stages again, and leaves nothing out. The lowest of them goes last,
    after the marker, or the beginning, that says where to begin: a partition never stands without anything, which could
@@ -89,7 +89,7 @@ def _first_gap(state: PartitionState) -> Span | None:
     if not markers:
         return None
     first = markers[0]
-    position = state.table
+    position = state.in_all_tables
     if position is None:
         # A first marker that follows another one is the rest of a chain; what it follows is the gap.
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
@@ -102,7 +102,7 @@ def _first_gap(state: PartitionState) -> Span | None:
 
 
 def _end(state: PartitionState) -> Position:
-    known = [end for end in (state.chain.end, state.table) if end is not None]
+    known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
     if not known:
         msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
         raise UsageError(msg, "say where it begins with `bootstrap write`")
@@ -145,13 +145,14 @@ def _check_above_table(state: PartitionState, to: Position, *, below_table: bool
 
 def _sound(state: PartitionState, to: Position) -> Position:
     """The highest sound position up to ``to`` (rule 2)."""
-    if state.table is not None and to <= state.table:
+    loaded = state.in_all_tables
+    if loaded is not None and to <= loaded:
         return to
     edges = {found.marker.span.end for found in state.staged if found.marker is not None}
-    begin = state.table if state.table is not None else _root(state)
+    begin = loaded if loaded is not None else _root(state)
     if to <= begin:
         return to
-    last = max([begin, *(state.end_of(found) for found in state.staged)])
+    last = max([begin, state.table or begin, *(state.end_of(found) for found in state.staged)])
     if to > last:
         msg = f"{state.source} is staged up to {last} only, before {to}"
         raise UsageError(msg, "to give positions up, use `bootstrap skip`")

@@ -55,6 +55,15 @@ class PartitionState:
     """The chain's."""
     topic_id: str | None = None
     """The broker's id of the topic that is there now; None where it has none."""
+    owed_from: Position | None = None
+    """From where on another table of the stream still lacks records that the own one has (common/debts.py)."""
+
+    @property
+    def in_all_tables(self) -> Position | None:
+        """Up to where every table of the stream has the records; None while its own has no position."""
+        if self.table is None or self.owed_from is None:
+            return self.table
+        return min(self.table, self.owed_from)
 
     @property
     def chain_topic_id(self) -> str | None:

@@ -16,7 +16,9 @@ from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
+from common.settings.routes import check_routes, check_shared
 from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
+from common.table_urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,6 +279,24 @@ class Stream(_Section):
         default="",
         description="URL of the table for records that do not fit; by default the table's URL and `_dead_letters`.",
     )
+    route: str | None = Field(
+        default=None,
+        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*` that "
+        "gives text, or simply a field's name. All tables get the stream's columns and partitioning.",
+        examples=["kind", "regexp_extract(kafka.topic, '^shop-([a-z]+)', 1)"],
+    )
+    routes: dict[str, str] = Field(
+        default_factory=dict,
+        description="What `route` gives, and the URL of the table that such records go to. Two values may have one "
+        "table.",
+        examples=[{"click": "s3://lake/tables/clicks"}],
+    )
+    unrouted: str = Field(
+        default="table",
+        pattern="^(table|dead_letters)$",
+        description="Where records go whose route is null or none of `routes`: `table`, the stream's own, or "
+        "`dead_letters`, with the error class `unrouted`.",
+    )
     kafka_columns: bool = Field(
         default=True,
         description="Add `_kafka_topic`, `_kafka_partition`, `_kafka_offset` and `_kafka_timestamp` to every row.",
@@ -301,6 +321,16 @@ class Stream(_Section):
         if len(set(value)) < len(value):
             msg = "names a topic twice; name each once"
             raise ValueError(msg)
+        return value
+
+    @field_validator("routes", mode="before")
+    @classmethod
+    def _routes(cls, value: object) -> object:
+        if isinstance(value, str):
+            msg = (
+                "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
+            )
+            raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
         return value
 
     @field_validator("columns")
@@ -358,10 +388,29 @@ class Stream(_Section):
     def _defaults(self) -> Self:
         if not self.dead_letters:
             object.__setattr__(self, "dead_letters", self.table.rstrip("/") + "_dead_letters")
-        if self.dead_letters.rstrip("/") == self.table.rstrip("/"):
+        if comparable(self.dead_letters) == comparable(self.table):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
+        check_routes(self)
         return self
+
+    @property
+    def row_tables(self) -> tuple[str, ...]:
+        """The URLs of the tables for its rows, each once: its own first."""
+        by_place: dict[str, str] = {}
+        for url in (self.table, *self.routes.values()):
+            by_place.setdefault(comparable(url), url)
+        return tuple(by_place.values())
+
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """The URLs of all its tables but its own: those of its routes, and the one for dead letters."""
+        return (*self.row_tables[1:], self.dead_letters)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The URLs of all its tables, its own first and the one for dead letters last."""
+        return (self.table, *self.side_tables)
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
@@ -415,18 +464,8 @@ class Settings(_Section):
         if stream.app_id == other.app_id:
             msg = f"two streams have the app_id {stream.app_id!r}; give each its own"
             raise ValueError(msg)
-        for one, two in ((stream, other), (other, stream)):
-            if one.table.rstrip("/") == two.dead_letters.rstrip("/"):
-                msg = (
-                    f"the table of stream {one.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
-                )
-                raise ValueError(msg)
-            if one.app_id.startswith(f"{two.app_id}-") and one.table.rstrip("/") == two.table.rstrip("/"):
-                msg = (
-                    f"the app_ids {two.app_id!r} and {one.app_id!r} share a table, where the txn actions of the one "
-                    "may be taken for the other's; choose one that does not begin with the other"
-                )
-                raise ValueError(msg)
+        check_shared(stream, other)
+        check_shared(other, stream)
         shared = [topic for topic in stream.topics if other.takes(topic)]
         shared += [topic for topic in other.topics if stream.takes(topic)]
         if shared:

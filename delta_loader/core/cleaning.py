@@ -59,7 +59,7 @@ def areas(settings: Settings) -> tuple[Area, ...]:
     """Every folder with data files, each once."""
     by_url: dict[str, list[Stream]] = {}
     for stream in settings.streams:
-        for url in (stream.table, stream.dead_letters):
+        for url in stream.tables:
             by_url.setdefault(url.rstrip("/"), []).append(stream)
     tables = [Area(url, "", tuple(streams), has_log=True) for url, streams in by_url.items()]
     return (*tables, Area(settings.stage.url.rstrip("/"), "data", settings.streams, has_log=False))

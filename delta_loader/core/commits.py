@@ -5,11 +5,12 @@ Rules:
 1. A commit brings data files and txn actions together. It stands on ``expected``: the last offsets that the plan saw.
    Whoever carries it out reads them again inside of Delta's transaction, so that two loaders cannot both succeed.
 2. A txn action's version is the last offset loaded, under the app id of common/transactions.py.
-3. Every marker moves the txn action of the stream's own table, also one without rows. A dead-letter table gets a
-   commit only for markers that have dead letters, and gets it *before* the table's own. So the table's own txn action
-   alone says that a marker is in all its tables, and the many commits without a dead letter cost nothing more.
-4. What a load brings begins at its run's start, which is the table's position; a dead-letter table that is further,
-   after a crash between the two commits and a chain that was rebuilt, gets what lies beyond its own.
+3. Every marker moves the txn action of the stream's own table, also one without rows. The others, those of its routes
+   and the one for dead letters, get a commit only for markers that have files for them, and get it *before* the own.
+   So the own table's txn action alone says that a marker is in all tables, but for the debts that it names
+   (core/debts.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
+4. What a load brings begins at its run's start, which is the own table's position; another table that is further,
+   after a crash between two commits and a chain that was rebuilt, gets what lies beyond its own.
 5. The metadata is JSON in the commit's user metadata (common/commit_metadata.py).
 """
 
@@ -144,8 +145,8 @@ def rows_commit(target: Target, naming: Naming, load: Load, valid_through_ms: in
     return _commit(target, naming, load, load.markers, valid_through_ms)
 
 
-def dead_letters_commit(target: Target, naming: Naming, load: Load) -> TableCommit | None:
-    """The commit of a load to its dead-letter table; None when that has everything already (rule 3)."""
+def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | None:
+    """The commit of a load to another of the stream's tables; None when that has all of its part (rule 3)."""
     missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
     return _commit(target, naming, load, missing, None) if missing else None
 
@@ -172,7 +173,9 @@ def _commit(
         spans[source] = Span(spans[source].start if source in spans else start, marker.span.end)
         runs.setdefault(source, []).append(marker)
     shares = [needed(target, ids, load, marker) for marker in markers]
-    counts = {source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start))}
+    counts = {
+        source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start, target.url))
+    }
     return TableCommit(
         target=target,
         app_id=ids.app_id,

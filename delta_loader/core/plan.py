@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.markers import Marker, MarkerName, StagedFile, StagedTable
+from common.table_urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,14 +54,6 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
         return UnreadableMarker(marker.name, f"it stages files for {strange[0]}, which is not a table of this stream")
     staged = tuple(replace(table, url=tables.get(comparable(table.url), table.url)) for table in marker.tables)
     return replace(marker, manifest=replace(marker.manifest, tables=staged))
-
-
-def comparable(url: str) -> str:
-    """A table's URL without what makes no difference: a closing slash, and Spark's name for S3."""
-    for alias in ("s3a://", "s3n://"):
-        if url.startswith(alias):
-            url = "s3://" + url.removeprefix(alias)
-    return url.removeprefix("file://").rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +181,9 @@ def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
     return Straddle(position, marker) if marker is not None else None
 
 
-def cuttable(outcome: NextRun, url: str, *, kafka_columns: bool) -> NextRun:
-    """The outcome itself, but for a straddle whose rows for the stream's own table, ``url``, have no offset column."""
-    if isinstance(outcome, Straddle) and not kafka_columns and files_for(url, outcome.marker):
+def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
+    """The outcome itself, but for a straddle whose rows for ``urls``, tables for rows, have no offset column."""
+    if isinstance(outcome, Straddle) and not kafka_columns and any(files_for(url, outcome.marker) for url in urls):
         return Uncuttable(outcome.position, outcome.marker)
     return outcome
 

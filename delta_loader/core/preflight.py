@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from common.schema.spark_json import schema_to_json
 from common.table_properties import TXN_RETENTION, retention_ms
+from common.table_urls import comparable
 from delta_loader.core.fit import Refused, differences, way_of_loading
-from delta_loader.core.plan import TableShape, comparable
+from delta_loader.core.plan import TableShape
 from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
     """Streams that load into one table: allowed, and to be known."""
     by_table: dict[str, list[str]] = {}
     for stream in streams:
-        by_table.setdefault(comparable(stream.table), []).append(stream.app_id)
+        for url in stream.row_tables:
+            by_table.setdefault(comparable(url), []).append(stream.app_id)
     for url, app_ids in by_table.items():
         if len(app_ids) > 1:
             yield Check(

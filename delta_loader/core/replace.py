@@ -27,9 +27,10 @@ from common.commit_metadata import CommitMetadata
 from common.counts import Counts, Replaced
 from common.markers import TableKind
 from common.went_back import MOST_COMMITS
+from common.table_urls import comparable
 from delta_loader.core.fit import differences
 from delta_loader.core.held import Held
-from delta_loader.core.plan import TableShape, comparable
+from delta_loader.core.plan import TableShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +100,7 @@ def waits(request: Request, stream: Stream, position: Position | None) -> Held |
     if content.app_id != stream.app_id or not stream.kafka_columns:
         problem = f"it is for the stream {content.app_id}, whose rows have offset columns"
         return request.held("replacement_refused", problem, request.give_up)
-    urls = {comparable(stream.table), comparable(stream.dead_letters)}
+    urls = {comparable(url) for url in stream.tables}
     strange = [table.url for table in content.tables if comparable(table.url) not in urls]
     if strange:
         return request.held("replacement_refused", f"{strange[0]} is no table of this stream", request.give_up)

@@ -61,7 +61,7 @@ def build_session(settings: Settings) -> SparkSession:
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
     """What the session needs beside pyspark."""
-    urls = [settings.stage.url, *(url for stream in settings.streams for url in (stream.table, stream.dead_letters))]
+    urls = [settings.stage.url, *(url for stream in settings.streams for url in stream.tables)]
     return ["delta", "s3"] if any(map(is_s3, urls)) else ["delta"]
 
 

@@ -175,6 +175,8 @@ class Buffer:
     dead_letters: Counter[str] = field(default_factory=Counter)
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
+    _routed: dict[str, TableRows] = field(default_factory=dict)
+    """Also in ``tables``, from their first rows on."""
 
     @classmethod
     def begin(cls, start: Position, formats: Sequence[TableFormat]) -> Buffer:
@@ -212,8 +214,16 @@ class Buffer:
             self.highest_timestamp_ms = max(
                 high, high if self.highest_timestamp_ms is None else self.highest_timestamp_ms
             )
-        for table, rows in zip(self.tables, staged.rows, strict=True):
+        for table, rows in zip(self.tables[: len(staged.rows)], staged.rows, strict=True):
             table.add(rows)
+        for table_format, rows in staged.routed:
+            self._routed_to(table_format).add(rows)
+
+    def _routed_to(self, table: TableFormat) -> TableRows:
+        if table.url not in self._routed:
+            self._routed[table.url] = TableRows(table)
+            self.tables = (*self.tables, self._routed[table.url])
+        return self._routed[table.url]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +236,13 @@ class StagedRows:
     dead_letters: Mapping[str, int]
     timestamp_bounds_ms: tuple[int, int] | None
     rows: tuple[pa.Table, ...]
-    """One for each of the stream's `TableFormat`, in their order."""
+    """One for each of the converter's formats, in their order."""
     filtered_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The messages that a condition left out. Rising."""
     exploded: int = 0
     """Rows beyond the first one of their message."""
+    routed: tuple[tuple[TableFormat, pa.Table], ...] = ()
+    """Rows for the tables of the stream's routes, of those that have any."""
 
     @property
     def filtered(self) -> int:

@@ -1,7 +1,7 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode (columns) ─► where ─► derive ─► explode ─► drop, rename ─► Kafka's columns ─► the table's rows
-         └─ rejects ──────┴────────┴─► the dead-letter table's rows
+    decode (columns) ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
+         └─ rejects ──────┴────────┴────────┴─► the dead-letter table's rows
 
 Rules:
 
@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,11 +35,12 @@ from stage_writer.core.explode import Exploder
 from stage_writer.core.names import Names
 from stage_writer.core.partitioning import can_partition
 from stage_writer.core.reading import Reading
+from stage_writer.core.route import OWN, Router, parted
 from stage_writer.core.rows import Rows
 from stage_writer.core.where import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,6 +58,7 @@ KAFKA_FIELDS = tuple(
         KAFKA_COLUMNS, (Primitive.STRING, Primitive.INTEGER, Primitive.LONG, Primitive.TIMESTAMP), strict=True
     )
 )
+_NOTHING = np.zeros(0, np.int64)
 DEAD_LETTER_SCHEMA = StructType(
     (
         *KAFKA_FIELDS,
@@ -86,6 +88,7 @@ class StreamConverter:
                 msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
                 raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
         self._formats = (rows, dead_letters)
+        self._row_formats = tuple(replace(rows, url=url) for url in stream.row_tables)
 
     @property
     def stream(self) -> Stream:
@@ -94,7 +97,7 @@ class StreamConverter:
 
     @property
     def formats(self) -> tuple[TableFormat, ...]:
-        """The stream's tables: its own, and the one for dead letters."""
+        """The stream's own table, and the one for dead letters. Those of its routes come with their rows."""
         return self._formats
 
     @property
@@ -113,13 +116,28 @@ class StreamConverter:
             rows = step.apply(rows, messages)
         rejects = sorted(rows.rejects, key=lambda reject: reject.index)
         own, dead = self._formats
-        return _by_batch(
+        table = rows.table.cast(own.arrow_schema)
+        parts = {number: _Part(index, part) for number, part, index in parted(rows.with_table(table))}
+        staged = _by_batch(
             messages,
-            _Part(rows.index, rows.table.cast(own.arrow_schema)),
-            _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
+            _Part(rows.index, table),
+            (
+                parts.pop(OWN) if OWN in parts else _Part(_NOTHING, table.slice(0, 0)),
+                _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
+            ),
             rejects,
             (decoded.tombstones, rows.filtered),
         )
+        return self._with_routed(staged, messages, parts) if parts else staged
+
+    def _with_routed(
+        self, staged: Sequence[StagedRows], messages: Messages, parts: Mapping[int, _Part]
+    ) -> list[StagedRows]:
+        routed: list[list[tuple[TableFormat, pa.Table]]] = [[] for _ in staged]
+        for number, part in parts.items():
+            for place, rows in part.filled(messages):
+                routed[place].append((self._row_formats[number], rows))
+        return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
 
 
 def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
@@ -130,6 +148,8 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         deriver = Deriver(columns, stream.derive)
         yield deriver
         columns = deriver.columns
+    if stream.route is not None:
+        yield Router(columns, stream)
     if stream.explode is not None:
         exploder = Exploder(columns, stream.explode)
         yield exploder
@@ -182,13 +202,26 @@ class _Part:
         bounds = messages.bounds(self.index).tolist()
         return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
 
+    def filled(self, messages: Messages) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each batch that has any, by its place; copied, for they are of rows in another order."""
+        bounds = messages.bounds(self.index)
+        for place in np.flatnonzero(np.diff(bounds)).tolist():
+            yield place, _copied(self.rows.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])))
+
 
 def _by_batch(
-    messages: Messages, own: _Part, dead: _Part, rejects: Sequence[Reject], without_rows: tuple[Index, Index]
+    messages: Messages,
+    everything: _Part,
+    tables: tuple[_Part, _Part],
+    rejects: Sequence[Reject],
+    without_rows: tuple[Index, Index],
 ) -> list[StagedRows]:
-    """``without_rows`` are the tombstones, and the filtered ones."""
-    tombstones, filtered = without_rows
-    _require_all(messages, own.records, dead.records, len(tombstones), len(filtered))
+    """``everything`` are the rows, whatever their table; ``tables`` those of the stream's own, and dead letters.
+
+    ``without_rows`` are the tombstones, and the filtered ones.
+    """
+    (own, dead), (tombstones, filtered) = tables, without_rows
+    _require_all(messages, everything.records, dead.records, len(tombstones), len(filtered))
     reject_bounds = messages.bounds(dead.index).tolist()
     return [
         StagedRows(
@@ -205,7 +238,7 @@ def _by_batch(
             messages.batches,
             messages.parted(tombstones),
             messages.parted(filtered),
-            map(len, messages.parted(own.index[own.again])),
+            map(len, messages.parted(everything.index[everything.again])),
             pairwise(reject_bounds),
             zip(own.split(messages), dead.split(messages), strict=True),
             strict=True,
@@ -225,7 +258,11 @@ def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
     part = rows.slice(start, end - start)
     if part.num_rows * 2 >= rows.num_rows or part.num_rows == 0:
         return part
-    return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=rows.schema)
+    return _copied(part)
+
+
+def _copied(part: pa.Table) -> pa.Table:
+    return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
 
 
 def _places(rejects: Sequence[Reject]) -> Index:

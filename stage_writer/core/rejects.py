@@ -45,6 +45,9 @@ class ErrorClass(StrEnum):
     EXPRESSION_FAILED = "expression_failed"
     """A `derive` expression failed for this record."""
 
+    UNROUTED = "unrouted"
+    """The record's route is null, or none of `routes`, and the stream says `unrouted: dead_letters`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

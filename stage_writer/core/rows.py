@@ -44,6 +44,8 @@ class Rows:
     """In any order, at most one for a message."""
     filtered: Index = field(default_factory=_none)
     """The messages that a condition left out. Rising."""
+    tables: Index | None = None
+    """For each message, the number of the table that its rows go to; None where there is one table only."""
 
     def __len__(self) -> int:
         return len(self.index)

@@ -14,7 +14,7 @@ from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from common.ports import Clock
     from delta_loader.ports import DeltaTables
@@ -26,14 +26,19 @@ Result = TypeVar("Result")
 
 def settings_for(staging: Staging, **loader: object) -> Settings:
     """The settings of a loader for one staged stream."""
+    return routed_settings_for(staging, (), **loader)
+
+
+def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: object) -> Settings:
+    """The same for a stream with routes of these names."""
+    routing = {"route": "name", "routes": {name: staging.route(name) for name in routes}} if routes else {}
+    stream = {"app_id": "orders", "topics": [staging.topic], "table": staging.table, "columns": "id BIGINT"}
     return Settings.model_validate(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1"},
             "stage": {"url": staging.stage_url, "storage_options": staging.storage_options},
             "loader": {"http": None, "spark": {"spark.master": "local[2]"}, **loader},
-            "streams": [
-                {"app_id": "orders", "topics": [staging.topic], "table": staging.table, "columns": "id BIGINT"}
-            ],
+            "streams": [stream | routing],
         }
     )
 

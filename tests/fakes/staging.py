@@ -90,6 +90,10 @@ class Staging:
     def dead_letters(self) -> str:
         return f"{self.root}/tables/orders_dead_letters"
 
+    def route(self, name: str) -> str:
+        """The table of a route."""
+        return f"{self.root}/tables/orders_{name}"
+
     def source(self, partition: int) -> TopicPartition:
         return TopicPartition(Topic(self.topic), Partition(partition))
 
@@ -104,13 +108,19 @@ class Staging:
         *,
         days: Sequence[str | None] = ("2026-01-01",),
         dead: Sequence[int] = (),
+        routed: Mapping[str, Sequence[int]] | None = None,
         previous: int | None = None,
     ) -> Marker:
-        """Stage the offsets ``[start, end)``, a row each but for the dead ones, spread over the days in turn."""
+        """Stage the offsets ``[start, end)``, a row each but for the dead ones, spread over the days in turn.
+
+        ``routed`` are, by the name of a route, offsets whose rows go to its table.
+        """
+        routed = routed or {}
+        elsewhere = {offset for offsets in routed.values() for offset in offsets}
         source, span = self.source(partition), Span(Position(start), Position(end))
         by_day: dict[str | None, list[Row]] = {}
         for offset in range(start, end):
-            if offset not in dead:
+            if offset not in dead and offset not in elsewhere:
                 day = days[offset % len(days)]
                 by_day.setdefault(day, []).append(
                     {"id": offset * 10, "name": f"n{offset}", **self._origin(source, offset)}
@@ -122,6 +132,11 @@ class Staging:
             for day, rows in by_day.items()
         ]
         tables = [StagedTable(self.table, TableKind.ROWS, self.schema(), self.partition_by, tuple(files))]
+        for route, offsets in routed.items():
+            rows: list[Row] = [{"id": offset, "name": route, **self._origin(source, offset)} for offset in offsets]
+            values = {"day": days[0]} if self.partition_by else {}
+            file = self._write(self.route(route), self.columns, rows, source, span.start, values=values)
+            tables.append(StagedTable(self.route(route), TableKind.ROWS, self.schema(), self.partition_by, (file,)))
         if dead:
             letters: list[Row] = [
                 {"key": None, "value": b"{", "error_class": "not_json", "error": "no", **self._origin(source, offset)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from common.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.transactions import TxnIds
-from delta_loader.core.commits import Naming, TableCommit, Target, dead_letters_commit, rows_commit
+from delta_loader.core.commits import Naming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.core.plan import (
     Idle,
     Limits,
@@ -104,7 +104,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
         assert load is not None
         for url in (DEAD, ROWS):
             target = lake.targets[url]
-            commit = dead_letters_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)
+            commit = side_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)
             if commit is not None:
                 lake.commit(commit)
                 commits += 1

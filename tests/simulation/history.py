@@ -11,14 +11,14 @@ import io
 import itertools
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError, TableError
 from common.markers import TableKind
 from common.metrics import Metrics
 from common.schema import StructType, schema_to_json, to_arrow_schema
@@ -41,7 +41,7 @@ from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
     from common.settings import Stream
@@ -52,17 +52,28 @@ if TYPE_CHECKING:
     from stage_writer.ports import Flushing, FlushJob, FlushOutcome
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
-_SETTINGS = Settings.model_validate(
-    {
-        "kafka": {"bootstrap.servers": "nowhere:1"},
-        "stage": {"url": STAGE},
-        "loader": {"marker_retention": 0, "max_files": 20},
-        "streams": [{"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT"}],
-    }
-)
+LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
+
+
+def _settings(**routing: object) -> Settings:
+    stream = {"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT", **routing}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": STAGE},
+            "loader": {"marker_retention": 0, "max_files": 20},
+            "streams": [stream],
+        }
+    )
+
+
+_PLAIN = _settings()
+_ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
+_ROUTES = {b'{"n": 2}': LEFT, b'{"n": 3}': RIGHT}
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
+_ROUTED_VALUES = (GOOD, GOOD, *_ROUTES, *_ROUTES, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
 _LEASE_S = 15.0
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
@@ -74,8 +85,10 @@ class PlainConverter:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         schema = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS))
+        rows = TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ())
+        self.routed = {value: replace(rows, url=url) for value, url in _ROUTES.items()}
         self.formats = (
-            TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ()),
+            rows,
             TableFormat(
                 stream.dead_letters,
                 TableKind.DEAD_LETTERS,
@@ -91,22 +104,22 @@ class PlainConverter:
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
         values = batch.values.to_pylist()
-        rows = [batch.offsets[index] for index, value in enumerate(values) if value == GOOD]
-        dead = [batch.offsets[index] for index, value in enumerate(values) if value == BAD]
-        tables = tuple(
-            pa.Table.from_pylist(
-                [{"_kafka_partition": int(batch.source.partition), "_kafka_offset": int(offset)} for offset in offsets],
-                schema=table.arrow_schema,
-            )
-            for offsets, table in zip((rows, dead), self.formats, strict=True)
-        )
-        tombstones = values.count(None)
+
+        def rows(wanted: bytes, table: TableFormat) -> pa.Table:
+            partition = int(batch.source.partition)
+            offsets = [int(batch.offsets[index]) for index, value in enumerate(values) if value == wanted]
+            found = [{"_kafka_partition": partition, "_kafka_offset": offset} for offset in offsets]
+            return pa.Table.from_pylist(found, schema=table.arrow_schema)
+
+        tables = tuple(rows(wanted, table) for wanted, table in zip((GOOD, BAD), self.formats, strict=True))
+        routed = tuple((table, rows(value, table)) for value, table in self.routed.items() if value in values)
+        dead = {"not_exact": values.count(BAD)}
         return StagedRows(
-            batch.end, len(batch), tombstones, {"not_exact": len(dead)}, batch.timestamp_bounds_ms(), tables
+            batch.end, len(batch), values.count(None), dead, batch.timestamp_bounds_ms(), tables, routed=routed
         )
 
 
-_CONVERTER = PlainConverter(_SETTINGS.streams[0])
+_PLAIN_CONVERTER, _ROUTED_CONVERTER = PlainConverter(_PLAIN.streams[0]), PlainConverter(_ROUTED.streams[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +189,20 @@ class Strands:
 class SimulatedTables:
     """`delta_loader.ports.DeltaTables`, reached through the world."""
 
-    def __init__(self, world: World, tables: MemoryDeltaTables) -> None:
+    def __init__(self, world: World, tables: MemoryDeltaTables, broken: Mapping[str, int] | None = None) -> None:
+        """``broken`` are tables that do not work, until a time."""
         self._world = world
         self._tables = tables
+        self._broken = broken or {}
+
+    def _check(self, url: str) -> None:
+        if not self._world.healed and self._broken.get(url, 0) > self._world.now_ms:
+            msg = f"{url} is broken"
+            raise TableError(msg, "")
 
     def state(self, url: str) -> TableState | None:
         """What a snapshot says."""
+        self._check(url)
         return self._world.effect(f"look at {url}", lambda: self._tables.state(url))
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
@@ -190,10 +211,12 @@ class SimulatedTables:
 
     def create(self, url: str, shape: TableShape) -> None:
         """An empty table."""
+        self._check(url)
         self._world.effect(f"create {url}", lambda: self._tables.create(url, shape), changes=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
+        self._check(commit.target.url)
         return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
 
     def _commit(self, commit: TableCommit) -> CommitOutcome:
@@ -222,12 +245,15 @@ class History:
     _leased: bool = False
     _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
+    _routed: bool = False
+    _broken: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._leased = rng.random() < 0.5
+        self._routed = rng.random() < 0.4
         for partition in range(rng.randrange(1, 4)):
             self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
 
@@ -268,7 +294,10 @@ class History:
             if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
                 self._start(role)
         if rng.random() < produce:
-            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(_VALUES))
+            values = _ROUTED_VALUES if self._routed else _VALUES
+            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(values))
+        if self._routed and not self.world.healed and rng.random() < self.world.chances.broken_table:
+            self._break_a_table()
         self.broker.expel_silent()
         if not self.world.healed and self.broker.members and rng.random() < self.world.chances.shuffle:
             self.world.faults[Fault.REBALANCE] += 1
@@ -277,6 +306,17 @@ class History:
             source = rng.choice(sorted(self.broker.logs))
             self._operate(source, lambda operator: operator.repair(source))
         self.world.step()
+
+    def _break_a_table(self) -> None:
+        """One of the stream's tables, but its own, does not work for a while."""
+        self.world.faults[Fault.BROKEN_TABLE] += 1
+        url = self.world.rng.choice(self._settings.streams[0].side_tables)
+        self._broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
+        self.world.tell(f"{url} is broken for {self._broken[url] - self.world.now_ms} ms")
+
+    @property
+    def _settings(self) -> Settings:
+        return _ROUTED if self._routed else _PLAIN
 
     def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
         """Someone repairs a Kafka partition, maybe while others do."""
@@ -288,7 +328,7 @@ class History:
         operator = Operator(
             self.world,
             self.broker,
-            stream=_SETTINGS.streams[0],
+            stream=self._settings.streams[0],
             store=store,
             tables=tables,
             given_up=self._given_up,
@@ -346,7 +386,7 @@ class History:
             process.name,
         )
         service = StageWriter(
-            converters=[_CONVERTER],
+            converters=[_ROUTED_CONVERTER if self._routed else _PLAIN_CONVERTER],
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -369,7 +409,7 @@ class History:
     def _loader(self, process: Process) -> None:
         ports = Ports(
             stage=Stage(self._store(STAGE), in_turn),
-            tables=SimulatedTables(self.world, self.tables),
+            tables=SimulatedTables(self.world, self.tables, self._broken),
             open_store=self._store,
             parallel=in_turn,
             clock=WorldClock(self.world),
@@ -377,7 +417,7 @@ class History:
             log=_SILENT,
             metrics=Metrics(),
         )
-        service = LoaderService(_SETTINGS.streams, _SETTINGS.loader, ports)
+        service = LoaderService(self._settings.streams, self._settings.loader, ports)
         lease = self._lease(process, ports) if self._leased else None
         try:
             while True:
@@ -404,19 +444,19 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        found = self._offsets(TABLE)
-        dead = self._offsets(DEAD_LETTERS)
+        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **_ROUTES}
+        found = {url: self._offsets(url) for url in places.values()}
         problems: list[str] = []
         for source, log in self.broker.logs.items():
             for record in log:
                 place = (int(source.partition), record.offset)
-                wanted = (int(record.value == GOOD), int(record.value == BAD))
-                if (found[place], dead[place]) != wanted and not (
-                    self._given_up.has(source, record.offset) and found[place] + dead[place] == 0
-                ):
-                    problems.append(f"{source} offset {record.offset}: {found[place]} rows, {dead[place]} dead letters")
+                have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
+                wanted = {} if record.value is None else {places[record.value]: 1}
+                if have != wanted and not (self._given_up.has(source, record.offset) and not have):
+                    problems.append(f"{source} offset {record.offset}: {have} instead of {wanted}")
         known = {(int(source.partition), record.offset) for source, log in self.broker.logs.items() for record in log}
-        problems += [f"rows for {place}, which Kafka never had" for place in (found + dead) if place not in known]
+        everything = set[tuple[int, int]]().union(*found.values())
+        problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
 
     def _offsets(self, url: str) -> Counter[tuple[int, int]]:

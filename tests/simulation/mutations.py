@@ -21,9 +21,11 @@ from common.ports import AlreadyExists, Created
 from common.spans import Position
 from delta_loader import service as loader_service
 from delta_loader.core import commits, plan
-from delta_loader.core.commits import Committed, Naming, dead_letters_commit, rows_commit
+from delta_loader.core.commits import Committed, Naming, rows_commit, side_commit
 from delta_loader.core.shares import Share
 from delta_loader.lease import LoaderLease
+from delta_loader.paying import Paying
+from delta_loader.stream_tables import StreamTables
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.buffer import Buffer
@@ -188,11 +190,11 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
 
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
     def carry_out(self: loader_service.StreamLoad, planned: plan.Load, _listing: object) -> None:
-        self._ensure_tables(planned)
+        self._tables.ensure(planned)
         naming = Naming(self._ids, self._ports.new_id())
-        self._commit(rows_commit(self._targets[self._stream.table], naming, planned, None))
-        dead_letters = self._targets.get(self._stream.dead_letters)
-        late = None if dead_letters is None else dead_letters_commit(dead_letters, naming, planned)
+        self._commit(rows_commit(self._tables.targets[self._stream.table], naming, planned, None))
+        dead_letters = self._tables.targets.get(self._stream.dead_letters)
+        late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
         if late is not None:
             self._commit(late)
 
@@ -301,6 +303,33 @@ def _repairs_take_no_turns() -> AbstractContextManager[object]:
     return patch.object(Turns, "taken", regardless)
 
 
+def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
+    return patch.object(StreamTables, "with_debts", lambda _self, commit, _load: commit)
+
+
+def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
+    return patch.object(StreamTables, "floor", lambda _self, _source, position: position)
+
+
+def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[object]:
+    """And it is not paid at the beginning of a pass, which mostly is before they could."""
+    side_commit = StreamTables.side_commit
+
+    def at_once(self: StreamTables, url: str, naming: Naming, load: plan.Load, **_named: bool) -> object:
+        return side_commit(self, url, naming, load, owed=True)
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        with patch.object(StreamTables, "side_commit", at_once), patch.object(Paying, "run", lambda *_arguments: None):
+            yield
+
+    return broken()
+
+
+def _rows_go_to_the_own_table_only() -> AbstractContextManager[object]:
+    return patch.object(StreamTables, "side_commit", lambda *_arguments, **_named: None)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed),
@@ -323,6 +352,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
     Mutation("a data file has a name of its own", _files_are_named_alike),
     Mutation("repairs of one partition take turns", _repairs_take_no_turns),
+    Mutation("what a table does not get is noted", _a_table_that_is_left_out_is_forgotten),
+    Mutation("what a table lacks stays staged", _what_a_table_lacks_is_settled),
+    Mutation("a table gets first what it lacks", _later_records_come_before_what_a_table_lacks),
+    Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
 )
 
 

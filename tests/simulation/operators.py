@@ -16,6 +16,7 @@ from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.core.turns import last_turn, turns_folder
 from bootstrap.shell import stage as staging
 from bootstrap.shell.turns import Turns
+from common.debts import debts_of
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.transactions import TxnIds
@@ -122,6 +123,8 @@ class Operator:
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         ids = TxnIds(self._stream.app_id, self._stream.several_topics)
+        transactions = {} if table is None else table.transactions
+        debts = debts_of(ids, transactions, self._stream.side_tables, [source])
         return PartitionState(
             source=source,
             app_id=self._stream.app_id,
@@ -130,6 +133,7 @@ class Operator:
             table=None if table is None else ids.position(table.transactions, source),
             staged=staging.staged_markers(self._store, source),
             beginning=staging.beginning_of(self._store, source),
+            owed_from=min((debt.owed.start for debt in debts), default=None),
         )
 
     def _new_turns(self, source: TopicPartition) -> Turns:

@@ -46,6 +46,7 @@ class Fault(StrEnum):
     REWIND = "operator rewinds"
     SKIP = "operator skips"
     FOREIGN_COMMIT = "foreign commit comes between"
+    BROKEN_TABLE = "a table does not work"
 
 
 class Crash(BaseException):
@@ -105,6 +106,8 @@ class Chances:
     pause: float = 0.004
     stall: float = 0.01
     clock_jump: float = 0.001
+    broken_table: float = 0.005
+    """Of a stream with several tables, for each turn: one of them does not work for a while."""
 
 
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)

@@ -12,9 +12,9 @@ from common.transactions import TxnIds
 from delta_loader.core.commits import (
     Naming,
     Target,
-    dead_letters_commit,
     needed,
     rows_commit,
+    side_commit,
 )
 from delta_loader.core.plan import Load, Run, TableShape
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
@@ -56,18 +56,18 @@ def test_every_marker_moves_the_tables_own_txn() -> None:
 
 def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
     load = Load({SOURCE: Run((marker(0, 10), with_dead_letters(marker(10, 20)), marker(20, 30)))})
-    commit = dead_letters_commit(DEAD, NAMING, load)
+    commit = side_commit(DEAD, NAMING, load)
     assert commit is not None
     assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
-    assert dead_letters_commit(DEAD.after(commit, 1), NAMING, load) is None
-    assert dead_letters_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
+    assert side_commit(DEAD.after(commit, 1), NAMING, load) is None
+    assert side_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
 
 
 def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> None:
     """The loader died between the two commits, and the next plan brings more."""
     first, second = with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))
     ahead = replace(DEAD, transactions={"app-0": 9})
-    commit = dead_letters_commit(ahead, NAMING, Load({SOURCE: Run((first, second))}))
+    commit = side_commit(ahead, NAMING, Load({SOURCE: Run((first, second))}))
     assert commit is not None
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.expected == {"app-0": 9}
@@ -78,7 +78,7 @@ def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
     """The same, and the chain was rebuilt: the marker's other table takes all of it."""
     straddled = replace(DEAD, transactions={"app-0": 4})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = dead_letters_commit(straddled, NAMING, load)
+    commit = side_commit(straddled, NAMING, load)
     assert commit is not None
     assert [(write.start, [file.path for file in write.files]) for write in commit.written] == [(5, ["d0"])]
     assert [file.path for file in commit.files] == ["d10"]

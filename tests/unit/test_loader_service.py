@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import StoreError
 from common.ports import SystemClock
 from common.spans import Position
 from delta_loader.core.commits import Conflicted
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import CommitOutcome, TableCommit
 
 HOUR_MS = 3_600_000
-AWAY = StoreError("it is away", "wait")
 
 
 @pytest.fixture
@@ -58,20 +56,6 @@ def test_the_dead_letters_are_committed_first(staging: Staging) -> None:
     staging.flush(0, 0, 10, dead=[4])
     loader_for(staging, Watched()).run_pass()
     assert order == [staging.dead_letters, staging.table]
-
-
-def test_a_failing_dead_letter_table_holds_back_the_rows_of_the_same_markers(staging: Staging) -> None:
-    class Refusing(MemoryDeltaTables):
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            if commit.target.url == staging.dead_letters:
-                raise AWAY
-            return super().commit(commit)
-
-    refusing = Refusing()
-    staging.flush(0, 0, 10, dead=[4])
-    (report,) = loader_for(staging, refusing).run_pass()
-    assert "it is away" in str(report.failure)
-    assert refusing.tables[staging.table].commits == []
 
 
 def test_a_plan_made_anew_after_a_conflict_loads_the_rest(staging: Staging) -> None:

@@ -1,0 +1,67 @@
+"""What a stream's routes have to be, and whether two streams may share their tables.
+
+Rules:
+
+1. The loader has to know every table of a stream by its URL, so routes name them one by one, and no template does.
+2. All rows of a stream have the same columns, whichever of its tables they go to. Its dead letters have others, so no
+   table takes both, of one stream or of two.
+3. Several routes may lead to one table, to the stream's own too, and several streams may load into one: their txn
+   actions tell them apart, as long as no app_id begins with the other one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.table_urls import comparable
+
+if TYPE_CHECKING:
+    from common.settings.model import Stream
+
+
+def check_routes(stream: Stream) -> None:
+    """Raise ValueError for routes that cannot work."""
+    if stream.route is None and stream.routes:
+        msg = "routes are given, and no route says which of them a record takes; add route, an expression or a field"
+        raise ValueError(msg)
+    if stream.route is None and stream.unrouted != "table":
+        msg = "unrouted is given without route; add route and routes, or leave it out"
+        raise ValueError(msg)
+    if stream.route is not None and not stream.route.strip():
+        msg = "route is empty; give an expression or a field's name, or leave it out"
+        raise ValueError(msg)
+    if stream.route is not None and not stream.routes:
+        msg = "route is given, and routes name no table; write routes: {value: table URL}"
+        raise ValueError(msg)
+    for value, url in stream.routes.items():
+        if "{" in url:
+            msg = (
+                f"routes.{value} is the template {url!r}; the loader has to know each table: write one route for each "
+                "value"
+            )
+            raise ValueError(msg)
+        if not url.strip():
+            msg = f"routes.{value} names no table; give its URL"
+            raise ValueError(msg)
+        if comparable(url) == comparable(stream.dead_letters):
+            msg = (
+                f"routes.{value} is the stream's dead_letters, whose columns are others; give the rows a table of "
+                "their own, or leave the route out and say unrouted: dead_letters"
+            )
+            raise ValueError(msg)
+
+
+def check_shared(one: Stream, two: Stream) -> None:
+    """Raise ValueError for tables that two streams cannot share; to be asked both ways."""
+    mixed = {comparable(url) for url in one.row_tables} & {comparable(two.dead_letters)}
+    if mixed:
+        what = "the table" if mixed == {comparable(one.table)} else "a route"
+        msg = f"{what} of stream {one.app_id!r} takes the dead letters of {two.app_id!r}; give them a URL each"
+        raise ValueError(msg)
+    shared = {comparable(url) for url in one.tables} & {comparable(url) for url in two.tables}
+    if one.app_id.startswith(f"{two.app_id}-") and shared:
+        msg = (
+            f"the app_ids {two.app_id!r} and {one.app_id!r} share a table, where the txn actions of the one "
+            "may be taken for the other's; choose one that does not begin with the other"
+        )
+        raise ValueError(msg)
