@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 from common.commit_metadata import CommitMetadata
 from common.counts import Counts, Replaced
 from common.markers import TableKind
-from common.went_back import MOST_COMMITS
 from common.table_urls import comparable
+from common.went_back import MOST_COMMITS
 from delta_loader.core.fit import differences
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape

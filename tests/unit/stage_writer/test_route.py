@@ -149,3 +149,12 @@ def test_what_is_no_route_is_told_at_the_start(route: str, told: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         StreamConverter(routed(route))
     assert told in str(caught.value)
+
+
+def test_the_field_that_routes_need_not_become_a_column_and_all_rows_of_a_record_go_together() -> None:
+    stream = routed(columns="kind STRING, items ARRAY<INT>", drop=["kind"], explode="items")
+    values: list[bytes | None] = [b'{"kind":"a","items":[1,2]}', b'{"kind":"b","items":[3]}', b'{"items":[4,5]}']
+    (staged,) = StreamConverter(stream).convert([batch_of(values)])
+    assert places(staged) == {"/tables/a": [100, 100], "/tables/b": [101], "own": [102, 102], "dead": []}
+    assert "kind" not in staged.rows[0].column_names
+    assert staged.exploded == 2
