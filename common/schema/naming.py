@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A field is named by its path: ``meta.producer.name``; what lies in an array is ``items.element.price``, in a map
-   ``props.value.x``. A path that names no field, or two (a name may hold a dot), is refused.
+1. A field is named by the steps of its path: ``meta.producer.name``; what lies in an array is ``items.element.price``,
+   in a map ``props.value.x``. A path that names no field is refused.
 2. A renamed field stays where it is; a new name is not looked at again, so that two can change places.
 3. The result is columns and a plan: what to keep of what. The plan is None where nothing changes, so that columns that
    do not change cost nothing.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,9 @@ from common.schema.types import ArrayType, DataType, Field, MapType, StructType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+
+Steps = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,14 @@ class Named:
 class Naming:
     """Which fields are left out, and which get which name."""
 
-    drop: frozenset[str] = frozenset()
-    rename: Mapping[str, str] = field(default_factory=dict)
+    drop: frozenset[Steps] = frozenset()
+    rename: Mapping[Steps, str] = field(default_factory=dict)
     snake_case: bool = False
 
     def of(self, columns: StructType, derived: Collection[str] = ()) -> Named:
         """What it makes of columns; ``derived`` ones have the name that somebody chose. Raises SchemaError."""
         walk = _Walk(self, frozenset(derived))
-        found = walk.struct(columns, "")
+        found = walk.struct(columns, ())
         walk.require_all_used()
         if found is None:
             return Named(columns, None)
@@ -79,16 +81,16 @@ class _Walk:
     def __init__(self, naming: Naming, derived: frozenset[str]) -> None:
         self._naming = naming
         self._derived = derived
-        self._paths: Counter[str] = Counter()
+        self._paths: set[Steps] = set()
 
-    def struct(self, struct: StructType, prefix: str) -> tuple[StructType, Parts] | None:
+    def struct(self, struct: StructType, prefix: Steps) -> tuple[StructType, Parts] | None:
         """The struct and its plan; None when it stays as it is."""
         fields: list[Field] = []
         kept: list[tuple[int, Plan | None]] = []
         changed = False
         for place, part in enumerate(struct):
-            path = prefix + part.name
-            self._paths[path] += 1
+            path = (*prefix, part.name)
+            self._paths.add(path)
             if path in self._naming.drop:
                 changed = True
                 continue
@@ -97,40 +99,38 @@ class _Walk:
             fields.append(replace(part, name=name) if found is None else replace(part, name=name, type=found[0]))
             kept.append((place, None if found is None else found[1]))
         if struct.fields and not fields:
-            whole = f"the column `{prefix[:-1]}`" if prefix else "the record"
+            whole = f"the column `{'.'.join(prefix)}`" if prefix else "the record"
             msg = f"drop leaves nothing of {whole}"
             raise SchemaError(msg, "drop it as a whole" if prefix else "keep at least one column")
         return (StructType(tuple(fields)), Parts(tuple(kept))) if changed else None
 
-    def _name(self, name: str, path: str) -> str:
+    def _name(self, name: str, path: Steps) -> str:
         given = self._naming.rename.get(path)
         if given is not None:
             return given
-        return name if path in self._derived or not self._naming.snake_case else snake_case(name)
+        return name if path[0] in self._derived or not self._naming.snake_case else snake_case(name)
 
-    def _inner(self, data_type: DataType, path: str) -> tuple[DataType, Plan] | None:
+    def _inner(self, data_type: DataType, path: Steps) -> tuple[DataType, Plan] | None:
         match data_type:
             case StructType():
-                return self.struct(data_type, f"{path}.")
+                return self.struct(data_type, path)
             case ArrayType():
-                element = self._inner(data_type.element, f"{path}.element")
+                element = self._inner(data_type.element, (*path, "element"))
                 return element and (replace(data_type, element=element[0]), Inside(element[1]))
             case MapType():
-                value = self._inner(data_type.value, f"{path}.value")
+                value = self._inner(data_type.value, (*path, "value"))
                 return value and (replace(data_type, value=value[0]), Inside(value[1]))
             case _:
                 return None
 
     def require_all_used(self) -> None:
-        """Refuse paths that name nothing, or two things (rule 1)."""
+        """Refuse paths that name nothing (rule 1)."""
         for setting, paths in (("drop", sorted(self._naming.drop)), ("rename", list(self._naming.rename))):
             for path in paths:
-                if self._paths[path] == 1:
+                if path in self._paths:
                     continue
-                if self._paths[path]:
-                    msg = f"{setting} names {path!r}, which are two fields"
-                    raise SchemaError(msg, "give one of them another name where the records are made")
-                near = difflib.get_close_matches(path, list(self._paths), 1)
-                known = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(self._paths)}"
-                msg = f"{setting} names {path!r}, which is no field of the record and no derived column"
-                raise SchemaError(msg, known)
+                known = [".".join(one) for one in self._paths]
+                near = difflib.get_close_matches(".".join(path), known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(known))}"
+                msg = f"{setting} names {'.'.join(path)!r}, which is no field of the record and no derived column"
+                raise SchemaError(msg, hint)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
+from common.settings.formats import path_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 def naming_of(stream: Stream) -> Naming:
     """Which fields the table leaves out, and the names of the others."""
-    return Naming(frozenset(stream.drop), stream.rename, stream.field_names == "snake_case")
+    drop = frozenset(map(path_steps, stream.drop))
+    rename = {path_steps(path): name for path, name in stream.rename.items()}
+    return Naming(drop, rename, stream.field_names == "snake_case")
 
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
@@ -37,7 +40,8 @@ def made_columns(stream: Stream) -> tuple[str, ...]:
 def declared_columns_of_table(stream: Stream) -> StructType:
     """What the table has of the declared columns, without those that are made."""
     columns = _named(stream)
-    made = sum(name not in stream.drop for name in made_columns(stream))  # they come last
+    dropped = naming_of(stream).drop
+    made = sum((name,) not in dropped for name in made_columns(stream))  # they come last
     return StructType(columns.fields[: len(columns) - made])
 
 
@@ -83,10 +87,11 @@ def _named(stream: Stream) -> StructType:
     columns = stream.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
     if stream.explode is not None and stream.explode not in stream.derive:
         columns = exploded(columns, stream.explode)
-    inside = tuple(f"{name}." for name in made)  # what is there is not known here (rule 3)
-    drop = frozenset(path for path in stream.drop if not path.startswith(inside))
-    rename = {path: name for path, name in stream.rename.items() if not path.startswith(inside)}
-    return replace(naming_of(stream), drop=drop, rename=rename).of(columns, made).columns
+    # What is in those that are made is not known here (rule 3).
+    naming = naming_of(stream)
+    drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)
+    rename = {path: name for path, name in naming.rename.items() if len(path) == 1 or path[0] not in made}
+    return replace(naming, drop=drop, rename=rename).of(columns, made).columns
 
 
 def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:

@@ -132,9 +132,11 @@ def test_what_names_no_column_is_told_with_the_settings(settings: dict[str, obje
         stream_of(columns="id INT, s STRUCT<a: INT, b: INT>, n STRING, v ARRAY<INT>", **settings)
 
 
-def test_a_name_with_a_dot_that_is_also_a_path_is_refused() -> None:
-    with pytest.raises(ValueError, match="two fields"):
-        stream_of(columns="`s.a` INT, s STRUCT<a: INT, b: INT>", drop=["s.a"])
+def test_a_name_with_a_dot_stands_in_backticks() -> None:
+    record = {"s.a": 1, "s": {"a": 2, "b": 3}}
+    columns = "`s.a` INT, s STRUCT<a: INT, b: INT>"
+    assert rows_of(record, columns=columns, drop=["s.a"]) == [{"s.a": 1, "s": {"b": 3}}]
+    assert rows_of(record, columns=columns, drop=["`s.a`"]) == [{"s": {"a": 2, "b": 3}}]
 
 
 def test_a_derived_column_that_is_no_array_cannot_be_exploded() -> None:
