@@ -218,6 +218,14 @@ class Stream(_Section):
         description="Name of the STRING column that holds, as a JSON object, what a record has besides the declared "
         "fields; null where that is nothing. Only with `unknown_fields: rescue`.",
     )
+    jmespath: dict[str, str] = Field(
+        default_factory=dict,
+        description="Declared columns (or fields of STRUCTs, as `meta.kafka.offset`) that are filled by JMESPath over "
+        "the record as it was sent, as in kafka-delta-ingest: with its functions, `kafka.topic`, `kafka.partition`, "
+        "`kafka.offset` and `kafka.timestamp`. Paths, `substr` of a path and `kafka.*` are fast, anything else runs "
+        "record by record. A record for which it fails is a dead letter. For new streams, `derive` is the better way.",
+        examples=[{"date": "substr(meta.producer.timestamp, `0`, `10`)"}],
+    )
     where: str | None = Field(
         default=None,
         min_length=1,

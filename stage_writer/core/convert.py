@@ -1,6 +1,6 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode (columns) ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
+    decode, jmespath ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
          └─ rejects ──────┴────────┴────────┴─► the dead-letter table's rows
 
 Rules:
@@ -32,6 +32,7 @@ from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
 from stage_writer.core.explode import Exploder
+from stage_writer.core.jmespath_decoder import JmesPathDecoder
 from stage_writer.core.names import Names
 from stage_writer.core.partitioning import can_partition
 from stage_writer.core.reading import Reading
@@ -77,7 +78,12 @@ class StreamConverter:
         self._stream = stream
         rescue_column = stream.rescue_column if stream.rescues else None
         reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
-        self._decoder = Decoder(stream.schema_of_columns, reading, rescue_column=rescue_column)
+        columns = stream.schema_of_columns
+        self._decoder: Decoder | JmesPathDecoder = (
+            JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
+            if stream.jmespath
+            else Decoder(columns, reading, rescue_column=rescue_column)
+        )
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
@@ -110,7 +116,8 @@ class StreamConverter:
         if not batches:
             return []
         messages = Messages.of(batches)
-        decoded = self._decoder.decode(messages.values)
+        decoder = self._decoder
+        decoded = decoder.decode(messages) if isinstance(decoder, JmesPathDecoder) else decoder.decode(messages.values)
         rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
         for step in self._steps:
             rows = step.apply(rows, messages)
