@@ -18,6 +18,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import fsspec
@@ -28,7 +29,7 @@ from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, Sto
 from common.scanning import Upload, abort, scan, uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PROBES = "probe"
 _RACERS = 4
@@ -176,6 +177,11 @@ class FsspecStore:
             msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
             kind = StoreRefusedError if _is_a_no(error) else StoreError
             raise kind(msg, "check that the store is there and that stage.storage_options reach it") from error
+
+
+def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecStore]:
+    """Opens the store below a URL, each once."""
+    return cache(lambda url: FsspecStore(url, storage_options))
 
 
 def prove_exclusive_create(store: ObjectStore) -> None:

@@ -25,7 +25,7 @@ from common.http_server import Health, HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.store import FsspecStore, stores_of
 from delta_loader.clean import CleanUp
 from delta_loader.clean_command import clean
 from delta_loader.clean_schedule import ScheduledCleanUp
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from common.ports import ObjectStore
     from common.settings import Settings
-    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.ports import ParallelMap
 
 _WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
@@ -166,7 +165,11 @@ def status(
     settings = settings_from(config, print_config=print_config)
     with ThreadPoolExecutor(_THREADS) as pool:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-        stage, ends, opener = Stage(store, _parallel(pool)), BrokerEnds(settings), _opener(settings)
+        stage, ends, opener = (
+            Stage(store, _parallel(pool)),
+            BrokerEnds(settings),
+            _opener(settings),
+        )
         streams = [stream_status(stream, stage, opener, ends, ends.topic_ids) for stream in settings.streams]
         lease = lease_status(store)
     typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
@@ -209,7 +212,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     parallel = _parallel(pool)
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     metrics, clock = Metrics(), SystemClock()
-    clean_up = ScheduledCleanUp(settings, CleanUp(settings, _clean_store_opener(settings), parallel), log, metrics)
+    clean_up = ScheduledCleanUp(settings, CleanUp(settings, _opener(settings), parallel), log, metrics)
     ready: list[_Loader] = []
     begun: list[Fitness] = []
     if settings.loader.http is not None:
@@ -350,20 +353,8 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
         signal.signal(number, stop)
 
 
-def _opener(settings: Settings) -> OpenStore:
-    """Stores below tables' URLs, each opened once."""
-    stores: dict[str, ObjectStore] = {}
-
-    def open_store(url: str) -> ObjectStore:
-        if url not in stores:
-            stores[url] = FsspecStore(url, settings.stage.storage_options)
-        return stores[url]
-
-    return open_store
-
-
-def _clean_store_opener(settings: Settings) -> Callable[[str], FsspecStore]:
-    return lambda url: FsspecStore(url, settings.stage.storage_options)
+def _opener(settings: Settings) -> Callable[[str], FsspecStore]:
+    return stores_of(settings.stage.storage_options)
 
 
 def _parallel(pool: ThreadPoolExecutor) -> ParallelMap:

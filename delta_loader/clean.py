@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from common.errors import StoreError, TableError
 from common.markers import DONE, STRAY, MarkerName, is_late_path
-from common.ports import ObjectStore
 from common.store import PROBES
 from common.table_files import spoken_of
 from delta_loader.core.cleaning import Area, Tally, areas, names_in, require_safe
+from delta_loader.ports import ScannedStore
 from delta_loader.shell.candidates import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from common.ports import StoredObject
     from common.scanning import Upload
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
@@ -40,11 +39,8 @@ REPLACE = "replace"
 _AT_A_TIME = 1000
 
 
-class CleanStore(ObjectStore, Protocol):
+class CleanStore(ScannedStore, Protocol):
     """An object store that a clean-up can look through."""
-
-    def scan(self, prefix: str) -> Iterator[StoredObject]:
-        """What `list` says, without holding it."""
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
         """Multipart uploads that were begun and not ended."""

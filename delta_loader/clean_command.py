@@ -10,7 +10,7 @@ import typer
 from common.cli import ConfigArgument, settings_from
 from common.errors import UsageError
 from common.settings.values import parse_duration_s
-from common.store import FsspecStore
+from common.store import stores_of
 from delta_loader.clean import CleanUp
 from delta_loader.core.cleaning import as_json as to_json
 from delta_loader.core.cleaning import as_text
@@ -35,12 +35,8 @@ def clean(
     except ValueError as error:
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
-    stores: dict[str, FsspecStore] = {}
-
-    def open_store(url: str) -> FsspecStore:
-        return stores.setdefault(url, FsspecStore(url, settings.stage.storage_options))
-
     with ThreadPoolExecutor(_THREADS) as pool:
+        open_store = stores_of(settings.stage.storage_options)
         work = CleanUp(settings, open_store, lambda function, items: list(pool.map(function, items)))
         tallies = work.run(age_s, remove=yes)
     typer.echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))

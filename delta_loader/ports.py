@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from common.ports import ObjectStore
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from common.delta_log import TableState
-    from common.ports import ObjectStore
+    from common.ports import StoredObject
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
@@ -44,6 +46,20 @@ class ParallelMap(Protocol):
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
         """Call ``function`` on each item; the results stand in the items' order."""
+
+
+class ScannedStore(ObjectStore, Protocol):
+    """A store that can be listed without holding the listing."""
+
+    def scan(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below the folder ``prefix``, a page or a folder at a time."""
+
+
+class OpenScannedStore(Protocol):
+    """Gives such a store below a table's URL."""
+
+    def __call__(self, url: str, /) -> ScannedStore:
+        """The store."""
 
 
 class OpenStore(Protocol):

@@ -5,7 +5,9 @@ Rules:
 1. The table is looked at in one version, the dead-letter table in a later one: dead letters are committed first, so
    that every one that belongs to the table's version is there.
 2. Nothing is changed, and nothing is asked of a running loader.
-3. One stream that cannot be looked at does not hide the others.
+3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
+   rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
+4. One stream that cannot be looked at does not hide the others.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
     from delta_loader.core.offsets import Bucket
-    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.ports import OpenScannedStore, ParallelMap
 
 _NAMED = 8  # files and ranges that one sentence names
 
@@ -46,7 +48,7 @@ def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
 
 
 def verifier_of(
-    settings: Settings, stack: ExitStack, open_store: OpenStore, parallel: ParallelMap, *, with_kafka: bool
+    settings: Settings, stack: ExitStack, open_store: OpenScannedStore, parallel: ParallelMap, *, with_kafka: bool
 ) -> Verifier:
     """A verifier over Spark and, if told to, Kafka; ``stack`` closes both."""
     # Spark is needed to look into tables, and for nothing else that this command line does at its start.
@@ -108,7 +110,7 @@ class KafkaRecords(Protocol):
 class Verifier:
     """What a verification reaches the world through."""
 
-    open_store: OpenStore
+    open_store: OpenScannedStore
     parallel: ParallelMap
     contents: Contents
     kafka: KafkaRecords | None
@@ -127,6 +129,13 @@ class Verifier:
             return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
+        gone = [*self._gone(rows, stream.table), *(self._gone(dead, stream.dead_letters) if has_dead else ())]
+        if gone:
+            unread = tuple(
+                unlooked(source, rows.begins.get(source), position)
+                for source, position in sorted(rows.positions.items())
+            )
+            return StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         shape = Shape(filters=stream.where is not None, explodes=stream.explode is not None)
         tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters, shape)
         findings = [*rows.findings, *dead.findings, *_cleaned(tables)]
@@ -143,6 +152,21 @@ class Verifier:
         for version in read_history(self.open_store(url), self.parallel):
             ledger.take(version)
         return ledger
+
+    def _gone(self, ledger: Ledger, url: str) -> Iterator[Finding]:
+        """Files of the table that are not there."""
+        waiting = dict(ledger.live())
+        for found in self.open_store(url).scan(""):
+            waiting.pop(found.path, None)
+        if waiting:
+            names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
+            paths, version = tuple(path for path, _ in names), names[0][1]
+            text = (
+                f"{len(names):,} data files are gone (a VACUUM without retention may take what is being committed): "
+                f"{_files(names)}. Put the table back to before them (RESTORE TO VERSION AS OF {version - 1}), and "
+                "load again what that takes (bootstrap accept --replay)"
+            )
+            yield Finding(Verdict.FAULT, "files_gone", text, url, version=version, files=paths)
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """What can be said of a table whose rows do not tell which record they were."""
@@ -279,7 +303,7 @@ def _known(ledger: Ledger, files: Iterable[str]) -> list[tuple[str, int | None]]
     return found
 
 
-def _files(names: Sequence[tuple[str, int | None]]) -> str:
+def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) -> str:
     told = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
     return ", ".join(told) + (" …" if len(names) > _NAMED else "")
 

@@ -16,6 +16,7 @@ from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
+from common.settings.places import nested
 from common.settings.routes import check_routes, check_shared
 from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
 from common.table_urls import comparable
@@ -431,6 +432,12 @@ class Stream(_Section):
         return topic in self.topics if pattern is None else pattern.match(topic) is not None
 
     @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Where its tables lie, with the keys that say so."""
+        own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
+        return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()))
+
+    @property
     def several_topics(self) -> bool:
         """Whether txn actions have to name the topic: more than one name, or a regular expression."""
         return len(self.topics) > 1 or self.pattern is not None
@@ -465,6 +472,10 @@ class Settings(_Section):
         for index, stream in enumerate(self.streams):
             for other in self.streams[:index]:
                 self._check_pair(stream, other)
+        tables = [(key, url) for one in self.streams for key, url in one.places]
+        found = nested(self.stage.url, tables)
+        if found is not None:
+            raise ValueError(found)
         return self
 
     @staticmethod

@@ -134,6 +134,10 @@ class Ledger:
         """Every file that the history names."""
         return iter(self._added_by)
 
+    def live(self) -> Iterator[tuple[str, int]]:
+        """The files of the newest version that lie below the table, and the versions that added them."""
+        return ((path, self._added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
+
     def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
         """The foreign commits after a version that may have taken records of a span."""
         return [found for found in self.removals if found.version > after and found.touches(source, span)]

@@ -150,6 +150,15 @@ def test_what_was_cleaned_up_is_not_claimed(staging: Staging, spark: SparkSessio
     assert kinds(found, Verdict.UNPROVED) == ["history_cleaned", "older_than_history"]
 
 
+def test_a_file_that_a_vacuum_took_is_named_with_what_mends_it(staging: Staging, spark: SparkSession) -> None:
+    (add,) = [one for one in adds(staging.table, 2) if "orders-1-" in str(one["path"])]
+    (Path(staging.table) / str(add["path"])).unlink()
+    found = report(staging, spark)
+    (fault,) = found.faults
+    assert (fault.kind, fault.version, fault.files, found.is_clean) == ("files_gone", 2, (add["path"],), False)
+    assert "RESTORE TO VERSION AS OF 1" in fault.text
+
+
 def test_rows_of_nobody_are_noted(staging: Staging, spark: SparkSession) -> None:
     spark.sql("SELECT 1L AS id, 'a' AS day").write.format("delta").mode("append").save(staging.table)
     found = report(staging, spark)

@@ -73,6 +73,8 @@ def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
     log = FsspecStore(stream.table)
     log.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
     log.write(f"_delta_log/{1:020d}.json", load(1, "payments", OTHERS))
+    for version in (0, 1):
+        log.write(f"{version}.parquet", b"rows")
     report = Verifier(FsspecStore, in_turn, Rows(MINE, OTHERS), None).verify(stream)
     assert report.failure is None
     assert [one.kind for one in report.findings if one.verdict is Verdict.FAULT] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -314,3 +315,25 @@ def test_load_reads_the_process_s_environment(tmp_path: Path, monkeypatch: pytes
     config = tmp_path / "config.yaml"
     config.write_text(with_section(stage={"url": "${KDE_TEST_URL}"}))
     assert load_settings(config, os.environ).stage.url == "/from/environment"
+
+
+@pytest.mark.parametrize(
+    ("stage", "stream", "said"),
+    [
+        ("/data/orders/stage", {}, "stage.url, /data/orders/stage, lies below streams[].table"),
+        ("s3a://lake/orders/s", {"table": "s3://lake/orders"}, "VACUUM of that table"),
+        ("/s", {"dead_letters": "/data/orders/dead"}, "streams[].dead_letters, /data/orders/dead, lies below"),
+        ("file:///data/orders/", {}, "a place of its own"),
+    ],
+)
+def test_nothing_lies_below_a_table_where_a_vacuum_takes_it(stage: str, stream: dict[str, object], said: str) -> None:
+    content = yaml.safe_load(with_stream(**stream))
+    content["stage"] = {"url": stage}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse(yaml.safe_dump(content))
+
+
+def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> None:
+    content = yaml.safe_load(with_stream(table="/data/orders", dead_letters="/data/orders_dead"))
+    content["stage"] = {"url": "/data"}
+    assert parse(yaml.safe_dump(content)).stage.url == "/data"

@@ -1,0 +1,29 @@
+"""Where the stage and the tables lie to one another.
+
+Rule: nothing else lies below a table. VACUUM deletes what it finds there and that table's log does not speak of: done
+markers, data files that wait in the stage, another table's files and log.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from common.table_urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
+    """What lies below a table, as a sentence; None when nothing does. ``tables`` are keys and URLs."""
+    places = [("stage.url", stage), *tables]
+    for (inner_key, inner), (outer_key, outer) in permutations(places, 2):
+        if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):
+            return (
+                f"{inner_key}, {inner}, lies below {outer_key}, {outer}, where a VACUUM of that table deletes what it "
+                "holds; give it a place beside the table"
+            )
+        if outer_key == "stage.url" and comparable(inner) == comparable(outer):
+            return f"stage.url is {inner_key}, {inner}; give the stage a place of its own"
+    return None
