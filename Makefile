@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
+.PHONY: benchmark memory help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
 SHELL := /bin/sh
 
 VENV := .venv
@@ -72,6 +72,9 @@ two-loaders: setup ## two loaders without a lease race on one table on S3 for MI
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
 benchmark: setup ## messages a CPU-second: ours, Spark Structured Streaming and the floor, in turns (SCALE=…, KINDS="small wide")
 	$(BIN)/python -m benchmarks.writer $(KINDS) --scale $(SCALE)
+
+memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, STORE=…)
+	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model

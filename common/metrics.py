@@ -71,7 +71,7 @@ WRITER_FLUSH_SECONDS = _histogram(
 )
 WRITER_FILE_BYTES = _histogram("stage_writer_file_bytes", (), "Size of one Parquet file.", _BYTES)
 WRITER_BUFFERED_BYTES = _gauge("stage_writer_buffered_bytes", (), "Memory in all buffers.")
-WRITER_PAUSED = _gauge("stage_writer_paused", (), "1 while reading is paused because memory is full.")
+WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are not read now, for want of memory.")
 WRITER_PARTITIONS = _gauge("stage_writer_assigned_partitions", (), "Kafka partitions that this writer owns.")
 WRITER_STAGED_POSITION = _gauge(
     "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from common.pieces import Pieces
+
 
 class Clock(Protocol):
     """Time, as two questions: how long since, and what date is it."""
@@ -93,6 +95,9 @@ class ObjectStore(Protocol):
 
     def write(self, path: str, data: bytes) -> None:
         """Write the object, whatever was there. For names that are unique by themselves."""
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """What `write` does with a file of any size, holding no second copy of the whole if that can be."""
 
     def copy(self, path: str, to: str) -> None:
         """Make a second object of the same bytes, now, whatever was there; without fetching them where that can be."""

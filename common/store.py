@@ -31,7 +31,12 @@ from common.scanning import Upload, abort, scan, uploads
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from common.pieces import Pieces
+
 PROBES = "probe"
+PART_BYTES = 8 * 2**20
+"""Of a file that is uploaded in parts."""
+_PARTS_AT_ONCE = 2
 _RACERS = 4
 # Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
@@ -52,6 +57,8 @@ class FsspecStore:
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
+        # s3fs cuts the parts out of what it is given; other clients want bytes, and cut them by themselves.
+        self._takes_parts = "s3" in self._fs.protocol
 
     @property
     def url(self) -> str:
@@ -137,6 +144,16 @@ class FsspecStore:
                 _replace(self._full(path), data)
             else:
                 self._fs.pipe_file(self._full(path), data)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """What `write` does, without a copy of the whole where the store takes parts."""
+        with self._errors("write", path):
+            if self._local:
+                _replace(self._full(path), *data.parts)
+            elif self._takes_parts and data.size_bytes >= 2 * PART_BYTES:
+                self._fs.pipe_file(self._full(path), data, chunksize=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+            else:
+                self._fs.pipe_file(self._full(path), data.to_bytes())
 
     def copy(self, path: str, to: str) -> None:
         """Make a second object of the same bytes: the store does it, or the disk."""
@@ -241,8 +258,8 @@ def _link_new(full: str, data: bytes) -> None:
     _sync_folder(full)
 
 
-def _replace(full: str, data: bytes) -> None:
-    os.replace(_write_temporary(full, data), full)
+def _replace(full: str, *data: bytes) -> None:
+    os.replace(_write_temporary(full, *data), full)
     _sync_folder(full)
 
 
@@ -255,12 +272,12 @@ def _copy_new(full: str, to: str) -> None:
     _sync_folder(to)
 
 
-def _write_temporary(full: str, data: bytes) -> str:
+def _write_temporary(full: str, *data: bytes) -> str:
     os.makedirs(os.path.dirname(full), exist_ok=True)
     # A leading dot keeps Spark and other readers of the folder away from a file that a crash left behind.
     temporary = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}{_TEMPORARY}")
     with open(temporary, "wb") as file:
-        file.write(data)
+        file.writelines(data)
         file.flush()
         os.fsync(file.fileno())
     return temporary

@@ -19,8 +19,10 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore, prove_exclusive_create
 from stage_writer.catching_up import missing_topic
+from stage_writer.core.buffer import Filing
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
+from stage_writer.core.memory import MemoryShares
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
@@ -50,7 +52,8 @@ def run(
 ) -> None:
     """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
     settings = cli.settings_from(config, print_config=print_config)
-    keep_memory()
+    shares = MemoryShares.of(settings.writer.memory_bytes)
+    keep_memory(shares.kept)
     rarely_collect(settings.writer.consume_records)
     log = set_up_logs(settings.logs, "stage-writer")
     clock, metrics = SystemClock(), Metrics()
@@ -78,6 +81,7 @@ def run(
         log=log,
         metrics=metrics,
         session_s=session_s(settings.kafka),
+        filing=Filing(shares.row_group),
     )
     server = None
     if settings.writer.http is not None:
@@ -203,7 +207,8 @@ def open_stage(settings: Settings) -> ObjectStore:
 def limits_of(settings: Settings) -> Limits:
     """The flush limits of the settings."""
     writer = settings.writer
-    return Limits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, writer.memory_bytes)
+    buffers = MemoryShares.of(writer.memory_bytes).buffers
+    return Limits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, buffers)
 
 
 def _stop_on_signals(service: StageWriter) -> None:

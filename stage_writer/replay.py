@@ -259,7 +259,7 @@ class Replay:
         for rows in buffer.tables:
             for file in rows.finish():
                 path = self._path(source, buffer.start, rows.table)
-                self._store.write(path, file.data.to_pybytes())
+                self._store.upload(path, file.data)
                 files[rows.table.url].append(_file(path, file))
 
     def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
@@ -273,7 +273,7 @@ class Replay:
 
 
 def _file(path: str, file: EncodedFile) -> ReplacementFile:
-    return ReplacementFile(path, file.rows, file.data.size)
+    return ReplacementFile(path, file.rows, file.data.size_bytes)
 
 
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:

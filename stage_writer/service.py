@@ -23,19 +23,21 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
 from common.http_server import Health
 from stage_writer.catching_up import CatchingUp
-from stage_writer.core.buffer import Buffer
-from stage_writer.core.flushing import Filling, FlushReason, Limits, due, should_pause
+from stage_writer.core.buffer import FIRST_GUESS, Buffer, Filing
+from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
+from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.telling import Teller
+from stage_writer.topic_look import TopicLook
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -49,12 +51,8 @@ if TYPE_CHECKING:
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
-        Flushing,
-        FlushJob,
-        Lineage,
         RecordSource,
         Stage,
-        Tail,
         Workers,
     )
 
@@ -65,70 +63,8 @@ LOOK_AT_TOPICS_S = 30.0
 LOOK_AT_QUIET_S = 60.0
 SESSION_S = 45.0
 """librdkafka's own."""
-_FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
-
-
-@dataclass(slots=True)
-class Flight:
-    """A flush under way."""
-
-    job: FlushJob
-    reason: FlushReason
-    began_s: float
-    running: Flushing | None
-    """None while a failed one waits for its next try."""
-    pause_s: float = _FIRST_PAUSE_S
-    retry_at_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Owned:
-    """One Kafka partition of ours."""
-
-    source: TopicPartition
-    converter: Converter
-    tail: Tail | None
-    lineage: Lineage
-    buffer: Buffer
-    looked_at_s: float
-    """When its chain was last read, or claimed from."""
-    flight: Flight | None = None
-    caught_up: bool = False
-
-    def filling(self) -> Filling:
-        """What the flush decision looks at."""
-        buffer, flight = self.buffer, self.flight
-        held = 0 if flight is None else flight.job.memory_bytes
-        return Filling(
-            self.source,
-            buffer.first_record_at_s,
-            buffer.records,
-            buffer.parquet_bytes,
-            buffer.memory_bytes,
-            flight is not None,
-            held,
-        )
-
-
-@dataclass(slots=True)
-class Unread:
-    """A partition of ours whose chain has to be read before anything else."""
-
-    converter: Converter
-    retry_at_s: float
-    pause_s: float = _FIRST_PAUSE_S
-
-
-@dataclass(slots=True)
-class Held:
-    """A partition of ours that cannot go on."""
-
-    problem: str
-    converter: Converter
-    place: Place | None
-    """Where its chain ended then; None when it could not be read."""
-    look_at_s: float
+_NO_IDS: Mapping[Topic, str | None] = {}
 
 
 class StageWriter:
@@ -148,6 +84,7 @@ class StageWriter:
         log: FilteringBoundLogger,
         metrics: Metrics,
         session_s: float = SESSION_S,
+        filing: Filing = Filing(),  # noqa: B008 - frozen
     ) -> None:
         """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
@@ -169,7 +106,10 @@ class StageWriter:
         self._topics_looked_at_s = clock.monotonic_s()
         self._catching_up: CatchingUp | None = None
         self._joined = False
-        self._paused: set[TopicPartition] = set()
+        self._topic_look = TopicLook(source, clock)
+        self._pressure = Pressure()
+        self._filing = filing
+        self._guesses: dict[str, float] = {}
         self._failing_since_s: float | None = None
         self._stopping = False
 
@@ -210,8 +150,8 @@ class StageWriter:
         self._look_at_quiet()
         self._read_chains()
         self._land()
-        self._launch()
-        self._breathe()
+        self._relieve()
+        self._retry()
 
     def stop(self) -> None:
         """Ask the loop to flush, to leave the group, and to end. Safe to call from a signal handler."""
@@ -259,12 +199,13 @@ class StageWriter:
 
     # Launch and land.
 
-    def _launch(self) -> None:
-        now_s = self._clock.monotonic_s()
+    def _relieve(self) -> None:
+        """Flush what is due, and read what there is room for."""
         fillings = [owned.filling() for owned in self._owned.values()]
-        for flush in due(fillings, self._limits, now_s, paused=bool(self._paused)):
+        decision = decide(fillings, self._limits, self._clock.monotonic_s(), self._pressure)
+        for flush in decision.flushes:
             self._begin(self._owned[flush.source], flush.reason)
-        self._retry()
+        self._breathe(decision.pressure, sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings))
 
     def _retry(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -278,15 +219,16 @@ class StageWriter:
             return
         stream, guard = owned.converter.stream, self._guard(owned)
         job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
-        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job))
-        owned.buffer = Buffer.begin(owned.buffer.end, owned.converter.formats)
+        arrow_bytes = owned.buffer.arrow_bytes
+        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
+        owned.buffer = self._new_buffer(owned.buffer.end, owned.converter)
 
     def _guard(self, owned: Owned) -> ClaimGuard:
         """What a job of this partition asks before it claims (rules 6 and 7); called in the job's thread."""
-        source, lineage = owned.source, owned.lineage
+        source, lineage, read_until_s = owned.source, owned.lineage, self._clock.monotonic_s()
 
         def guard() -> ClaimVerdict | OtherTopic:
-            found = None if lineage.topic_id is None else self._source.topic_ids([source.topic]).get(source.topic)
+            found = None if lineage.topic_id is None else self._topic_look.since(source.topic, read_until_s)
             if found is not None and is_other(lineage, found):
                 return OtherTopic(found)
             ours = self._owned.get(source) is owned and self._freshness.is_fresh(self._clock.monotonic_s())
@@ -322,6 +264,8 @@ class StageWriter:
 
     def _sealed(self, owned: Owned, flight: Flight, sealed: Sealed) -> None:
         seconds = self._clock.monotonic_s() - flight.began_s
+        if flight.arrow_bytes:
+            self._guesses[owned.converter.stream.app_id] = sealed.size_bytes / flight.arrow_bytes
         self._teller.sealed(owned.converter.stream.app_id, sealed, flight.reason, seconds)
         if sealed.chain_moved:
             self._log.warning("chain moved", partition=str(owned.source))
@@ -366,11 +310,14 @@ class StageWriter:
                 self._source.seek(source, position)
                 self._source.resume([source])
 
-    def _read_chain(self, source: TopicPartition) -> Position | None:
-        """Own a partition from its chain's end on; None when it has to wait, or is held."""
+    def _read_chain(self, source: TopicPartition, ids: Mapping[Topic, str | None] = _NO_IDS) -> Position | None:
+        """Own a partition from its chain's end on; None when it has to wait, or is held.
+
+        ``ids`` are those of topics that were looked up just now; another one is looked up here.
+        """
         unread = self._unread[source]
         try:
-            topic_id = self._source.topic_ids([source.topic]).get(source.topic)
+            topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
             place = self._places.of(source, unread.converter.stream)
         except MarkerError as error:
             del self._unread[source]
@@ -387,29 +334,30 @@ class StageWriter:
         if is_other(place.lineage, topic_id):
             self._hold(other_topic(source), unread.converter, place)
             return None
-        buffer = Buffer.begin(place.position, unread.converter.formats)
+        buffer = self._new_buffer(place.position, unread.converter)
         lineage = replace(place.lineage, topic_id=topic_id or place.lineage.topic_id)
         now_s = self._clock.monotonic_s()
-        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer, looked_at_s=now_s)
+        share = age_share_of(source)
+        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer, now_s, share)
         return place.position
 
     # Breathe.
 
-    def _breathe(self) -> None:
-        fillings = [owned.filling() for owned in self._owned.values()]
-        used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
-        self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used)
-        was_paused = bool(self._paused)
-        pause = should_pause(fillings, self._limits, paused=was_paused)
-        if pause != was_paused:
-            self._log.info("reading pauses" if pause else "reading goes on", buffered_bytes=used)
-        if pause:
-            self._source.pause(self._owned.keys() - self._paused)  # also those that came since
-            self._paused = set(self._owned)
-        elif was_paused:
-            self._source.resume(self._paused & self._owned.keys())
-            self._paused = set()
-        self._metrics.set(catalogue.WRITER_PAUSED, int(pause))
+    def _breathe(self, pressure: Pressure, used_bytes: int) -> None:
+        """Stop reading what is to be paused, and go on with the rest."""
+        before, self._pressure = self._pressure, pressure
+        self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
+        self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
+        if pressure.is_full != before.is_full:
+            self._log.info("reading pauses" if pressure.is_full else "reading goes on", buffered_bytes=used_bytes)
+        if pressure.paused - before.paused:
+            self._source.pause(pressure.paused - before.paused)
+        if resumed := (before.paused - pressure.paused) & self._owned.keys():
+            self._source.resume(resumed)
+
+    def _new_buffer(self, start: Position, converter: Converter) -> Buffer:
+        guess = self._guesses.get(converter.stream.app_id, FIRST_GUESS)
+        return Buffer.begin(start, converter.formats, self._filing, guess)
 
     # The group. These are called by the source, inside of poll and close.
 
@@ -421,7 +369,10 @@ class StageWriter:
             converter = self._converter_of(source)
             if converter is not None:
                 self._unread[source] = Unread(converter, self._clock.monotonic_s())
-        found = {source: self._read_chain(source) for source in sources if source in self._unread}
+        ids = self._topic_ids(
+            {source.topic for source in self._unread}
+        )  # at once: there may be a thousand of one topic
+        found = {source: self._read_chain(source, ids) for source in sources if source in self._unread}
         self._report_group("partitions assigned", sources)
         return {source: position for source, position in found.items() if position is not None}
 
@@ -438,10 +389,10 @@ class StageWriter:
         self._report_group("partitions lost", sources)
 
     def _let_go(self, sources: Collection[TopicPartition], reason: str) -> None:
+        self._pressure = replace(self._pressure, paused=self._pressure.paused.difference(sources))
         for source in sources:
             self._held.pop(source, None)
             self._unread.pop(source, None)
-            self._paused.discard(source)
             owned = self._owned.pop(source, None)
             if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
                 self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)

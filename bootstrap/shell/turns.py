@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bootstrap.core.state import Author
+    from common.pieces import Pieces
     from common.ports import CreateOutcome, ObjectStore, StoredObject
     from common.spans import TopicPartition
 
@@ -95,6 +96,10 @@ class GuardedStore:
         """Raises UsageError when the turn is another's."""
         self._require()
         self._store.write(path, data)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """As `write`."""
+        self.write(path, data.to_bytes())
 
     def copy(self, path: str, to: str) -> None:
         """Raises UsageError when the turn is another's."""

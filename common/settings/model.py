@@ -84,7 +84,8 @@ class WriterSettings(_Section):
         alias="flush_after",
         gt=0,
         description="Allowed latency: a partition is flushed this long after its buffer's first record arrived, "
-        "whether or not another one comes.",
+        "whether or not another one comes; each at its own share, from 0.8 of it to all of it, so that many partitions "
+        "do not flush in one moment.",
     )
     flush_bytes: SizeBytes = Field(
         default=128 * 2**20, gt=0, description="Flush a partition when its buffer holds this much Parquet."
@@ -96,8 +97,9 @@ class WriterSettings(_Section):
         default=2**30,
         alias="memory",
         ge=2**20,
-        description="Bound for all buffers of one writer together, librdkafka's prefetch included. Above it the "
-        "largest buffer is flushed and reading pauses.",
+        description="Bound for all that one writer holds: librdkafka's prefetch, messages that are being converted, "
+        "buffers, and what is on its way to the store. When it gets short the largest buffers are flushed, and their "
+        "partitions are paused meanwhile; above it nothing is read. A process needs some 200 MiB beside it.",
     )
     revoke_timeout_s: DurationS = Field(
         default=20.0,

@@ -4,9 +4,14 @@ Rules:
 
 1. Its span begins where the chain ends and covers every position up to the last message taken in, holes included.
 2. Rows wait as Arrow until a row group is full, then they are encoded; so the size in Parquet is known for the most
-   part, and estimated for the rest from what was encoded so far.
+   part, and estimated for the rest from what was encoded so far, or from the last flush before anything was.
 3. `Buffer.encode` and `Buffer.finish` do the heavy work, hold no lock, and touch nothing but the buffer: they may run
    in a thread of their own, as long as nobody else uses this buffer meanwhile.
+4. A file for each partition value, up to a number of values. Rows that would pass it go, whole and in offset order, to
+   one file with the partition columns inside, for Spark to cluster: thousands of tiny files would cost memory here and
+   every reader later.
+5. What is held is counted as it is: many small pieces cost many times their bytes, so they are joined as they come, and
+   what a piece or an open file costs by itself is counted too.
 """
 
 from __future__ import annotations
@@ -20,8 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from common.pieces import Pieces
 from stage_writer.core.encodings import choose_encodings
-from stage_writer.core.partitioning import Values, split
+from stage_writer.core.partitioning import Groups, Values
 from stage_writer.core.statistics import Path, delta_statistics, floating_point_paths
 
 if TYPE_CHECKING:
@@ -32,19 +38,35 @@ if TYPE_CHECKING:
     from common.markers import TableKind
     from common.spans import Position
 
-ROW_GROUP_BYTES = 64 * 2**20
-"""Arrow bytes after which waiting rows are encoded."""
-_FIRST_GUESS = 0.25
+FIRST_GUESS = 0.25
 """Parquet bytes for each Arrow byte, until something was encoded."""
+_JOINED_PIECES = 8
+"""So many pieces of about one size become one."""
+_PIECE_COLUMN_BYTES = 1024
+"""What a column of a piece costs beside its bytes; measured."""
+_LARGE_PIECE_BYTES = 4 * 2**20
+"""Pieces that come to more are not copied to be joined; few of them fill a row group."""
+_FILE_COLUMN_BYTES = 6 * 1024
+"""What a column of an open Parquet file costs; measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filing:
+    """How rows are put into files."""
+
+    row_group_bytes: int = 64 * 2**20
+    """Arrow bytes after which waiting rows are encoded."""
+    max_values: int = 2**31
+    """Most partition values that get a file of their own in one flush (rule 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedFile:
     """A whole Parquet file in memory."""
 
-    values: Values
-    """Its rows' partition values, as Delta serialises them."""
-    data: pa.Buffer
+    values: Values | None
+    """Its rows' partition values, as Delta serialises them; None when they differ, and are in the file (rule 4)."""
+    data: Pieces
     rows: int
     statistics: str
 
@@ -62,12 +84,36 @@ class TableFormat:
     partition_by: tuple[str, ...]
 
 
+class _Sink:
+    """Where a Parquet file grows: piece by piece, so that nothing is copied when it does."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size_bytes = 0
+
+    def write(self, data: bytes | pa.Buffer) -> int:
+        self.pieces.append(bytes(data))
+        self.size_bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is to be let go."""
+
+
 class _OpenFile:
     """One Parquet file that grows in memory."""
 
     def __init__(self, schema: pa.Schema, first: pa.Table) -> None:
         self._schema = schema
-        self._sink = pa.BufferOutputStream()
+        self._sink = _Sink()
         encodings = choose_encodings(first)
         self._writer = pq.ParquetWriter(
             self._sink,
@@ -84,7 +130,7 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        return int(self._sink.tell())
+        return self._sink.size_bytes
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
@@ -93,23 +139,66 @@ class _OpenFile:
             if path not in self._with_nan and _has_nan(rows, path):
                 self._with_nan.add(path)
 
-    def close(self, values: Values) -> EncodedFile:
+    def close(self, values: Values | None) -> EncodedFile:
         self._writer.close()
-        data = self._sink.getvalue()
-        footer = pq.read_metadata(pa.BufferReader(data))
-        return EncodedFile(values, data, self.rows, delta_statistics(footer, self._schema, self._with_nan))
+        footer = self._writer.writer.metadata
+        statistics = delta_statistics(footer, self._schema, self._with_nan)
+        return EncodedFile(values, Pieces(self._sink.pieces), self.rows, statistics)
+
+
+class _Waiting:
+    """Rows that wait as Arrow, in the order in which they came (rule 5)."""
+
+    def __init__(self, columns: int) -> None:
+        self._piece_bytes = columns * _PIECE_COLUMN_BYTES
+        self._levels: list[list[pa.Table]] = []
+        """Pieces by size, the largest and oldest last; each level's in order."""
+        self.rows_bytes = 0
+        self._pieces = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.rows_bytes + self._pieces * self._piece_bytes
+
+    def add(self, rows: pa.Table) -> None:
+        self.rows_bytes += rows.nbytes
+        self._pieces += 1
+        level = 0
+        while True:
+            if level == len(self._levels):
+                self._levels.append([])
+            pieces = self._levels[level]
+            pieces.append(rows)
+            if len(pieces) < _JOINED_PIECES:
+                return
+            rows = pa.concat_tables(pieces)
+            if rows.nbytes <= _LARGE_PIECE_BYTES:
+                rows = rows.combine_chunks()
+                self._pieces -= len(pieces) - 1
+            pieces.clear()
+            level += 1
+
+    def take(self) -> pa.Table | None:
+        pieces = [piece for level in reversed(self._levels) for piece in level]
+        self._levels, self.rows_bytes, self._pieces = [], 0, 0
+        return pa.concat_tables(pieces) if pieces else None
 
 
 class TableRows:
     """The rows of a buffer for one table."""
 
-    def __init__(self, table: TableFormat) -> None:
+    def __init__(self, table: TableFormat, filing: Filing = Filing(), guess: float = FIRST_GUESS) -> None:
+        """``guess`` is the Parquet bytes for each Arrow byte, until something was encoded."""
         self._table = table
+        self._filing = filing
+        self._guess = guess
         names = [name for name in table.arrow_schema.names if name not in table.partition_by]
         self._file_schema = pa.schema([table.arrow_schema.field(name) for name in names])
-        self._waiting: list[pa.Table] = []
+        self._columns = leaves(table.arrow_schema)
+        self._waiting = _Waiting(self._columns)
         self._open: dict[Values, _OpenFile] = {}
-        self._waiting_bytes = 0
+        self._mixed: _OpenFile | None = None
+        self._encoded_bytes = 0
         self._encoded_from_bytes = 0
 
     @property
@@ -118,45 +207,57 @@ class TableRows:
         return self._table
 
     @property
+    def arrow_bytes(self) -> int:
+        """All that was taken in."""
+        return self._waiting.rows_bytes + self._encoded_from_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """Arrow that waits, and Parquet that is held."""
-        return self._waiting_bytes + self._encoded_bytes
+        files = len(self._open) + (self._mixed is not None)
+        return self._waiting.memory_bytes + self._encoded_bytes + files * self._columns * _FILE_COLUMN_BYTES
 
     @property
     def parquet_bytes(self) -> int:
         """The size of the files if they were closed now; an estimate (rule 2)."""
         encoded = self._encoded_bytes
-        ratio = encoded / self._encoded_from_bytes if self._encoded_from_bytes else _FIRST_GUESS
-        return encoded + int(self._waiting_bytes * ratio)
+        ratio = encoded / self._encoded_from_bytes if self._encoded_from_bytes else self._guess
+        return encoded + int(self._waiting.rows_bytes * ratio)
 
     def add(self, rows: pa.Table) -> None:
         """Take rows in; their schema is the table's."""
         if rows.num_rows:
-            self._waiting.append(rows)
-            self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._waiting.add(rows)
+        if self._waiting.rows_bytes >= self._filing.row_group_bytes:
             self.encode()
 
     def encode(self) -> None:
-        """Encode what waits: one row group in the file of each partition value."""
-        if not self._waiting:
+        """Encode what waits: one row group in the file of each partition value, or in the one for all."""
+        waiting_bytes = self._waiting.rows_bytes
+        rows = self._waiting.take()
+        if rows is None:
             return
-        rows = pa.concat_tables(self._waiting)
-        self._encoded_from_bytes += self._waiting_bytes
-        self._waiting, self._waiting_bytes = [], 0
-        for values, group in split(rows, self._table.partition_by):
-            if values not in self._open:
-                self._open[values] = _OpenFile(self._file_schema, group)
-            self._open[values].write(group)
+        self._encoded_from_bytes += waiting_bytes
+        groups = None if self._mixed is not None else Groups.of(rows, self._table.partition_by)
+        if groups is None or len(self._open.keys() | groups.values) > self._filing.max_values:
+            self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows)
+            self._mixed.write(rows)
+        else:
+            for values, group in groups.split(rows):
+                if values not in self._open:
+                    self._open[values] = _OpenFile(self._file_schema, group)
+                self._open[values].write(group)
+        files = [*self._open.values(), *([self._mixed] if self._mixed else [])]
+        self._encoded_bytes = sum(file.size_bytes for file in files)
 
     def finish(self) -> tuple[EncodedFile, ...]:
         """Close the files; the object is of no further use."""
         self.encode()
-        return tuple(file.close(values) for values, file in self._open.items())
-
-    @property
-    def _encoded_bytes(self) -> int:
-        return sum(file.size_bytes for file in self._open.values())
+        files = [self._open[values].close(values) for values in self._open]
+        if self._mixed is not None:
+            files.append(self._mixed.close(None))
+        self._open, self._mixed = {}, None
+        return tuple(files)
 
 
 @dataclass(slots=True)
@@ -177,11 +278,20 @@ class Buffer:
     highest_timestamp_ms: int | None = None
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
+    _filing: Filing = Filing()
+    _guess: float = FIRST_GUESS
 
     @classmethod
-    def begin(cls, start: Position, formats: Sequence[TableFormat]) -> Buffer:
-        """An empty buffer whose span begins at ``start``."""
-        return cls(start, start, tuple(TableRows(table) for table in formats))
+    def begin(
+        cls,
+        start: Position,
+        formats: Sequence[TableFormat],
+        filing: Filing = Filing(),
+        guess: float = FIRST_GUESS,
+    ) -> Buffer:
+        """An empty buffer whose span begins at ``start``; ``guess`` as in `TableRows`."""
+        tables = tuple(TableRows(table, filing, guess) for table in formats)
+        return cls(start, start, tables, _filing=filing, _guess=guess)
 
     @property
     def is_empty(self) -> bool:
@@ -192,6 +302,11 @@ class Buffer:
     def memory_bytes(self) -> int:
         """What it holds in memory."""
         return sum(table.memory_bytes for table in self.tables)
+
+    @property
+    def arrow_bytes(self) -> int:
+        """All that was taken in, as Arrow."""
+        return sum(table.arrow_bytes for table in self.tables)
 
     @property
     def parquet_bytes(self) -> int:
@@ -221,7 +336,7 @@ class Buffer:
 
     def _routed_to(self, table: TableFormat) -> TableRows:
         if table.url not in self._routed:
-            self._routed[table.url] = TableRows(table)
+            self._routed[table.url] = TableRows(table, self._filing, self._guess)
             self.tables = (*self.tables, self._routed[table.url])
         return self._routed[table.url]
 
@@ -248,6 +363,17 @@ class StagedRows:
     def filtered(self) -> int:
         """How many messages a condition left out."""
         return len(self.filtered_offsets)
+
+
+def leaves(schema: pa.Schema) -> int:
+    """How many columns it comes to in a file."""
+    return sum(_leaves_of(field.type) for field in schema)
+
+
+def _leaves_of(arrow_type: pa.DataType) -> int:
+    if arrow_type.num_fields == 0:
+        return 1
+    return 1 + sum(_leaves_of(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 def _has_nan(rows: pa.Table, path: Path) -> bool:

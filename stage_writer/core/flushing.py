@@ -1,16 +1,23 @@
-"""When to flush, and when to stop reading: pure decisions over what the buffers hold.
+"""When to flush, and what to stop reading: one pure decision over what the buffers hold.
 
 Rules:
 
 1. A partition is flushed for its age, its Parquet bytes or its records, whichever comes first; age counts from the
-   buffer's first record and needs no other one to come.
-2. When everything together passes the memory bound, the largest buffer is flushed, then the next, until what is not on
-   its way out has room to spare; reading pauses meanwhile. What is on its way out is waited for, not added to.
-3. A partition has at most one flush under way, so its markers follow one another.
+   buffer's first record and needs no other one to come. Ages are staggered: each partition has a share of
+   ``flush_after`` of its own, 0.8 at least and 1 at most, so that a thousand partitions that were assigned in one
+   moment do not flush in one. ``flush_after`` is the longest.
+2. A partition has at most one flush under way, so its markers follow one another. One whose next buffer is due while
+   that lasts is far ahead of the store: it is paused until the flush has landed, the others are read on.
+3. When memory is short, that is above `SHORT_SHARE` of the bound, the largest buffers are flushed, as many as it takes
+   to have room to spare in what is not on its way out, and are paused meanwhile; the small ones are read on. Above the
+   bound nothing is read.
+4. What is on its way out is waited for, not added to. What has to go out and cannot, because a flush of its partition
+   is under way, counts as if it went: no small buffer is flushed in its stead.
 """
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,8 +27,13 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
 
-RESUME_SHARE = 0.8
-"""Reading goes on when the buffers hold less than this share of the bound."""
+SHORT_SHARE = 0.8
+"""Memory is short when more than this share of the bound is used; what was stopped for the bound then goes on."""
+SPARE_SHARE = 0.6
+"""What the buffers may still hold, once all that has to go out has gone."""
+RESUME_SHARE = 0.7
+"""Large partitions whose flush is under way are read again below this share of the bound."""
+LEAST_AGE_SHARE = 0.8
 
 
 class FlushReason(StrEnum):
@@ -44,6 +56,7 @@ class Limits:
     flush_bytes: int
     flush_records: int
     memory_bytes: int
+    """For buffers and what is on its way out; what else needs memory has had its share (core/memory.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,8 @@ class Filling:
     """Whether a flush of this partition is under way."""
     flushing_bytes: int
     """Memory that the flush under way holds."""
+    age_share: float = 1.0
+    """The share of ``flush_after`` after which it is old (`age_share_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +84,65 @@ class Flush:
     reason: FlushReason
 
 
-def due(fillings: Sequence[Filling], limits: Limits, now_s: float, *, paused: bool) -> tuple[Flush, ...]:
-    """Which partitions to flush now, and why; ``paused`` is whether reading is."""
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What is not to be read now."""
+
+    paused: frozenset[TopicPartition] = frozenset()
+    is_full: bool = False
+    """Whether that is everything, because the bound is passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now."""
+
+    flushes: tuple[Flush, ...]
+    pressure: Pressure
+
+
+def decide(fillings: Sequence[Filling], limits: Limits, now_s: float, before: Pressure = Pressure()) -> Decision:
+    """What to flush now, and what not to read from now on; ``before`` is what was decided last."""
+    due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
     flushes = {
-        filling.source: Flush(filling.source, reason)
+        filling.source: Flush(filling.source, due[filling.source])
         for filling in fillings
-        if not filling.flushing and (reason := _own_reason(filling, limits, now_s)) is not None
+        if filling.source in due and not filling.flushing
     }
-    held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
-    leaving = sum(filling.flushing_bytes for filling in fillings)
-    # What keeps reading paused has to go out, or it would stay so until the buffers are old enough.
-    if held + leaving <= limits.memory_bytes * (RESUME_SHARE if paused else 1.0):
-        return tuple(flushes.values())
-    for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
-        if held <= limits.memory_bytes * RESUME_SHARE or filling.memory_bytes == 0:
-            break
-        if filling.source not in flushes and not filling.flushing:
-            flushes[filling.source] = Flush(filling.source, FlushReason.MEMORY)
-            held -= filling.memory_bytes
-    return tuple(flushes.values())
-
-
-def should_pause(fillings: Sequence[Filling], limits: Limits, *, paused: bool) -> bool:
-    """Whether reading is to be paused, given whether it is now."""
     used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
-    return used > limits.memory_bytes * (RESUME_SHARE if paused else 1.0)
+    is_full = used > limits.memory_bytes * (SHORT_SHARE if before.is_full else 1.0)
+    ahead = {
+        filling.source
+        for filling in fillings
+        if filling.flushing and due.get(filling.source) in {FlushReason.BYTES, FlushReason.RECORDS}
+    }
+    if used > limits.memory_bytes * SHORT_SHARE:
+        for filling in _largest(fillings, flushes, limits):
+            ahead.add(filling.source)
+            if not filling.flushing:
+                flushes[filling.source] = Flush(filling.source, FlushReason.MEMORY)
+    if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
+        ahead |= {filling.source for filling in fillings if filling.flushing and filling.source in before.paused}
+    paused = frozenset(filling.source for filling in fillings) if is_full else frozenset(ahead)
+    return Decision(tuple(flushes.values()), Pressure(paused, is_full))
+
+
+def age_share_of(source: TopicPartition) -> float:
+    """The partition's own share of ``flush_after``; the same in every process."""
+    return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(source).encode()) / 2**32
+
+
+def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], limits: Limits) -> list[Filling]:
+    """The largest buffers, as many as have to go out until what is left has room to spare."""
+    held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
+    found: list[Filling] = []
+    for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
+        if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
+            break
+        if filling.source not in flushes:
+            found.append(filling)
+            held -= filling.memory_bytes
+    return found
 
 
 def _own_reason(filling: Filling, limits: Limits, now_s: float) -> FlushReason | None:
@@ -103,6 +152,6 @@ def _own_reason(filling: Filling, limits: Limits, now_s: float) -> FlushReason |
         return FlushReason.BYTES
     if filling.records >= limits.flush_records:
         return FlushReason.RECORDS
-    if now_s - filling.first_record_at_s >= limits.flush_after_s:
+    if now_s - filling.first_record_at_s >= limits.flush_after_s * filling.age_share:
         return FlushReason.AGE
     return None

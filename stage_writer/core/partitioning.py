@@ -19,6 +19,10 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
+    Index = NDArray[np.intp]
+
 Values = tuple[str | None, ...]
 
 
@@ -35,28 +39,51 @@ def can_partition(arrow_type: pa.DataType) -> bool:
     )
 
 
-def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """The rows by their partition values, without the partition columns; groups in order of their values' text."""
-    data = rows.drop_columns(list(columns)) if columns else rows
-    if not columns or not rows.num_rows:
-        yield (), data
-        return
-    codes = np.zeros(rows.num_rows, dtype=np.int64)
-    texts: list[list[str | None]] = []
-    for name in columns:
-        inner, column_texts = _encode(rows.column(name).combine_chunks())
-        codes = codes * len(column_texts) + inner
-        texts.append(column_texts)
-    distinct, group_of_row = np.unique(codes, return_inverse=True)
-    groups = sorted(((_values(int(code), texts), index) for index, code in enumerate(distinct)), key=_null_first)
-    if len(groups) == 1:
-        yield groups[0][0], data
-        return
-    order = np.argsort(group_of_row, kind="stable")
-    ends = np.cumsum(np.bincount(group_of_row))
-    for values, index in groups:
-        start = ends[index - 1] if index else 0
-        yield values, data.take(pa.array(order[start : ends[index]]))
+class Groups:
+    """Which rows have which partition values."""
+
+    __slots__ = ("_columns", "_group_of_row", "_values")
+
+    def __init__(self, columns: Sequence[str], values: list[Values], group_of_row: Index | None) -> None:
+        """``values`` by group; no ``group_of_row`` when there is one group."""
+        self._columns = columns
+        self._values = values
+        self._group_of_row = group_of_row
+
+    @classmethod
+    def of(cls, rows: pa.Table, columns: Sequence[str]) -> Groups:
+        """The groups of rows, by the columns of their table's partitioning."""
+        if not columns or not rows.num_rows:
+            return cls(columns, [()], None)
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        texts: list[list[str | None]] = []
+        for name in columns:
+            inner, column_texts = _encode(rows.column(name).combine_chunks())
+            codes = codes * len(column_texts) + inner
+            texts.append(column_texts)
+        distinct, group_of_row = np.unique(codes, return_inverse=True)
+        values = [_values(int(code), texts) for code in distinct]
+        return cls(columns, values, None if len(values) == 1 else group_of_row)
+
+    @property
+    def values(self) -> set[Values]:
+        """The partition values that occur."""
+        return set(self._values)
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
+        """The rows by group, without the partition columns; groups in order of their values' text.
+
+        One group is copied at a time, for whoever lets go of one before the next.
+        """
+        data = rows.drop_columns(list(self._columns)) if self._columns else rows
+        if self._group_of_row is None:
+            yield self._values[0], data
+            return
+        order = np.argsort(self._group_of_row, kind="stable")
+        ends = np.cumsum(np.bincount(self._group_of_row))
+        for values, index in sorted(((values, index) for index, values in enumerate(self._values)), key=_null_first):
+            start = ends[index - 1] if index else 0
+            yield values, data.take(pa.array(order[start : ends[index]]))
 
 
 def _encode(column: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[str | None]]:

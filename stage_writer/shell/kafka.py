@@ -10,9 +10,9 @@ Rules:
    again now and then; librdkafka is told names only. A named topic that is not there is waited for, and said so.
 4. A topic that was deleted and created again under its name is read on by librdkafka, from the old one's position, as
    if nothing had happened. So the service asks for the topics' ids (stage_writer/service.py, rule 6).
-5. While librdkafka has full batches, a poll takes several of them, because what is done with a poll costs something by
-   the call. A batch that was taken before a rebalance moved its partition, in the same poll, is dropped: its next
-   reading begins at the chain's end.
+5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because what is done
+   with a poll costs something by the call. A batch that was taken before a rebalance moved its partition, in the same
+   poll, is dropped: its next reading begins at the chain's end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from common.kafka import QUIET, client_properties, refused_property, topic_id
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
+from stage_writer.core.memory import MemoryShares
 from stage_writer.ports import GroupListener, PartitionFault, Polled
+from stage_writer.shell.taking import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,9 +58,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
-_ENOUGH_BYTES = 16 * 2**20
-"""A poll that has this much is handed on; the decoder takes no more at a time either."""
-_PREFETCH_SHARE = 4
+_LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
 _SESSION_MS = 45_000
 _REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
@@ -79,6 +79,7 @@ class KafkaSource:
         self._log = log
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._most = settings.writer.consume_records
+        self._enough_bytes = MemoryShares.of(settings.writer.memory_bytes).poll
         self._with_headers = with_headers
         self._clock = clock
         self._streams: tuple[Stream, ...] = ()
@@ -89,6 +90,7 @@ class KafkaSource:
         self._topics_at_s = 0.0
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=QUIET)
+            self._taker = Taker(self._consumer, clock, self._most, self._enough_bytes)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
             raise refused_property(_reason(error)) from error
@@ -103,16 +105,17 @@ class KafkaSource:
         """Wait that long at most for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
-        polled = Polled()
+        polled, polled_bytes = Polled(), 0
         while True:
             self._moved.clear()
             with self._errors("consume"):
-                messages = self._consumer.consume(self._most, timeout_s)
+                messages = self._taker.take(timeout_s, polled_bytes)
             before = [batch for batch in polled.batches if batch.source not in self._moved]
             fresh = self._sort(messages)
             batches = (*before, *fresh.batches)
             polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
-            if len(messages) < self._most or sum(batch.values.nbytes for batch in batches) >= _ENOUGH_BYTES:
+            polled_bytes = sum(batch.values.nbytes for batch in batches)
+            if len(messages) < self._most or polled_bytes >= self._enough_bytes:
                 return polled
             timeout_s = 0.0
 
@@ -303,8 +306,9 @@ class KafkaSource:
         self._log.warning("kafka", problem=error.str())
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
-        listener = cast("GroupListener", self._listener)
+        self._taker.forget(partitions)
         self._moved.update(_source(found.topic, found.partition) for found in partitions)
+        listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
         # librdkafka remembers that a partition was paused when it was taken from us.
@@ -323,17 +327,17 @@ class KafkaSource:
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
-        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         listener.revoked([_source(found.topic, found.partition) for found in partitions])
         self._unassign(consumer, partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
-        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         listener.lost([_source(found.topic, found.partition) for found in partitions])
         self._unassign(consumer, partitions)
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._taker.forget(partitions)
+        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         if self._is_cooperative:
             consumer.incremental_unassign(list(partitions))
         else:
@@ -375,14 +379,16 @@ def is_cooperative(properties: Mapping[str, Option]) -> bool:
 
 def consumer_properties(settings: Settings) -> dict[str, Option]:
     """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1 and 2)."""
-    prefetch_kbytes = max(1024, settings.writer.memory_bytes // _PREFETCH_SHARE // 1024)
+    shares = MemoryShares.of(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
         "isolation.level": "read_committed",
         "partition.assignment.strategy": "cooperative-sticky",
         # How soon a topic or a partition that was added is seen; librdkafka's own are five minutes.
         "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
-        "queued.max.messages.kbytes": min(prefetch_kbytes, 65536),
+        # Of all partitions together: their queues are one. It may be passed by an answer of each broker.
+        "queued.max.messages.kbytes": shares.prefetch // 1024,
+        "fetch.max.bytes": max(shares.fetch, _LEAST_FETCH_BYTES),
     }
     if settings.kafka.get("group.protocol") == "consumer":
         del defaults["partition.assignment.strategy"]  # there the broker assigns, and librdkafka refuses the property

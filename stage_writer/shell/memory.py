@@ -17,7 +17,6 @@ import pyarrow as pa
 # mallopt's parameters, from glibc's malloc.h.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
-_KEPT_BYTES = 256 * 2**20
 _LARGEST_FROM_HEAP_BYTES = 32 * 2**20  # glibc takes no more
 _POLLS_ALIVE = 10
 
@@ -31,11 +30,11 @@ def rarely_collect(consume_records: int) -> None:
     gc.set_threshold(max(_POLLS_ALIVE * consume_records, gc.get_threshold()[0]))
 
 
-def keep_memory() -> None:
-    """Have Arrow and the C library keep freed memory; does nothing where that cannot be had."""
+def keep_memory(kept_bytes: int) -> None:
+    """Have Arrow and the C library keep freed memory, the latter so much; does nothing where that cannot be had."""
     with suppress(NotImplementedError):  # a build of Arrow without it
         pa.set_memory_pool(pa.jemalloc_memory_pool())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc; other C libraries have other ways, or none
-        mallopt(_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
-        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, min(kept_bytes // 8, _LARGEST_FROM_HEAP_BYTES))
+        mallopt(_TRIM_THRESHOLD, kept_bytes)

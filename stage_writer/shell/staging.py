@@ -24,7 +24,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,7 @@ from common.markers import (
     marker_from_bytes,
     stray_path,
 )
+from common.pieces import Pieces
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.spans import Span
 from stage_writer.ports import (
@@ -61,14 +62,13 @@ from stage_writer.ports import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
-
     from common.settings import Stream
     from common.spans import TopicPartition
     from stage_writer.core.buffer import Buffer, EncodedFile, TableFormat
 
 _READ_AGAIN = 5
 _FIRST = Lineage()
+_NOTHING = Pieces()
 
 
 def _always() -> ClaimVerdict:
@@ -143,14 +143,14 @@ class ObjectStage:
 
     def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
         """Name an encoded file."""
-        values = tuple(zip(table.partition_by, file.values, strict=True))
+        values = tuple(zip(table.partition_by, file.values or (), strict=True))
         name = DataFileName(source, buffer.start, self._unique(), values)
-        staged = StagedFile(name.path, dict(values), file.data.size, file.rows, file.statistics)
+        staged = StagedFile(name.path, dict(values), file.data.size_bytes, file.rows, file.statistics)
         return NewFile(table, staged, file.data)
 
     def upload(self, file: NewFile) -> None:
         """Write a data file below its table's root."""
-        self._tables(file.table.url).write(file.staged.path, file.data.to_pybytes())
+        self._tables(file.table.url).upload(file.staged.path, file.data)
 
     def manifest(self, flush: Flush, tables: tuple[StagedTable, ...]) -> Manifest:
         """The marker's content."""
@@ -231,11 +231,12 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A Parquet file that has a name and is not uploaded, or nobody knows."""
+    """A Parquet file that has a name."""
 
     table: TableFormat
     staged: StagedFile
-    data: pa.Buffer
+    data: Pieces
+    """Nothing once it is uploaded."""
 
 
 class Job:
@@ -252,14 +253,16 @@ class Job:
 
     @property
     def memory_bytes(self) -> int:
-        """What the buffer held when the flush began."""
-        return self._memory_bytes
+        """What the buffer held when the flush began; what is left to upload, once that is encoded."""
+        files = self._files
+        return self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
 
     def run(self) -> FlushOutcome:
         """Encode, upload, ask, claim; the first two once, however often this is called (rule 2)."""
         files = self._encode()
-        for file in files[self._uploaded :]:
-            self._stage.upload(file)
+        for index in range(self._uploaded, len(files)):
+            self._stage.upload(files[index])
+            files[index] = replace(files[index], data=_NOTHING)
             self._uploaded += 1
         marker, data = self._seal(files)
         match self._guard():

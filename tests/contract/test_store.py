@@ -11,9 +11,10 @@ import pytest
 
 from common.data_files import DataFileName
 from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.pieces import Pieces
 from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore, normalised, prove_exclusive_create
+from common.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create
 from devservices.proxy import Pass, Refuse, running_proxy
 from tests.conftest import built
 
@@ -63,6 +64,13 @@ def test_a_root_with_nothing_in_it_is_empty(store: ObjectStore) -> None:
     assert store.read("done/a") is None
     assert store.stat("done/a") is None
     store.delete(["done/a"])
+
+
+@pytest.mark.parametrize("sizes", [(3, 0, 4), (2 * PART_BYTES - 7, 5), (PART_BYTES, PART_BYTES + 3, 1, 7)])
+def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, sizes: tuple[int, ...]) -> None:
+    pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    store.upload("data/one.parquet", Pieces(pieces))
+    assert store.read("data/one.parquet") == b"".join(pieces)
 
 
 def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None:

@@ -98,13 +98,13 @@ def stage(staging: Staging, start: int, rows: list[dict[str, object]]) -> None:
     (file,) = encoder.finish()
     source, span = staging.source(0), Span(Position(start), Position(start + len(rows)))
     name = DataFileName(source, span.start, str(uuid.uuid4()))
-    staging.store(staging.table).write(name.path, file.data.to_pybytes())
+    staging.store(staging.table).write(name.path, file.data.to_bytes())
     staged = StagedTable(
         table.url,
         table.kind,
         table.schema,
         (),
-        (StagedFile(name.path, {}, file.data.size, file.rows, file.statistics),),
+        (StagedFile(name.path, {}, file.data.size_bytes, file.rows, file.statistics),),
     )
     previous = staging.previous.get(0)
     manifest = Manifest(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from common.markers import TableKind
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position
-from stage_writer.core.buffer import Buffer, EncodedFile, StagedRows, TableFormat
+from stage_writer.core.buffer import Buffer, EncodedFile, StagedRows, TableFormat, TableRows, leaves
 
 COLUMNS = (
     "place STRING, day DATE, n BIGINT, x DOUBLE, d DECIMAL(12, 3), s STRING, t TIMESTAMP, ntz TIMESTAMP_NTZ, "
@@ -46,6 +46,8 @@ _rows = st.fixed_dictionaries(
     }
 )
 
+LEAVES = leaves(ARROW)
+
 
 def encode(batches: list[list[dict[str, object]]]) -> tuple[EncodedFile, ...]:
     buffer = Buffer.begin(Position(0), [TABLE])
@@ -58,7 +60,7 @@ def encode(batches: list[list[dict[str, object]]]) -> tuple[EncodedFile, ...]:
 
 
 def read(file: EncodedFile) -> list[dict[str, object]]:
-    return list(pq.read_table(io.BytesIO(file.data.to_pybytes())).to_pylist())
+    return list(pq.read_table(io.BytesIO(file.data.to_bytes())).to_pylist())
 
 
 def without_partitions(row: dict[str, object]) -> dict[str, object]:
@@ -67,6 +69,18 @@ def without_partitions(row: dict[str, object]) -> dict[str, object]:
 
 def texts(row: dict[str, object]) -> tuple[str | None, ...]:
     return (str(row["place"]) if row["place"] else None, str(row["day"].isoformat()) if row["day"] else None)  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.lists(_rows, max_size=2), min_size=8, max_size=30))
+def test_small_pieces_are_joined_in_order(batches: list[list[dict[str, object]]]) -> None:
+    rows = TableRows(TABLE)
+    given_rows = [pa.Table.from_pylist(batch, schema=ARROW) for batch in batches]
+    for piece in given_rows:
+        rows.add(piece)
+    most = 7 * 3 * LEAVES * 1024 + sum(piece.nbytes for piece in given_rows) * 2 + 1024
+    assert rows.memory_bytes <= most, "thirty pieces are a few"
+    found = {file.values: [repr(row) for row in read(file)] for file in rows.finish()}
+    assert found == {values: [repr(row) for row in _canonical(rows)] for values, rows in _by_values(batches).items()}
 
 
 @given(st.lists(st.lists(_rows, max_size=6), max_size=4))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from delta_loader.core.lease import Epoch
     from stage_writer.core.buffer import EncodedFile, TableFormat
     from stage_writer.core.flushing import FlushReason
+    from stage_writer.partitions import Owned
     from stage_writer.ports import FlushOutcome
 
 
@@ -104,7 +105,7 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
 
 
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
-    def begin_again(_self: writer_service.StageWriter, owned: writer_service.Owned) -> None:
+    def begin_again(_self: writer_service.StageWriter, owned: Owned) -> None:
         owned.flight = None
 
     return patch.object(writer_service.StageWriter, "_begin_again", begin_again)
@@ -117,7 +118,7 @@ def _repeated_records_are_taken() -> AbstractContextManager[object]:
 def _two_flushes_at_once() -> AbstractContextManager[object]:
     begin = writer_service.StageWriter._begin
 
-    def begin_regardless(self: writer_service.StageWriter, owned: writer_service.Owned, reason: FlushReason) -> None:
+    def begin_regardless(self: writer_service.StageWriter, owned: Owned, reason: FlushReason) -> None:
         owned.flight = None
         begin(self, owned, reason)
 

@@ -11,6 +11,7 @@ from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from common.pieces import Pieces
     from tests.simulation.world import World
 
 
@@ -79,6 +80,10 @@ class SimulatedStore:
     def write(self, path: str, data: bytes) -> None:
         """Unconditional."""
         self._world.effect(f"write {path}", lambda: self._put(path, data), changes=True)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """As `write`."""
+        self.write(path, data.to_bytes())
 
     def copy(self, path: str, to: str) -> None:
         """A second object of the same bytes."""

@@ -17,8 +17,8 @@ def _encodings(rows: pa.Table) -> dict[str, set[str]]:
     buffer = TableRows(TableFormat("file:///t", TableKind.ROWS, "", rows.schema, ()))
     buffer.add(rows)
     (file,) = buffer.finish()
-    assert pq.read_table(pa.BufferReader(file.data)).cast(rows.schema).equals(rows)
-    group = pq.read_metadata(pa.BufferReader(file.data)).row_group(0)
+    assert pq.read_table(pa.BufferReader(file.data.to_bytes())).cast(rows.schema).equals(rows)
+    group = pq.read_metadata(pa.BufferReader(file.data.to_bytes())).row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     return {column.path_in_schema: set(column.encodings) - {"RLE"} for column in columns}
 

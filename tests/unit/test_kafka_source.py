@@ -76,6 +76,7 @@ def test_full_batches_are_taken_together_and_a_short_one_ends_the_poll(monkeypat
         monkeypatch,
         lambda _: [message("t", 0, offset) for offset in range(4)],
         lambda _: [message("t", 0, 4)],
+        lambda _: [],
         lambda _: [message("t", 0, 5)],
     )
     polled = source.poll(0.2)

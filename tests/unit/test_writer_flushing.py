@@ -1,11 +1,21 @@
-"""When to flush and when to pause."""
+"""When to flush, and what to stop reading."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.flushing import Filling, Flush, FlushReason, Limits, due, should_pause
+from stage_writer.core.flushing import (
+    LEAST_AGE_SHARE,
+    Decision,
+    Filling,
+    Flush,
+    FlushReason,
+    Limits,
+    Pressure,
+    age_share_of,
+    decide,
+)
 
 LIMITS = Limits(flush_after_s=60, flush_bytes=1000, flush_records=100, memory_bytes=10_000)
 
@@ -19,58 +29,108 @@ def filling(partition: int = 0, **changes: object) -> Filling:
     return replace(empty, **changes)  # type: ignore[arg-type]
 
 
+def flushes(*fillings: Filling, now_s: float = 0.0) -> tuple[Flush, ...]:
+    return decide(fillings, LIMITS, now_s).flushes
+
+
+def sources(decision: Decision) -> tuple[set[int], set[int]]:
+    """The partitions to flush, and those to pause."""
+    return (
+        {int(flush.source.partition) for flush in decision.flushes},
+        {int(found.partition) for found in decision.pressure.paused},
+    )
+
+
 def test_an_empty_partition_is_never_due() -> None:
-    assert due([filling()], LIMITS, now_s=1e9, paused=False) == ()
+    assert decide([filling()], LIMITS, now_s=1e9) == Decision((), Pressure())
 
 
 def test_age_needs_no_second_record() -> None:
     young = filling(first_record_at_s=100.0, records=1)
-    assert due([young], LIMITS, now_s=159.9, paused=False) == ()
-    assert due([young], LIMITS, now_s=160.0, paused=False) == (Flush(source(0), FlushReason.AGE),)
+    assert flushes(young, now_s=159.9) == ()
+    assert flushes(young, now_s=160.0) == (Flush(source(0), FlushReason.AGE),)
+
+
+def test_ages_are_staggered_within_what_is_allowed() -> None:
+    shares = [age_share_of(source(partition)) for partition in range(1000)]
+    assert LEAST_AGE_SHARE <= min(shares) <= max(shares) <= 1
+    together = [filling(number, first_record_at_s=0.0, age_share=share) for number, share in enumerate(shares)]
+    for second in range(48, 60):
+        due = len(flushes(*together, now_s=second + 1.0)) - len(flushes(*together, now_s=second))
+        assert 40 < due < 130, "a thousand partitions go out over twelve seconds"
+    assert len(flushes(*together, now_s=60.0)) == 1000
+    assert age_share_of(source(7)) == age_share_of(source(7)) != age_share_of(source(8))
 
 
 def test_bytes_and_records_come_before_age() -> None:
-    assert (
-        due([filling(first_record_at_s=0.0, parquet_bytes=1000)], LIMITS, 0.0, paused=False)[0].reason
-        is FlushReason.BYTES
-    )
-    assert (
-        due([filling(first_record_at_s=0.0, records=100)], LIMITS, 0.0, paused=False)[0].reason is FlushReason.RECORDS
-    )
+    assert flushes(filling(first_record_at_s=0.0, parquet_bytes=1000))[0].reason is FlushReason.BYTES
+    assert flushes(filling(first_record_at_s=0.0, records=100))[0].reason is FlushReason.RECORDS
 
 
 def test_a_partition_with_a_flush_under_way_waits() -> None:
-    busy = filling(first_record_at_s=0.0, records=100, flushing=True)
-    assert due([busy], LIMITS, now_s=1000.0, paused=False) == ()
+    assert flushes(filling(first_record_at_s=0.0, records=10, flushing=True), now_s=1000.0) == ()
+
+
+def test_a_partition_that_is_far_ahead_of_the_store_is_paused_and_the_others_are_read() -> None:
+    ahead = filling(0, first_record_at_s=0.0, records=100, flushing=True)
+    assert sources(decide([ahead, filling(1)], LIMITS, 0.0)) == (set(), {0})
+    landed = replace(ahead, flushing=False)
+    assert sources(decide([landed, filling(1)], LIMITS, 0.0, Pressure(frozenset({source(0)})))) == ({0}, set())
 
 
 def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
     fillings = [
-        filling(0, first_record_at_s=0.0, memory_bytes=2000),
-        filling(1, first_record_at_s=0.0, memory_bytes=7000),
+        filling(0, first_record_at_s=0.0, memory_bytes=1000),
+        filling(1, first_record_at_s=0.0, memory_bytes=5000),
         filling(2, first_record_at_s=0.0, memory_bytes=3000),
     ]
-    assert due(fillings, LIMITS, now_s=0.0, paused=False) == (Flush(source(1), FlushReason.MEMORY),)
+    decision = decide(fillings, LIMITS, now_s=0.0)
+    assert decision.flushes == (Flush(source(1), FlushReason.MEMORY),)
+    assert decision.pressure == Pressure(frozenset({source(1)})), "small ones are read on"
+
+
+def test_the_small_are_not_flushed_because_a_large_one_cannot_be() -> None:
+    hot = filling(0, first_record_at_s=0.0, memory_bytes=5000, flushing=True, flushing_bytes=3000)
+    small = [filling(number, first_record_at_s=0.0, memory_bytes=200) for number in range(1, 9)]
+    assert sources(decide([hot, *small], LIMITS, 0.0)) == (set(), {0})
 
 
 def test_what_is_on_its_way_out_is_waited_for() -> None:
-    fillings = [
-        filling(0, first_record_at_s=0.0, memory_bytes=3000),
-        filling(1, flushing=True, flushing_bytes=9000),
-    ]
-    assert due(fillings, LIMITS, now_s=0.0, paused=False) == ()
-    assert should_pause(fillings, LIMITS, paused=False)
+    fillings = [filling(0, first_record_at_s=0.0, memory_bytes=3000), filling(1, flushing=True, flushing_bytes=9000)]
+    assert sources(decide(fillings, LIMITS, 0.0)) == (set(), {0, 1})
 
 
-def test_reading_resumes_only_with_room_to_spare() -> None:
-    assert not should_pause([filling(memory_bytes=10_000)], LIMITS, paused=False)
-    assert should_pause([filling(memory_bytes=10_001)], LIMITS, paused=False)
-    assert should_pause([filling(memory_bytes=9000)], LIMITS, paused=True)
-    assert not should_pause([filling(memory_bytes=8000)], LIMITS, paused=True)
+def test_reading_goes_on_only_with_room_to_spare() -> None:
+    def full(used: int, *, before: bool) -> bool:
+        leaving = filling(flushing=True, flushing_bytes=used)
+        return decide([leaving], LIMITS, 0.0, Pressure(is_full=before)).pressure.is_full
+
+    assert not full(10_000, before=False)
+    assert full(10_001, before=False)
+    assert full(9000, before=True)
+    assert not full(8000, before=True)
 
 
-def test_while_reading_is_paused_what_keeps_it_so_goes_out() -> None:
-    fillings = [filling(0, first_record_at_s=0.0, memory_bytes=5000), filling(1, memory_bytes=4000)]
-    assert due(fillings, LIMITS, now_s=0.0, paused=False) == ()
-    assert due(fillings, LIMITS, now_s=0.0, paused=True) == (Flush(source(0), FlushReason.MEMORY),)
-    assert due([filling(0, memory_bytes=8000)], LIMITS, now_s=0.0, paused=True) == ()
+def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() -> None:
+    before = Pressure(frozenset({source(0)}))
+    leaving = filling(0, flushing=True, flushing_bytes=7500)
+    assert sources(decide([leaving], LIMITS, 0.0, before))[1] == {0}
+    assert sources(decide([replace(leaving, flushing_bytes=6000)], LIMITS, 0.0, before))[1] == set()
+    assert sources(decide([filling(0), filling(1, memory_bytes=5900)], LIMITS, 0.0, before))[1] == set()
+
+
+def test_whatever_fills_the_memory_goes_out() -> None:
+    """Or reading would stay paused until the buffers are old."""
+    for count in (1, 2, 3, 7, 100):
+        fillings = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
+        decision = decide(fillings, LIMITS, 0.0)
+        out = {flush.source for flush in decision.flushes}
+        assert sum(one.memory_bytes for one in fillings if one.source not in out) <= LIMITS.memory_bytes * 0.6
+        assert decision.pressure.is_full
+
+
+def test_one_buffer_that_is_larger_than_the_bound_goes_out_alone() -> None:
+    decision = decide([filling(0, first_record_at_s=0.0, memory_bytes=50_000), filling(1)], LIMITS, 0.0)
+    assert sources(decision) == ({0}, {0, 1})
+    after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.pressure)
+    assert after == Decision((), Pressure())

@@ -1,0 +1,58 @@
+"""Bytes in pieces: a file that was made in memory, and is sent from there without a second copy of the whole.
+
+Rules:
+
+1. It is never changed once it is made.
+2. A slice is bytes of its own, so that a store's client can send a part, and nothing but that part is copied.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Pieces:
+    """An immutable run of bytes, held as it came."""
+
+    __slots__ = ("_ends", "_pieces")
+
+    def __init__(self, pieces: Iterable[bytes] = ()) -> None:
+        """The pieces, one after the other."""
+        self._pieces = tuple(piece for piece in pieces if piece)
+        self._ends = tuple(accumulate(map(len, self._pieces)))
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of all."""
+        return self._ends[-1] if self._ends else 0
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __getitem__(self, place: slice) -> bytes:
+        """The bytes ``[start:stop]``; without a step."""
+        start, stop, step = place.indices(self.size_bytes)
+        if step != 1:
+            msg = "pieces cannot be sliced with a step"
+            raise ValueError(msg)
+        found: list[bytes] = []
+        index = bisect_right(self._ends, start)
+        while start < stop:
+            piece_start = self._ends[index] - len(self._pieces[index])
+            found.append(self._pieces[index][start - piece_start : stop - piece_start])
+            start, index = self._ends[index], index + 1
+        return b"".join(found)
+
+    def to_bytes(self) -> bytes:
+        """All of it, as a copy unless it is one piece."""
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The pieces, for who writes one after the other."""
+        return self._pieces

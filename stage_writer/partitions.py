@@ -1,0 +1,83 @@
+"""What the service remembers of a Kafka partition that is its own: it reads it, waits for its chain, or holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stage_writer.core.flushing import Filling
+
+if TYPE_CHECKING:
+    from common.spans import TopicPartition
+    from stage_writer.core.buffer import Buffer
+    from stage_writer.core.flushing import FlushReason
+    from stage_writer.places import Place
+    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, Tail
+
+_FIRST_PAUSE_S = 0.5
+
+
+@dataclass(slots=True)
+class Flight:
+    """A flush under way."""
+
+    job: FlushJob
+    reason: FlushReason
+    began_s: float
+    running: Flushing | None
+    """None while a failed one waits for its next try."""
+    arrow_bytes: int = 0
+    """What its rows came to as Arrow."""
+    pause_s: float = _FIRST_PAUSE_S
+    retry_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Owned:
+    """One Kafka partition of ours."""
+
+    source: TopicPartition
+    converter: Converter
+    tail: Tail | None
+    lineage: Lineage
+    buffer: Buffer
+    looked_at_s: float
+    """When its chain was last read, or claimed from."""
+    age_share: float = 1.0
+    flight: Flight | None = None
+    caught_up: bool = False
+
+    def filling(self) -> Filling:
+        """What the flush decision looks at."""
+        buffer, flight = self.buffer, self.flight
+        held = 0 if flight is None else flight.job.memory_bytes
+        return Filling(
+            self.source,
+            buffer.first_record_at_s,
+            buffer.records,
+            buffer.parquet_bytes,
+            buffer.memory_bytes,
+            flight is not None,
+            held,
+            self.age_share,
+        )
+
+
+@dataclass(slots=True)
+class Unread:
+    """A partition of ours whose chain has to be read before anything else."""
+
+    converter: Converter
+    retry_at_s: float
+    pause_s: float = _FIRST_PAUSE_S
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition of ours that cannot go on."""
+
+    problem: str
+    converter: Converter
+    place: Place | None
+    """Where its chain ended then; None when it could not be read."""
+    look_at_s: float

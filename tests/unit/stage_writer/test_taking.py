@@ -1,0 +1,107 @@
+"""Portions of messages: how many, how large, and what is dropped when the group moves a partition meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from stage_writer.shell.taking import Taker
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Consumer, Message
+
+
+@dataclass
+class Sent:
+    size: int
+    place: int = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return self.place
+
+
+@dataclass
+class Queue:
+    """librdkafka's queue: an entry that is a function stands for the group being served."""
+
+    clock: HandClock
+    waiting: list[Sent | Callable[[], None]]
+    asked: list[int] = field(default_factory=list)
+
+    def consume(self, most: int, timeout_s: float) -> list[Sent]:
+        self.asked.append(most)
+        found: list[Sent] = []
+        while self.waiting and len(found) < most:
+            one = self.waiting.pop(0)
+            if isinstance(one, Sent):
+                found.append(one)
+            else:
+                one()
+        if not found:
+            self.clock.now_s += timeout_s
+        return found
+
+
+def taker(queue: Queue, most: int = 1000, most_bytes: int = 10_000) -> Taker:
+    return Taker(cast("Consumer", queue), queue.clock, most, most_bytes)
+
+
+def sizes(messages: list[Message]) -> list[int]:
+    return [len(message) for message in messages]
+
+
+def test_large_messages_come_a_few_at_a_time_and_small_ones_together() -> None:
+    queue = Queue(HandClock(), [Sent(4000) for _ in range(20)])
+    large = taker(queue)
+    for _ in range(5):
+        assert 1 <= len(large.take(0.2)) <= 4
+    queue.waiting = [Sent(10) for _ in range(5000)]
+    assert len(large.take(0.2)) == 1000
+    assert max(queue.asked) < 1000
+
+
+def test_one_that_is_larger_than_a_portion_comes_alone() -> None:
+    queue = Queue(HandClock(), [Sent(50_000), Sent(60_000)])
+    alone = taker(queue)
+    assert sizes(alone.take(0.2)) == [50_000]
+    assert sizes(alone.take(0.2)) == [60_000]
+
+
+def test_nothing_is_waited_for_longer_than_was_said() -> None:
+    clock = HandClock()
+    queue = Queue(clock, [Sent(1)])
+    assert sizes(taker(queue).take(0.2)) == [1]
+    assert taker(queue).take(0.2) == []
+    assert clock.now_s <= 1000.0 + 0.4 + 1e-6
+
+
+def test_what_was_taken_of_a_partition_that_moves_meanwhile_is_dropped() -> None:
+    """Reading goes on at its chain's end: what comes after the move is in order, what came before is behind a gap."""
+    queue = Queue(HandClock(), [])
+    moving = taker(queue)
+    queue.waiting = [
+        Sent(1, 0),
+        Sent(2, 1),
+        Sent(3, 0),
+        lambda: moving.forget([KafkaPartition("orders", 0)]),
+        Sent(4, 0),
+        Sent(5, 1),
+    ]
+    queue.consume = _one_by_one(queue)  # type: ignore[method-assign,assignment]
+    assert sizes(moving.take(0.2)) == [2, 4, 5]
+
+
+def _one_by_one(queue: Queue) -> Callable[[int, float], list[Sent]]:
+    consume = queue.consume
+    return lambda _most, timeout_s: consume(1, timeout_s)
