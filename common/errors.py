@@ -60,6 +60,10 @@ class BrokerError(KafkaDeltaExpressError):
     """Kafka cannot be reached, or answered in a way that stops the work."""
 
 
+class RegistryError(KafkaDeltaExpressError):
+    """The schema registry cannot be reached, or does not say what a schema is."""
+
+
 class MarkerError(KafkaDeltaExpressError):
     """A done marker's name or content cannot be read, or contradicts itself."""
 

@@ -29,6 +29,7 @@ from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
+from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
@@ -108,6 +109,10 @@ def check(config: cli.ConfigArgument) -> None:
     try:
         open_stage(settings)
         typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
+        schemas = schemas_of(settings)
+        if schemas is not None:
+            schemas.check()
+            typer.echo(f"schemas  ok: {settings.schema_registry['url']} answers")
         _check_topics(settings)
     except KafkaDeltaExpressError as error:
         # Whatever is wrong, this command's answer is “not fit to run”.
@@ -185,12 +190,22 @@ def _check_topics(settings: Settings) -> None:
         typer.echo(f"kafka    ok: {stream.app_id} has {len(mine)} partition(s)")
 
 
+def schemas_of(settings: Settings) -> SchemaRegistry | None:
+    """The schema registry; None where no stream has frames."""
+    if all(stream.framing == "none" for stream in settings.streams):
+        return None
+    from structlog import get_logger  # noqa: PLC0415
+
+    return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger())
+
+
 def converters_of(settings: Settings) -> list[StreamConverter]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work."""
+    schemas = schemas_of(settings)
     converters = []
     for index, stream in enumerate(settings.streams):
         try:
-            converters.append(StreamConverter(stream))
+            converters.append(StreamConverter(stream, schemas))
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

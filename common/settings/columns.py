@@ -19,6 +19,9 @@ from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
 
+CDC_COLUMN = "_cdc"
+"""What an event says of its row's change (`envelope`)."""
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,7 +37,11 @@ def naming_of(stream: Stream) -> Naming:
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
     """Columns that are no fields of the record: they have the name that somebody chose."""
-    return (*((stream.rescue_column,) if stream.rescues else ()), *stream.derive)
+    return (*((stream.rescue_column,) if stream.rescues else ()), *_of_events(stream), *stream.derive)
+
+
+def _of_events(stream: Stream) -> tuple[str, ...]:
+    return (CDC_COLUMN,) if stream.has_events else ()
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
@@ -48,7 +55,8 @@ def declared_columns_of_table(stream: Stream) -> StructType:
 def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
     """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's."""
     rescue = (stream.rescue_column,) if stream.rescues else ()
-    _require_new(stream.schema_of_columns.names, {"rescue_column": rescue, "derive": tuple(stream.derive)})
+    added_to_record = {"rescue_column": rescue, "envelope": _of_events(stream), "derive": tuple(stream.derive)}
+    _require_new(stream.schema_of_columns.names, added_to_record)
     try:
         columns = _named(stream)
     except SchemaError as error:

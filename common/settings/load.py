@@ -34,7 +34,7 @@ MASK = "********"
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 _SECRET_KEY = re.compile(
     r"passw|passphrase|secret|token|credential|private|jaas|account[._]?key|connection[._]?string|"
-    r"oauthbearer[._]config|access[._]?key|api[._]?key|key[._]pem|^key$",
+    r"oauthbearer[._]config|user[._]?info|access[._]?key|api[._]?key|key[._]pem|^key$",
     re.IGNORECASE,
 )
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")

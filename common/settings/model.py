@@ -210,6 +210,18 @@ class Stream(_Section):
         description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
         "them is `unknown_fields`' subject.",
     )
+    framing: str = Field(
+        default="none",
+        pattern="^(none|confluent)$",
+        description="`confluent`: each message begins with a zero byte and the id of its JSON Schema in "
+        "`schema_registry`, as Confluent's serializers write it. See [envelopes.md](envelopes.md).",
+    )
+    envelope: str = Field(
+        default="plain",
+        pattern="^(plain|debezium)$",
+        description="`debezium`: a message is a change event; the image of its row is the record, and the column "
+        "`_cdc` says what happened. See [envelopes.md](envelopes.md).",
+    )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
         description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
@@ -381,6 +393,11 @@ class Stream(_Section):
         return self
 
     @property
+    def has_events(self) -> bool:
+        """Whether messages are change events, and rows have the column `_cdc`."""
+        return self.envelope == "debezium"
+
+    @property
     def forms(self) -> Forms:
         """What ``formats`` says, by the columns' structure."""
         return forms_of(self.schema_of_columns, self.formats)
@@ -455,6 +472,13 @@ class Settings(_Section):
     writer: WriterSettings = Field(default_factory=WriterSettings, description="The stage writers.")
     loader: LoaderSettings = Field(default_factory=LoaderSettings, description="The delta loader.")
     logs: LogSettings = Field(default_factory=LogSettings, description="What the services say.")
+    schema_registry: dict[str, Option] = Field(
+        default_factory=dict,
+        description="The registry of streams with `framing: confluent`: its `url`, and what else confluent-kafka's "
+        "SchemaRegistryClient takes (`basic.auth.user.info`, `ssl.ca.location`, `bearer.auth.*`, `timeout`…). Needs "
+        "the extra `[schema-registry]`.",
+        examples=[{"url": "http://localhost:8081", "basic.auth.user.info": "${REGISTRY_USER}:${REGISTRY_PASSWORD}"}],
+    )
     streams: tuple[Stream, ...] = Field(min_length=1, description="What to load, from where to where.")
 
     @field_validator("kafka")
@@ -468,6 +492,14 @@ class Settings(_Section):
                 msg = f"sets {key}, which this program decides; use {instead} instead"
                 raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _registry(self) -> Self:
+        framed = next((stream for stream in self.streams if stream.framing == "confluent"), None)
+        if framed is not None and not self.schema_registry.get("url"):
+            msg = f"the stream {framed.app_id!r} has framing: confluent, but schema_registry has no url; give it one"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _streams(self) -> Self:

@@ -29,13 +29,11 @@ from common.settings.columns import made_columns, naming_of
 from common.settings.model import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.buffer import StagedRows, TableFormat
-from stage_writer.core.decode import Decoder
 from stage_writer.core.derive import Deriver
+from stage_writer.core.envelopes import decoder_of
 from stage_writer.core.explode import Exploder
-from stage_writer.core.jmespath_decoder import JmesPathDecoder
 from stage_writer.core.names import Names
 from stage_writer.core.partitioning import can_partition
-from stage_writer.core.reading import Reading
 from stage_writer.core.route import OWN, Router, parted
 from stage_writer.core.rows import Rows
 from stage_writer.core.where import Condition
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decode import Reject
+    from stage_writer.core.framing import SchemaTypes
     from stage_writer.core.rows import Step
 
     Index = NDArray[np.int64]
@@ -74,16 +73,10 @@ DEAD_LETTER_SCHEMA = StructType(
 class StreamConverter:
     """The conversion of one stream. Raises SchemaError and ExpressionError for a stream that cannot work."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, schemas: SchemaTypes | None = None) -> None:
+        """``schemas`` is the registry of a stream whose messages have frames."""
         self._stream = stream
-        rescue_column = stream.rescue_column if stream.rescues else None
-        reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
-        columns = stream.schema_of_columns
-        self._decoder: Decoder | JmesPathDecoder = (
-            JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
-            if stream.jmespath
-            else Decoder(columns, reading, rescue_column=rescue_column)
-        )
+        self._decoder = decoder_of(stream, schemas)
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
@@ -116,8 +109,7 @@ class StreamConverter:
         if not batches:
             return []
         messages = Messages.of(batches)
-        decoder = self._decoder
-        decoded = decoder.decode(messages) if isinstance(decoder, JmesPathDecoder) else decoder.decode(messages.values)
+        decoded = self._decoder.decode(messages)
         rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
         for step in self._steps:
             rows = step.apply(rows, messages)

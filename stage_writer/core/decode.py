@@ -19,13 +19,13 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from common.schema import Field, Primitive, StructType, to_arrow_field, to_arrow_schema
+from stage_writer.core.blocks import BLOCK_BYTES, begin_as_objects, blocks, texts_of
 from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
@@ -37,18 +37,18 @@ from stage_writer.core.rewriting import Rewriter, Use
 from stage_writer.core.strict import Row, StrictDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import duckdb
     from numpy.typing import NDArray
+
+    from stage_writer.core.batch import Messages
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 __all__ = ["Decoded", "Decoder", "ErrorClass", "Reject"]
 
-_BLOCK_BYTES = 16 << 20
-_BLOCK_MESSAGES = 65_536
 _SMALL_GROUP = 32
 _SEARCH_GROUP = 1024
 _NO_COLUMN = Field("\x00", Primitive.BOOLEAN)
@@ -78,6 +78,17 @@ class _Piece:
     """Whether the messages are known to have no unknown field."""
 
 
+class Decodes(Protocol):
+    """What makes rows of messages. Not for two threads at a time."""
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the rows."""
+
+    def decode(self, messages: Messages) -> Decoded:
+        """What becomes of the messages; one without value is a tombstone."""
+
+
 class Decoder:
     """Decodes batches into the declared columns. Not for two threads at a time.
 
@@ -90,7 +101,7 @@ class Decoder:
         reading: Reading = STRICT,
         *,
         rescue_column: str | None = None,
-        block_bytes: int = _BLOCK_BYTES,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.core.rescue`)."""
         self._block_bytes = block_bytes
@@ -121,7 +132,7 @@ class Decoder:
         batches: list[pa.RecordBatch] = []
         indices: list[Index] = [np.zeros(0, np.int64)]
         rejects: list[Reject] = []
-        for start, block in _blocks(array.drop_null() if len(present) < len(array) else array, self._block_bytes):
+        for start, block in blocks(array.drop_null() if len(present) < len(array) else array, self._block_bytes):
             index = present[start : start + len(block)]
             rows, refused = self._decode_block(block)
             batches.append(pa.RecordBatch.from_struct_array(rows.rows))
@@ -131,7 +142,7 @@ class Decoder:
         return Decoded(table, np.concatenate(indices), tuple(rejects), np.flatnonzero(nulls))
 
     def _decode_block(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
-        texts = _texts(block)
+        texts = texts_of(block)
         proved = self._prove(texts)
         places = np.flatnonzero(proved)
         good = texts if len(places) == len(texts) else texts.filter(pa.array(proved))
@@ -147,7 +158,7 @@ class Decoder:
 
     def _prove(self, texts: pa.StringArray) -> Mask:
         """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
-        return proved_documents(texts, self._connection, self._doubts) & _begin_as_objects(texts)
+        return proved_documents(texts, self._connection, self._doubts) & begin_as_objects(texts)
 
     def _read_in_bulk(self, texts: pa.StringArray, places: Index) -> list[_Piece]:
         """The rows of all messages that can be read in bulk; the others are left."""
@@ -297,50 +308,3 @@ def _narrowed(start: int, end: int, row: int | None) -> list[tuple[int, int]]:
         return [(start, middle), (middle, end)]
     given_up = 1 if row >= _SMALL_GROUP else _SMALL_GROUP - row
     return [(start, start + row), (start + row + given_up, end)]
-
-
-def _blocks(array: pa.BinaryArray | pa.LargeBinaryArray, block_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
-    """The array's messages in blocks of bounded size, without copying: the first one's index, and the block."""
-    width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    start = 0
-    while start < len(array):
-        fitting = int(np.searchsorted(offsets, offsets[start] + block_bytes, side="right")) - 1
-        end = min(max(fitting, start + 1), start + _BLOCK_MESSAGES, len(array))
-        relative = (offsets[start : end + 1] - offsets[start]).astype(np.int32)
-        piece = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
-        yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), piece])
-        start = end
-
-
-def _texts(block: pa.BinaryArray) -> pa.StringArray:
-    """The messages as strings; those that are not UTF-8 as empty ones."""
-    try:
-        return block.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text_or_nothing(message) for message in block.to_pylist()], pa.string())
-
-
-def _text_or_nothing(message: bytes) -> bytes:
-    try:
-        message.decode()
-    except UnicodeDecodeError:
-        return b""
-    return message
-
-
-def _begin_as_objects(texts: pa.StringArray) -> Mask:
-    """Which messages begin with ``{``, after white space or at once."""
-    _, offsets_buffer, data = texts.buffers()
-    if data is None or data.size == 0:
-        return np.zeros(len(texts), np.bool_)
-    signs = np.frombuffer(data, np.uint8)
-    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    first = signs[np.minimum(offsets[:-1], len(signs) - 1)]
-    begins: Mask = (first == ord("{")) & (offsets[1:] > offsets[:-1])
-    spaced = np.flatnonzero(np.isin(first, (0x20, 0x09, 0x0A, 0x0D)))
-    if len(spaced):
-        objects = pc.match_substring_regex(texts.take(pa.array(spaced)), r"^[ \t\r\n]+\{")
-        begins[spaced] = objects.to_numpy(zero_copy_only=False)
-    return begins

@@ -42,6 +42,18 @@ class ErrorClass(StrEnum):
     NOT_EXACT = "not_exact"
     """A value could only be stored rounded: `1.5` for a BIGINT, too many decimals, nanoseconds."""
 
+    NOT_FRAMED = "not_framed"
+    """A message of a stream with `framing: confluent` does not begin with the magic byte 0 and a schema's id."""
+
+    UNKNOWN_SCHEMA = "unknown_schema"
+    """The message names a schema that the registry does not have."""
+
+    WRONG_SCHEMA = "wrong_schema"
+    """The message names a schema that is no JSON Schema: it is Avro or Protobuf."""
+
+    NOT_AN_EVENT = "not_an_event"
+    """A message of a stream with `envelope: debezium` is no change of a row: it lacks its `op` or its image."""
+
     EXPRESSION_FAILED = "expression_failed"
     """A `derive` expression failed for this record."""
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from common.schema import INTEGER_BITS, ArrayType, DataType, MapType, Primitive, StructType
 from common.settings.formats import ValueFormat
+from stage_writer.core.blocks import cut, offsets_of, small_pieces, spans
 from stage_writer.core.json_structure import Structure, Values
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_PIECE_BYTES = 1 << 20
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _WHOLE = r'^"?(?P<value>-?(?:0|[1-9][0-9]*))(?:\.0+)?"?$'
 _NUMBER = r'^"(?P<value>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"$'
@@ -121,14 +121,14 @@ class Rewriter:
         """The documents, each of which is proved to be one JSON object."""
         if self._root is None or len(texts) == 0:
             return Rewritten(texts, None)
-        pieces = [self._rewrite_piece(piece, self._root) for piece in _pieces(texts)]
+        found = [self._rewrite_piece(piece, self._root) for piece in small_pieces(texts)]
         sure = np.concatenate(
-            [np.ones(len(piece.texts), np.bool_) if piece.sure is None else piece.sure for piece in pieces]
+            [np.ones(len(piece.texts), np.bool_) if piece.sure is None else piece.sure for piece in found]
         )
-        return Rewritten(pa.concat_arrays([piece.texts for piece in pieces]), None if sure.all() else sure)
+        return Rewritten(pa.concat_arrays([piece.texts for piece in found]), None if sure.all() else sure)
 
     def _rewrite_piece(self, texts: pa.StringArray, root: _Plan) -> Rewritten:
-        offsets = _offsets(texts)
+        offsets = offsets_of(texts)
         data = texts.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0])
         offsets -= offsets[0]
         structure = Structure(np.frombuffer(data, np.uint8))
@@ -141,21 +141,6 @@ class Rewriter:
         sure = np.ones(len(texts), np.bool_)
         sure[np.searchsorted(offsets, doubtful, side="right") - 1] = False
         return Rewritten(texts, sure)
-
-
-def _pieces(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """The texts in pieces that stay in the processor's cache, where single texts allow it."""
-    offsets = _offsets(texts)
-    start = 0
-    while start < len(texts):
-        fitting = int(np.searchsorted(offsets, offsets[start] + _PIECE_BYTES, side="right")) - 1
-        end = max(fitting, start + 1)
-        yield texts.slice(start, end - start)
-        start = end
-
-
-def _offsets(texts: pa.StringArray) -> Places:
-    return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,25 +193,12 @@ def _replaced(structure: Structure, data: pa.Buffer, values: Values, edit: _Edit
     starts, ends = values.starts[wanted], values.ends[wanted]
     order = np.argsort(starts)
     starts, ends = starts[order], ends[order]
-    texts = _spans(data, starts, ends)
+    texts = spans(data, starts, ends)
     if edit in _PATTERNS:
         found = pc.struct_field(pc.extract_regex(texts, _PATTERNS[edit]), 0)
         known = found.is_valid().to_numpy(zero_copy_only=False)
         return _Replaced(starts[known], ends[known], found.drop_null())
     return _Replaced(starts, ends, _quoted(texts))
-
-
-def _spans(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
-    """The texts of rising spans."""
-    return _cut(data, starts, ends).take(pa.array(np.arange(len(starts)) * 2 + 1))
-
-
-def _cut(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
-    """The whole text in pieces: what is before each span, the span, and in the end what is left."""
-    bounds = np.empty(2 * len(starts) + 2, np.int32)
-    bounds[0], bounds[-1] = 0, data.size
-    bounds[1:-1:2], bounds[2:-1:2] = starts, ends
-    return pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), data])
 
 
 def _quoted(texts: pa.StringArray) -> pa.StringArray:
@@ -242,7 +214,7 @@ def _applied(data: pa.Buffer, offsets: Places, edits: list[_Replaced]) -> pa.Str
     order = np.argsort(starts)
     starts, ends = starts[order], np.concatenate([edit.ends for edit in edits])[order]
     new = pa.concat_arrays([edit.texts for edit in edits]).take(pa.array(order))
-    pieces = _cut(data, starts, ends)
+    pieces = cut(data, starts, ends)
     count = len(starts)
     chosen = np.arange(2 * count + 1)
     chosen[1::2] = len(pieces) + np.arange(count)

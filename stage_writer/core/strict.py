@@ -84,18 +84,9 @@ class StrictDecoder:
 
     def decode(self, message: bytes) -> Row | Refusal:
         """The message's row, or why it has none."""
-        try:
-            text = message.decode()
-        except UnicodeDecodeError as error:
-            return Refusal(ErrorClass.INVALID_UTF8, f"byte {error.start} of the message is not UTF-8")
-        if not text.strip(" \t\r\n"):
-            return Refusal(ErrorClass.EMPTY, "the message is empty")
-        try:
-            document = parse_document(text, sourced=self._sourced)
-        except NotOneDocumentError as error:
-            return Refusal(ErrorClass.INVALID_JSON, str(error))
-        if not isinstance(document, Object):
-            return Refusal(ErrorClass.NOT_AN_OBJECT, f"the message is {_describe(document)}, not an object")
+        document = document_of(message, sourced=self._sourced)
+        if isinstance(document, Refusal):
+            return document
         try:
             row = self._row(document, "")
         except _RefusedError as refused:
@@ -104,6 +95,23 @@ class StrictDecoder:
             msg = "a struct's converter gives a dictionary"
             raise TypeError(msg)
         return row
+
+
+def document_of(message: bytes, *, sourced: bool) -> Object | Refusal:
+    """The one object that the message is, or why it is none."""
+    try:
+        text = message.decode()
+    except UnicodeDecodeError as error:
+        return Refusal(ErrorClass.INVALID_UTF8, f"byte {error.start} of the message is not UTF-8")
+    if not text.strip(" \t\r\n"):
+        return Refusal(ErrorClass.EMPTY, "the message is empty")
+    try:
+        document = parse_document(text, sourced=sourced)
+    except NotOneDocumentError as error:
+        return Refusal(ErrorClass.INVALID_JSON, str(error))
+    if not isinstance(document, Object):
+        return Refusal(ErrorClass.NOT_AN_OBJECT, f"the message is {_describe(document)}, not an object")
+    return document
 
 
 def check_decodable(columns: StructType) -> None:

@@ -337,3 +337,25 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
     content = yaml.safe_load(with_stream(table="/data/orders", dead_letters="/data/orders_dead"))
     content["stage"] = {"url": "/data"}
     assert parse(yaml.safe_dump(content)).stage.url == "/data"
+
+
+# What messages are wrapped in.
+
+
+def test_frames_need_a_registry() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(with_stream(framing="confluent"))
+    assert "schema_registry has no url" in raised.value.problem
+
+
+def test_a_registry_s_password_is_not_shown() -> None:
+    registry = {"url": "http://me:hush@localhost:8081", "basic.auth.user.info": "me:hush"}
+    assert "hush" not in print_settings(parse(with_section(schema_registry=registry)))
+
+
+def test_events_bring_a_column() -> None:
+    (stream,) = parse(with_stream(envelope="debezium", where="_cdc.op <> 'd'", drop=["_cdc"])).streams
+    assert stream.has_events
+    with pytest.raises(ConfigError) as raised:
+        parse(with_stream(envelope="debezium", derive={"_CDC": "1"}))
+    assert "'_CDC'" in raised.value.problem

@@ -1,0 +1,118 @@
+"""A schema registry's protocol over HTTP, for tests: ``with running_registry() as registry: registry.url``.
+
+What Confluent's client asks of one, and no more: schemas are registered and given by their ids. Compatibility is not
+checked and nothing is kept. It can be stopped, and started again at the same address with the same schemas.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, cast
+
+from devservices.ports import HOST, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Json = Mapping[str, str | int] | list[str]
+_ID_PARTS = 3
+_NO_SCHEMA = 40403
+
+
+@dataclass(slots=True)
+class Registry:
+    """The schemas, and the server that gives them out while it is started."""
+
+    port: int
+    user_info: str | None
+    schemas: list[dict[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Method and path of each request."""
+    server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://{HOST}:{self.port}"
+
+    def register(self, schema: str, kind: str = "JSON") -> int:
+        """The id of a schema: counted from 1, the same for the same schema."""
+        entry = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
+        if entry not in self.schemas:
+            self.schemas.append(entry)
+        return self.schemas.index(entry) + 1
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self.server = ThreadingHTTPServer((HOST, self.port), type("_Handler", (_Handler,), {"registry": self}))
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    registry: Registry
+
+    def do_GET(self) -> None:
+        parts = self._asked()
+        if parts is None:
+            return
+        if parts == ["schemas", "types"]:
+            self._answer(200, ["JSON", "PROTOBUF", "AVRO"])
+        elif parts[:2] == ["schemas", "ids"] and len(parts) == _ID_PARTS:
+            number = int(parts[2])
+            if 1 <= number <= len(self.registry.schemas):
+                self._answer(200, self.registry.schemas[number - 1])
+            else:
+                self._answer(404, {"error_code": _NO_SCHEMA, "message": f"Schema {number} not found"})
+        else:
+            self._answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+
+    def do_POST(self) -> None:
+        body = cast("dict[str, str]", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if self._asked() is not None:
+            self._answer(200, {"id": self.registry.register(body["schema"], body.get("schemaType", "AVRO"))})
+
+    def _asked(self) -> list[str] | None:
+        """The parts of the path; None after a refusal."""
+        path = self.path.partition("?")[0]
+        self.registry.asked.append(f"{self.command} {path}")
+        wanted = self.registry.user_info
+        if wanted is not None:
+            given = self.headers.get("Authorization", "").removeprefix("Basic ")
+            if given != base64.b64encode(wanted.encode()).decode():
+                self._answer(401, {"error_code": 401, "message": "Unauthorized"})
+                return None
+        return path.strip("/").split("/")
+
+    def _answer(self, status: int, body: Json) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Say nothing: `Registry.asked` tells."""
+
+
+@contextmanager
+def running_registry(user_info: str | None = None) -> Iterator[Registry]:
+    """A registry that answers; with ``user_info`` (``name:password``) only to who knows it."""
+    registry = Registry(free_ports(1)[0], user_info)
+    registry.start()
+    try:
+        yield registry
+    finally:
+        registry.stop()

@@ -1,0 +1,57 @@
+"""What a stream's messages are wrapped in, from the outside: frame, envelope, and what makes columns of the record.
+
+Each is a decoder around the next one, so that a stream without one of them pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.core.debezium import EventDecoder
+from stage_writer.core.decode import Decoder
+from stage_writer.core.framing import FramedDecoder
+from stage_writer.core.jmespath_decoder import JmesPathDecoder
+from stage_writer.core.reading import Reading
+
+if TYPE_CHECKING:
+    from common.schema import StructType
+    from common.settings import Stream
+    from stage_writer.core.batch import Messages
+    from stage_writer.core.decode import Decoded, Decodes
+    from stage_writer.core.framing import SchemaTypes
+
+
+class Records:
+    """Decodes messages that are records."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the rows."""
+        return self._decoder.columns
+
+    def decode(self, messages: Messages) -> Decoded:
+        """What becomes of the messages."""
+        return self._decoder.decode(messages.values)
+
+
+def decoder_of(stream: Stream, schemas: SchemaTypes | None) -> Decodes:
+    """What makes rows of a stream's messages. Raises SchemaError and ExpressionError for one that cannot work."""
+    columns = stream.schema_of_columns
+    rescue_column = stream.rescue_column if stream.rescues else None
+    reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+    decoder: Decodes
+    if stream.jmespath:
+        decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
+    else:
+        decoder = Records(Decoder(columns, reading, rescue_column=rescue_column))
+    if stream.has_events:
+        decoder = EventDecoder(decoder)
+    if stream.framing == "none":
+        return decoder
+    if schemas is None:
+        msg = "a stream with frames needs a schema registry"
+        raise TypeError(msg)
+    return FramedDecoder(decoder, schemas)

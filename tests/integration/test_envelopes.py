@@ -1,0 +1,101 @@
+"""Framed change events from a real broker, with a registry that speaks Confluent's protocol, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+from common.markers import MarkerName, TableKind, marker_from_bytes
+from devservices.schema_registry import running_registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from devservices.schema_registry import Registry
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+USER_INFO = "writer:secret"
+
+
+def settings(kafka: KafkaCluster, registry: Registry, folder: Path) -> dict[str, object]:
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "schema_registry": {"url": registry.url, "basic.auth.user.info": "${REGISTRY_USER_INFO}", "max.retries": 0},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": "envelopes", "http": None},
+        "streams": [
+            {
+                "app_id": "orders",
+                "topics": ["envelopes"],
+                "table": f"{folder}/orders",
+                "columns": "id BIGINT NOT NULL, at TIMESTAMP, more STRING",
+                "formats": {"at": "epoch_us", "more": "json"},
+                "coerce": "lenient",
+                "framing": "confluent",
+                "envelope": "debezium",
+            }
+        ],
+    }
+
+
+def produce(kafka: KafkaCluster, registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url, "basic.auth.user.info": USER_INFO})
+    json_id = client.register_schema("envelopes-value", Schema('{"type":"object"}', "JSON"))
+    avro_id = client.register_schema("other-value", Schema('"string"', "AVRO"))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def send(value: object, schema_id: int = json_id) -> None:
+        body = None if value is None else b"\0" + schema_id.to_bytes(4) + json.dumps(value).encode()
+        producer.produce("envelopes", body, b"key", partition=0)
+
+    source = {"db": "shop", "schema": None, "table": "orders", "ts_ms": 1774927057000}
+    for number in range(2000):
+        row = {"id": str(number), "at": 1774927057260514, "more": {"n": [number, 1.10]}}
+        event = {"op": "c", "before": None, "after": row, "source": source, "ts_ms": 1774927057260}
+        send({"schema": {"type": "struct", "fields": []}, "payload": event} if number % 2 else event)
+    send({"op": "d", "before": {"id": 7}, "after": None, "source": source, "ts_ms": 1774927057260})
+    send(None)
+    send({"op": "c", "after": {"id": 1}}, avro_id)
+    send({"op": "c", "after": {"id": 1}}, 99)
+    producer.produce("envelopes", b'{"op":"c","after":{"id":1}}', partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_framed_events_are_staged(
+    kafka: KafkaCluster, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER_INFO", USER_INFO)
+    with running_registry(USER_INFO) as registry:
+        config = programs.config(settings(kafka, registry, tmp_path))
+        kafka.create_topic("envelopes", 1)
+        produce(kafka, registry)
+        assert registry.url in programs.succeed("stage-writer", "check", config)
+        registry.asked.clear()
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        assert sorted(registry.asked)[:2] == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
+        registry.stop()
+        refused = programs.run("stage-writer", "check", config)
+        assert refused.returncode == 2
+        assert "does not answer" in refused.stderr
+    (path,) = (tmp_path / "stage" / "done" / "envelopes" / "0").iterdir()
+    name = MarkerName.parse(str(path.relative_to(tmp_path / "stage")))
+    assert name is not None
+    manifest = marker_from_bytes(name, path.read_bytes()).manifest
+    assert manifest is not None
+    assert manifest.tombstones == 1
+    assert dict(manifest.dead_letters) == {"wrong_schema": 1, "unknown_schema": 1, "not_framed": 1}
+    (staged,) = (table for table in manifest.tables if table.kind is TableKind.ROWS)
+    (file,) = staged.files
+    rows = pq.read_table(f"{staged.url}/{file.path}").to_pylist()
+    assert [row["id"] for row in rows] == [*range(2000), 7]
+    assert rows[1999]["more"] == '{"n": [1999, 1.1]}'
+    assert str(rows[0]["at"]) == "2026-03-31 03:17:37.260514+00:00"
+    assert [rows[place]["_cdc"]["op"] for place in (0, 2000)] == ["c", "d"]
+    assert rows[0]["_cdc"]["source"] == "shop.orders"

@@ -1,0 +1,141 @@
+"""Change events become rows and `_cdc`, in bulk as one at a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.schema import parse_ddl
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.debezium import EventDecoder, Opener
+from stage_writer.core.decode import Decoder
+from stage_writer.core.envelopes import Records
+from stage_writer.core.rejects import ErrorClass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stage_writer.core.decode import Decoded
+
+COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
+SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}
+SCHEMA = {"type": "struct", "fields": [{"type": "struct", "optional": True, "field": "before"}], "name": "v" * 3000}
+
+
+def messages_of(values: pa.BinaryArray) -> Messages:
+    count = len(values)
+    source = TopicPartition(Topic("topic"), Partition(0))
+    batch = MessageBatch(
+        source, np.arange(count), np.zeros(count, np.int64), values, pa.nulls(count, pa.binary()), None
+    )
+    return Messages.of([batch])
+
+
+def event(op: str, before: object, after: object, **more: object) -> dict[str, object]:
+    return {"before": before, "after": after, "source": SOURCE, "op": op, "ts_ms": 1774927057260, **more}
+
+
+def decode(messages: Sequence[object], rescue_column: str | None = None) -> Decoded:
+    values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
+    decoder = EventDecoder(Records(Decoder(COLUMNS, rescue_column=rescue_column)))
+    return decoder.decode(messages_of(pa.array(values, pa.binary())))
+
+
+def wrapped(payload: object) -> dict[str, object]:
+    return {"schema": SCHEMA, "payload": payload}
+
+
+ROW = {"id": 1, "name": "x"}
+
+
+def bare(payload: dict[str, object]) -> dict[str, object]:
+    return payload
+
+
+@pytest.mark.parametrize("wrap", [wrapped, bare])
+def test_an_event_becomes_the_row_after_it_or_the_deleted_one(
+    wrap: Callable[[dict[str, object]], dict[str, object]],
+) -> None:
+    events = [event("c", None, ROW), event("r", None, ROW), event("u", {"id": 1}, ROW), event("d", ROW, None)]
+    decoded = decode([*map(wrap, events), None])
+    assert decoded.rejects == ()
+    assert decoded.tombstones.tolist() == [4]
+    about = {
+        "ts": dt.datetime(2026, 3, 31, 3, 17, 37, 260000, dt.UTC),
+        "source": "public.orders",
+        "source_ts": dt.datetime(2026, 3, 31, 3, 17, 37, 0, dt.UTC),
+    }
+    assert decoded.rows.to_pylist() == [{**ROW, "_cdc": {"op": op, **about}} for op in "crud"]
+
+
+def test_what_the_source_does_not_say_is_null() -> None:
+    decoded = decode(
+        [{"op": "c", "after": ROW}, event("c", None, ROW, source={"db": "a", "table": "b", "schema": None})]
+    )
+    assert [row["_cdc"]["source"] for row in decoded.rows.to_pylist()] == [None, "a.b"]
+
+
+BAD: list[tuple[object, ErrorClass]] = [
+    (event("t", None, None), ErrorClass.NOT_AN_EVENT),
+    (event("c", None, None), ErrorClass.NOT_AN_EVENT),
+    (event("d", None, ROW), ErrorClass.NOT_AN_EVENT),
+    (event("x", ROW, ROW), ErrorClass.NOT_AN_EVENT),
+    (ROW, ErrorClass.NOT_AN_EVENT),
+    ({"schema": None, "payload": None}, ErrorClass.NOT_AN_EVENT),
+    (event("c", None, {"id": "1"}), ErrorClass.WRONG_TYPE),
+    (event("c", None, {"name": "x"}), ErrorClass.MISSING_FIELD),
+    (event("c", None, ROW, ts_ms="yesterday"), ErrorClass.MALFORMED),
+    (b'{"op":"c","after":{"id":1},"after":{"id":2}}', ErrorClass.DUPLICATE_FIELD),
+    (b'{"op":"c","after":{"id":1,"id":2}}', ErrorClass.DUPLICATE_FIELD),
+    (b'{"op":"c","after":{"id":1,}}', ErrorClass.INVALID_JSON),
+    (b'{"op":"c","after":{"id":1}', ErrorClass.INVALID_JSON),
+    (b'{"op":"c","after":{"name":"\xff"}}', ErrorClass.INVALID_UTF8),
+    (b"", ErrorClass.EMPTY),
+    (b"[]", ErrorClass.NOT_AN_OBJECT),
+]
+
+
+@pytest.mark.parametrize("wrap", [wrapped, bare])
+def test_what_is_no_change_of_a_row_is_refused(wrap: Callable[[dict[str, object]], dict[str, object]]) -> None:
+    messages: list[object] = []
+    for bad, _ in BAD:
+        inner = wrap(bad) if isinstance(bad, dict) and "payload" not in bad else bad
+        messages += [wrapped(event("c", None, ROW)), inner]
+    decoded = decode(messages)
+    assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [
+        (2 * place + 1, error_class) for place, (_, error_class) in enumerate(BAD)
+    ]
+    assert decoded.row_index.tolist() == list(range(0, 2 * len(BAD), 2))
+
+
+def test_unknown_fields_are_those_of_the_row() -> None:
+    decoded = decode([wrapped(event("c", None, {**ROW, "more": [1]}, other=1))], rescue_column="_rescued")
+    assert decoded.rows["_rescued"].to_pylist() == ['{"more":[1]}']
+
+
+def test_schemas_that_change_are_each_read_once() -> None:
+    messages: list[object] = []
+    for version in range(20):
+        schema = {**SCHEMA, "version": version}
+        messages += [{"schema": schema, "payload": event("c", None, {"id": version})}] * 2
+    decoded = decode(messages)
+    assert decoded.rows["id"].to_pylist() == [version for version in range(20) for _ in range(2)]
+
+
+def test_a_schema_that_is_not_all_before_the_payload_is_no_prefix() -> None:
+    opener = Opener()
+    odd = [
+        b'{"schema":{},"op":"c","payload":{"op":"c","after":{"id":1}}}',  # an event by itself, without image
+        b'{"schema":{},"payload":{"op":"c","after":{"id":1}},"payload":1}',
+        b'{"schema":{},"payload":{"op":"c","after":{"id":1}} , "op":"c"}',
+        b'{"schema":{},"payload":{"op":"c","after":{"id":1}}}',
+    ]
+    opened = opener.opened(pa.array(odd, pa.binary()))
+    assert [reject.index for reject in opened.rejects] == [0, 1, 2]
+    assert opened.images.to_pylist() == [None, None, None, b'{"id":1}']

@@ -1,0 +1,154 @@
+"""Frames come off, and only those with a JSON Schema; the registry is asked once for each id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from structlog import get_logger
+
+from common.errors import ConfigError, RegistryError
+from common.schema import parse_ddl
+from devservices.schema_registry import running_registry
+from stage_writer.core.decode import Decoder
+from stage_writer.core.envelopes import Records
+from stage_writer.core.framing import FramedDecoder
+from stage_writer.core.rejects import ErrorClass
+from stage_writer.shell.schema_registry import SchemaRegistry
+from tests.fakes.clock import IdleClock
+from tests.unit.stage_writer.test_debezium import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.settings.model import Option
+    from devservices.schema_registry import Registry
+
+
+class Types:
+    """A registry with four schemas, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
+        self.asked.append(list(ids))
+        return {each: {7: "JSON", 8: "AVRO", 2**32 - 1: "JSON", 9: "PROTOBUF"}.get(each) for each in ids}
+
+
+def framed(schema: int, body: bytes) -> bytes:
+    return b"\0" + schema.to_bytes(4) + body
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
+    types = Types()
+    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), types)
+    values = [
+        b"sliced off",
+        framed(7, b'{"i":0}'),
+        None,
+        b'{"i":1}',
+        framed(8, b"\x02"),
+        framed(5, b'{"i":2}'),
+        framed(2**32 - 1, b'{"i":3}'),
+        b"",
+        b"\0\0\0\0",
+        framed(7, b""),
+        framed(9, b""),
+        framed(7, b'{"i":"4"}'),
+    ]
+    decoded = decoder.decode(messages_of(pa.array(values, kind).slice(1)))
+    assert decoded.rows["i"].to_pylist() == [0, 3]
+    assert decoded.row_index.tolist() == [0, 5]
+    assert decoded.tombstones.tolist() == [1]
+    assert [(reject.index, reject.error_class) for reject in decoded.rejects] == [
+        (2, ErrorClass.NOT_FRAMED),
+        (3, ErrorClass.WRONG_SCHEMA),
+        (4, ErrorClass.UNKNOWN_SCHEMA),
+        (6, ErrorClass.NOT_FRAMED),
+        (7, ErrorClass.NOT_FRAMED),
+        (8, ErrorClass.EMPTY),
+        (9, ErrorClass.WRONG_SCHEMA),
+        (10, ErrorClass.WRONG_TYPE),
+    ]
+    assert "schema 8 is AVRO" in decoded.rejects[1].error
+    assert types.asked == [[5, 7, 8, 9, 2**32 - 1]]
+
+
+def test_nothing_framed_asks_nobody() -> None:
+    types = Types()
+    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), types)
+    assert decoder.decode(messages_of(pa.array([None, None], pa.binary()))).tombstones.tolist() == [0, 1]
+    assert decoder.decode(messages_of(pa.array([], pa.binary()))).rows.num_rows == 0
+    assert types.asked == []
+
+
+def test_a_registry_tells_what_its_schemas_are_and_is_asked_once() -> None:
+    with running_registry("reader:secret") as server:
+        ids = [server.register("{}"), server.register('"string"', "AVRO"), server.register("syntax", "PROTOBUF")]
+        settings: dict[str, Option] = {"url": server.url, "basic.auth.user.info": "reader:secret"}
+        registry = SchemaRegistry(settings, IdleClock(), get_logger())
+        registry.check()
+        assert registry.types_of([*ids, 99]) == dict(zip([*ids, 99], ["JSON", "AVRO", "PROTOBUF", None], strict=True))
+        before = len(server.asked)
+        assert registry.types_of([*ids, 99])[99] is None
+        assert len(server.asked) == before
+
+
+def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
+    with running_registry() as server:
+        clock = IdleClock()
+        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        assert registry.types_of([1]) == {1: None}
+        server.register("{}")
+        assert registry.types_of([1]) == {1: None}
+        clock.sleep_s(61)
+        assert registry.types_of([1]) == {1: "JSON"}
+
+
+class PatientClock(IdleClock):
+    """The registry comes back in the third pause."""
+
+    def __init__(self, server: Registry) -> None:
+        super().__init__()
+        self.server = server
+        self.pauses: list[float] = []
+
+    def sleep_s(self, seconds: float) -> None:
+        super().sleep_s(seconds)
+        self.pauses.append(seconds)
+        if len(self.pauses) == 3:
+            self.server.start()
+
+
+def test_a_registry_that_is_away_is_waited_for() -> None:
+    with running_registry() as server:
+        number = server.register("{}")
+        server.stop()
+        clock = PatientClock(server)
+        registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
+        assert registry.types_of([number]) == {number: "JSON"}
+        assert clock.pauses == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("user_info", [None, "reader:wrong"])
+def test_a_registry_that_stays_away_or_refuses_ends_the_waiting_with_an_error(user_info: str | None) -> None:
+    with running_registry(user_info and "reader:secret") as server:
+        if user_info is None:
+            server.stop()
+        settings: dict[str, Option] = {"url": server.url, "max.retries": 0}
+        settings |= {"basic.auth.user.info": user_info} if user_info else {}
+        registry = SchemaRegistry(settings, IdleClock(), get_logger())
+        with pytest.raises(RegistryError) as raised:
+            registry.check()
+        assert server.url in raised.value.problem
+        with pytest.raises(RegistryError):
+            registry.types_of([1])
+
+
+def test_settings_that_the_client_does_not_take_are_refused() -> None:
+    with pytest.raises(ConfigError) as raised:
+        SchemaRegistry({"url": "http://localhost:1", "basic.auth": "x"}, IdleClock(), get_logger())
+    assert "basic.auth" in raised.value.problem
