@@ -15,7 +15,7 @@ TESTS ?= tests
 SEEDS ?= 10000
 MINUTES ?= 5
 SCALE ?= 1
-KINDS ?=
+SECTIONS ?=
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
@@ -70,8 +70,8 @@ chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versi
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
-benchmark: setup ## messages a CPU-second: ours, Spark Structured Streaming and the floor, in turns (SCALE=…, KINDS="small wide")
-	$(BIN)/python -m benchmarks.writer $(KINDS) --scale $(SCALE)
+benchmark: setup ## messages a CPU-second: ours, Spark Structured Streaming and the floor, in turns (SCALE=…, SECTIONS="kinds partitions bad writers")
+	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE)
 
 memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)

@@ -50,7 +50,7 @@ def _text(number: int, words: int) -> str:
 def _large(number: int) -> bytes:
     return _json(
         {
-            "at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z",
+            "created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z",
             "id": number,
             "customer": f"customer-{number * 7919 % 50_000}",
             "amount": number % 100_000 / 100,
@@ -73,14 +73,14 @@ def _nested(number: int) -> bytes:
         "lines": lines,
         "tags": [_text(number + place, 1) for place in range(4)],
     }
-    return _json({"at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z", "order": order})
+    return _json({"created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z", "order": order})
 
 
 _WIDE_COLUMNS = 50
 
 
 def _wide(number: int) -> bytes:
-    record: dict[str, object] = {"at": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}
+    record: dict[str, object] = {"created": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}
     for place in range(1, _WIDE_COLUMNS):
         match place % 4:
             case 0:
@@ -103,30 +103,30 @@ KINDS = {
             "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, "
             "url STRING, uuid STRING",
             "substr(meta.producer.timestamp, 1, 10)",
-            1_000_000,
+            2_000_000,
             _small,
         ),
         Kind(
             "1.2 KB",
-            "at STRING, id BIGINT, customer STRING, amount DOUBLE, title STRING, description STRING, country STRING",
-            "substr(at, 1, 10)",
-            300_000,
+            "created STRING, id BIGINT, customer STRING, amount DOUBLE, title STRING, description STRING, country STRING",
+            "substr(created, 1, 10)",
+            500_000,
             _large,
         ),
         Kind(
             "nested",
-            "at STRING, order STRUCT<id: BIGINT, "
+            "created STRING, order STRUCT<id: BIGINT, "
             "customer: STRUCT<name: STRING, address: STRUCT<city: STRING, zip: STRING>>, "
             "lines: ARRAY<STRUCT<sku: STRING, quantity: INT, price: DOUBLE>>, tags: ARRAY<STRING>>",
-            "substr(at, 1, 10)",
+            "substr(created, 1, 10)",
             300_000,
             _nested,
         ),
         Kind(
             "wide",
-            "at STRING, " + ", ".join(f"c{place} {_WIDE_TYPES[place % 4]}" for place in range(1, _WIDE_COLUMNS)),
-            "substr(at, 1, 10)",
-            60_000,
+            "created STRING, " + ", ".join(f"c{place} {_WIDE_TYPES[place % 4]}" for place in range(1, _WIDE_COLUMNS)),
+            "substr(created, 1, 10)",
+            100_000,
             _wide,
         ),
     )

@@ -1,0 +1,101 @@
+"""What the sides are given: topics of one kind of record, and how many partitions, bad messages and writers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from benchmarks.messages import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.messages import Kind
+    from devservices.kafka import KafkaCluster
+
+_PRODUCE_BUFFER = 500_000
+_BAD_OF = 100
+PARTITIONS = 16
+GROWTH = 0.5
+"""Of a kind's number of messages: for the sections that show how something grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One topic that sides take."""
+
+    section: str
+    """What it shows: ``kinds``, ``partitions``, ``bad`` or ``writers``."""
+    kind: Kind
+    messages: int
+    partitions: int = PARTITIONS
+    writers: int = 1
+    bad_percent: int = 0
+    """Of the messages; the floors would end at the first."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return f"{self.kind.name.replace(' ', '-')}-{self.partitions}-{self.bad_percent}"
+
+
+SECTIONS = ("kinds", "partitions", "bad", "writers")
+
+
+def cases(section: str, scale: float) -> Iterator[Case]:
+    """The cases of a section."""
+    small = KINDS["small"]
+    growing = int(small.messages * scale * GROWTH)
+    match section:
+        case "kinds":
+            for kind in KINDS.values():
+                yield Case(section, kind, int(kind.messages * scale))
+        case "partitions":
+            for partitions in (1, 16, 256, 1000):
+                yield Case(section, small, max(partitions, growing), partitions)
+        case "bad":
+            for percent in (0, 1, 50):
+                yield Case(section, small, growing, bad_percent=percent)
+        case "writers":
+            for writers in (1, 2):
+                yield Case(section, small, growing, writers=writers)
+
+
+def fill(kafka: KafkaCluster, case: Case) -> int:
+    """Make the case's topic; the bytes of all values."""
+    kafka.create_topic(case.topic, case.partitions)
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50, "queue.buffering.max.messages": _PRODUCE_BUFFER}
+    )
+    size_bytes = 0
+    for number in range(case.messages):
+        value = case.kind.make(number)
+        # Spread over partitions and over each hundred: 37 has no factor in common with either.
+        if number * 37 % _BAD_OF < case.bad_percent:
+            value = _spoilt(value, number)
+        size_bytes += len(value)
+        while True:
+            try:
+                producer.produce(case.topic, value, partition=number % case.partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(300):
+        msg = "the broker did not take all messages"
+        raise RuntimeError(msg)
+    return size_bytes
+
+
+def _spoilt(value: bytes, number: int) -> bytes:
+    """The record as a faulty producer sends it, in one of four ways."""
+    match number // _BAD_OF % 4:
+        case 0:
+            return value[:-7]  # cut off
+        case 1:
+            return value.replace(b'"status":', b'"status":1.5e3,"was":', 1)  # not of the column's type
+        case 2:
+            return value + value  # two documents
+        case _:
+            return value.replace(b"www", b"w\xffw", 1)  # not UTF-8

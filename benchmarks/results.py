@@ -1,0 +1,64 @@
+"""What was measured, as it is kept in ``benchmarks/results.json`` and shown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.measure import Cost
+
+FILE = Path(__file__).parent / "results.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case and what each side used for it."""
+
+    section: str
+    kind: str
+    messages: int
+    size_bytes: int
+    """Of all values."""
+    partitions: int
+    writers: int
+    bad_percent: int
+    costs: dict[str, list[Cost]]
+    """By side, one for each round."""
+
+    def cpu_s(self, side: str) -> float:
+        """The median of the rounds."""
+        return statistics.median(cost.cpu_s for cost in self.costs[side])
+
+    def wall_s(self, side: str) -> float:
+        """The median of the rounds."""
+        return statistics.median(cost.wall_s for cost in self.costs[side])
+
+    def peak_bytes(self, side: str) -> int:
+        """The highest of the rounds."""
+        return max(cost.peak_bytes for cost in self.costs[side])
+
+    def rate(self, side: str) -> float:
+        """Messages for each second of CPU time."""
+        return self.messages / self.cpu_s(side)
+
+    def ratio(self, side: str, other: str) -> float:
+        """How many times the messages a CPU-second of ``other`` a side has."""
+        return self.cpu_s(other) / self.cpu_s(side)
+
+
+def read() -> list[Result]:
+    """What was kept."""
+    found = json.loads(FILE.read_text("utf-8")) if FILE.exists() else []
+    return [
+        Result(**{**one, "costs": {side: [Cost(**cost) for cost in costs] for side, costs in one["costs"].items()}})
+        for one in found
+    ]
+
+
+def keep(results: list[Result]) -> None:
+    """Replace the sections that were measured anew; the others stay."""
+    anew = {result.section for result in results}
+    kept = [result for result in read() if result.section not in anew]
+    FILE.write_text(json.dumps([asdict(one) for one in (*kept, *results)], indent=1) + "\n", "utf-8")
