@@ -108,7 +108,8 @@ KINDS = {
         ),
         Kind(
             "1.2 KB",
-            "created STRING, id BIGINT, customer STRING, amount DOUBLE, title STRING, description STRING, country STRING",
+            "created STRING, id BIGINT, customer STRING, amount DOUBLE, title STRING, description STRING, "
+            "country STRING",
             "substr(created, 1, 10)",
             500_000,
             _large,

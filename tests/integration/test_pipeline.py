@@ -146,7 +146,7 @@ def produce(kafka: KafkaCluster, topic: str, count: int, rng: random.Random) -> 
 
 def wait_for(child: Child, text: str, times: int = 1) -> None:
     """Wait until a program's log says ``text`` so many times."""
-    child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 120)
+    child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 300)
 
 
 def test_every_record_is_there_once_whoever_was_killed(
