@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from common.errors import MarkerError
-from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 BEGIN = "begin"
 _PATH = re.compile(r"begin/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/0{20}\.begin", re.ASCII)
@@ -50,18 +48,16 @@ def source_of(path: str) -> TopicPartition | None:
     return None if match is None else TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
+class _StoredBeginning(Stored):
     version: Literal[1]
-    position: Annotated[int, Field(ge=0, le=MAX_POSITION)] = 0
-    generation: Annotated[int, Field(ge=0)] = 0
+    position: StoredOffset = 0
+    generation: Count = 0
     topic_id: str | None = None
 
 
 def beginning_to_bytes(beginning: Beginning) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
-    stored = _Stored(
+    stored = _StoredBeginning(
         version=1, position=beginning.position, generation=beginning.generation, topic_id=beginning.topic_id
     )
     return stored.model_dump_json().encode()
@@ -71,13 +67,8 @@ def beginning_from_bytes(path: str, data: bytes) -> Beginning:
     """The inverse of `beginning_to_bytes`; an empty object says position 0. Raises MarkerError, which names it."""
     if not data:
         return Beginning(Position(0))
-    try:
-        stored = _Stored.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        msg = f"the object {path} cannot be read: {place}: {first['msg']}"
-        raise MarkerError(
-            msg, "upgrade this service, or put the object back from a version or backup of the bucket"
-        ) from error
+    what = f"the object {path}"
+    with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
+        require_known_version(what, data, 1)
+        stored = _StoredBeginning.model_validate_json(data)
     return Beginning(Position(stored.position), stored.generation, stored.topic_id)

@@ -21,12 +21,12 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from common.errors import MarkerError
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,23 +202,16 @@ class Marker:
 
 # The stored form. Pydantic reads it, so that a broken marker's error names the field.
 
-_Count = Annotated[int, Field(ge=0)]
-_Offset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
 
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-
-class _StoredFile(_Stored):
+class _StoredFile(Stored):
     path: str = Field(min_length=1)
     partition_values: dict[str, str | None]
-    size_bytes: _Count
-    rows: _Count
+    size_bytes: Count
+    rows: Count
     statistics: str
 
 
-class _StoredTable(_Stored):
+class _StoredTable(Stored):
     url: str = Field(min_length=1)
     kind: Literal["rows", "dead_letters"]
     # ``schema`` is a method of pydantic's models, hence the alias.
@@ -227,31 +220,27 @@ class _StoredTable(_Stored):
     files: list[_StoredFile]
 
 
-class _StoredManifest(_Stored):
+class _StoredManifest(Stored):
     version: Literal[1, 2, 3]
     topic: str
-    partition: _Count
-    start: _Offset
-    end: _Offset
-    previous: _Offset | None
+    partition: Count
+    start: StoredOffset
+    end: StoredOffset
+    previous: StoredOffset | None
     app_id: str
     origin: Literal["flush", "bootstrap", "skip"]
     writer: str
     created_ms: int
-    records: _Count
-    tombstones: _Count
-    dead_letters: dict[str, _Count]
+    records: Count
+    tombstones: Count
+    dead_letters: dict[str, Count]
     lowest_timestamp_ms: int | None
     highest_timestamp_ms: int | None
     tables: list[_StoredTable]
     topic_id: str | None = None
-    generation: _Count = 0
-    filtered: _Count = 0
-    exploded: _Count = 0
-
-
-class _StoredVersion(BaseModel):
-    version: int
+    generation: Count = 0
+    filtered: Count = 0
+    exploded: Count = 0
 
 
 def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
@@ -290,17 +279,10 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
     """
     if not data:
         return None
-    try:
-        version = _StoredVersion.model_validate_json(data).version
-        if version > VERSION:
-            msg = f"marker {name.path} has format version {version}; this program reads up to {VERSION}"
-            raise MarkerError(msg, "upgrade this service to at least the release of the service that wrote it")
-        manifest = _from_stored(name, _StoredManifest.model_validate_json(data))
-    except (ValidationError, ValueError) as error:
-        detail = _first_problem(error) if isinstance(error, ValidationError) else str(error)
-        msg = f"marker {name.path} cannot be read: {detail}"
-        raise MarkerError(msg, "see docs/guarantees.md, “corrupt markers”, for the commands that mend it") from error
-    return manifest
+    what = f"marker {name.path}"
+    with reading(what, "see docs/guarantees.md, “corrupt markers”, for the commands that mend it"):
+        require_known_version(what, data, VERSION)
+        return _from_stored(name, _StoredManifest.model_validate_json(data))
 
 
 def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
@@ -368,9 +350,3 @@ def _table_from_stored(stored: _StoredTable) -> StagedTable:
         for file in stored.files
     )
     return StagedTable(stored.url, TableKind(stored.kind), stored.table_schema, tuple(stored.partition_by), files)
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from common.errors import MarkerError
 from common.markers import TableKind
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,47 +111,35 @@ class Replacement:
         return next((table for table in self.tables if table.kind is kind), None)
 
 
-_Count = Annotated[int, Field(ge=0)]
-_Offset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
-
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-
-class _StoredFile(_Stored):
+class _StoredFile(Stored):
     path: str = Field(min_length=1)
-    rows: _Count
-    size_bytes: _Count
+    rows: Count
+    size_bytes: Count
 
 
-class _StoredTable(_Stored):
+class _StoredTable(Stored):
     url: str = Field(min_length=1)
     kind: Literal["rows", "dead_letters"]
     table_schema: str = Field(alias="schema")
     files: list[_StoredFile]
 
 
-class _StoredReplacement(_Stored):
+class _StoredReplacement(Stored):
     version: Literal[1, 2]
     topic: str
-    partition: _Count
-    start: _Offset
-    end: _Offset
+    partition: Count
+    start: StoredOffset
+    end: StoredOffset
     request: str
     app_id: str
     writer: str
     created_ms: int
-    records: _Count
-    tombstones: _Count
-    dead_letters: dict[str, _Count]
+    records: Count
+    tombstones: Count
+    dead_letters: dict[str, Count]
     tables: list[_StoredTable]
-    filtered: list[tuple[_Offset, _Offset]] = Field(default=[])
-    exploded: _Count = 0
-
-
-class _StoredVersion(BaseModel):
-    version: int
+    filtered: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
+    exploded: Count = 0
 
 
 def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
@@ -190,19 +178,10 @@ def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> byt
 
 def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
     """The inverse of `replacement_to_bytes`. Raises MarkerError, which names the request."""
-    try:
-        version = _StoredVersion.model_validate_json(data).version
-        if version > VERSION:
-            msg = f"the request {name.path} has format version {version}; this program reads up to {VERSION}"
-            raise MarkerError(msg, "upgrade this service to at least the release of the service that wrote it")
+    what = f"the request {name.path}"
+    with reading(what, "delete it, and ask again with `stage-writer replay`"):
+        require_known_version(what, data, VERSION)
         return _from_stored(name, _StoredReplacement.model_validate_json(data))
-    except (ValidationError, ValueError) as error:
-        detail = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_input=False)[0]
-            detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        msg = f"the request {name.path} cannot be read: {detail}"
-        raise MarkerError(msg, "delete it, and ask again with `stage-writer replay`") from error
 
 
 def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
