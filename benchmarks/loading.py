@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,10 +10,9 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import load_settings
-from common.store import FsspecStore
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.stage import Stage
+from delta_loader.wiring import spark_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,15 +33,9 @@ def load_once(spark: SparkSession, config: Path) -> int:
         def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
             return list(pool.map(function, items))
 
-        ports = Ports(
-            stage=Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel),
-            tables=SparkDeltaTables(spark, SystemClock()),
-            open_store=lambda url: FsspecStore(url, settings.stage.storage_options),
-            parallel=parallel,
-            clock=SystemClock(),
-            new_id=lambda: str(uuid.uuid4()),
-            log=set_up_logs(settings.logs, "delta-loader"),
-            metrics=Metrics(),
+        log = set_up_logs(settings.logs, "delta-loader")
+        ports = spark_ports(
+            settings, spark, SparkDeltaTables(spark, SystemClock()), parallel, log=log, metrics=Metrics()
         )
         reports = LoaderService(settings.streams, settings.loader, ports).run_pass()
     for report in reports:

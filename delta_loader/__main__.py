@@ -37,7 +37,7 @@ from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
 from delta_loader.preflight import Preflight, failed
 from delta_loader.schedule import Schedule, wait_until
-from delta_loader.service import LoaderService, Ports, StreamReport
+from delta_loader.service import LoaderService, StreamReport
 from delta_loader.shell.kafka import BrokerEnds
 from delta_loader.stage import Stage
 from delta_loader.status import stream_status
@@ -202,15 +202,13 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     It is fit to load, unless ``stopped`` was set by a signal meanwhile.
     """
     # Spark is needed to load and for nothing else: `status` answers without it.
-    from delta_loader.replace import Replacements  # noqa: PLC0415
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
-    from delta_loader.shell.replace import SparkReplacer  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.wiring import spark_ports  # noqa: PLC0415
 
     pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
     parallel = _parallel(pool)
-    stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, _opener(settings), parallel), log, metrics)
     ready: list[_Loader] = []
@@ -227,30 +225,17 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     spark = build_session(settings)
     stack.callback(spark.stop)
     _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
-    opener = _opener(settings)
     fitness = Fitness(
         [stream.app_id for stream in settings.streams],
         look=lambda: list(_preflight(settings, pool).checks()),
         look_at=lambda app_id: list(_preflight(settings, pool).stream_checks(app_id)),
-        prove=lambda: prove_log_stores(spark, _tables_of(settings), opener),
+        prove=lambda: prove_log_stores(spark, _tables_of(settings), _opener(settings)),
         log=log,
     )
     begun.append(fitness)
     fitness.begin(once=once, wait=stopped.wait)
     tables = SparkDeltaTables(spark, clock)
-    replacer = SparkReplacer(spark, settings.stage.url)
-    stage_store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    ports = Ports(
-        stage=stage,
-        tables=tables,
-        open_store=opener,
-        parallel=parallel,
-        clock=clock,
-        new_id=lambda: str(uuid.uuid4()),
-        log=log,
-        metrics=metrics,
-        replacements=Replacements(stage_store, tables, replacer, lambda: str(uuid.uuid4()), log),
-    )
+    ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
     service = LoaderService(settings.streams, settings.loader, ports)
     ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up, fitness))
     return ready[0]

@@ -150,7 +150,7 @@ def replay(
             file_bytes=settings.writer.flush_bytes,
         )
         spans = spans_of(kafka, topic, partition, asked)
-        _require_same_topic(settings, [source for source, _ in spans])
+        _require_same_topic(settings, kafka, [source for source, _ in spans])
         carry_out = replay_of.stage if yes else replay_of.count
         replayed = [carry_out(*one) for one in spans]
     finally:
@@ -158,17 +158,11 @@ def replay(
     typer.echo(replayed_to_text(stream, replayed, done=yes))
 
 
-def _require_same_topic(settings: Settings, sources: list[TopicPartition]) -> None:
+def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[TopicPartition]) -> None:
     """Refuse a replay of a topic that is another one than the chains'."""
-    from structlog import get_logger  # noqa: PLC0415
-
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
-    source_of_ids = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
-    try:
-        ids = source_of_ids.topic_ids({source.topic for source in sources})
-    finally:
-        source_of_ids.close()
+    ids = kafka.topic_ids({source.topic for source in sources})
     for source in sources:
         tail = stage.tail(source)
         require_same_topic(source, None if tail is None else tail.lineage.topic_id, ids.get(source.topic))

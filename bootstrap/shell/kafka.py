@@ -8,13 +8,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
 from common.errors import BrokerError, UsageError
-from common.kafka import QUIET, client_properties, refused_property, topic_id
+from common.kafka import QUIET, client_properties, refused_property
+from common.kafka_reader import topic_ids
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class KafkaView:
         return found
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
-        """The id of each topic; None from a broker that has no ids."""
+        """The id of each topic; None from a broker that has no ids, and of a topic that is gone meanwhile."""
+        asked = set(topics)
         with self._errors("describe topics"):
-            answers = self._admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=TIMEOUT_S)
-            return {Topic(name): topic_id(answer.result(TIMEOUT_S + 1)) for name, answer in answers.items()}
+            return {**dict.fromkeys(asked), **topic_ids(self._admin, asked, TIMEOUT_S)}
 
     def ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """The first and the last position of each partition."""

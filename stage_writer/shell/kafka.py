@@ -33,13 +33,13 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
-from common.kafka import QUIET, client_properties, refused_property, topic_id
+from common.kafka import QUIET, client_properties, refused_property
+from common.kafka_reader import topic_ids
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
@@ -64,7 +64,6 @@ _REACH = "check kafka.bootstrap.servers and the security settings, and that the 
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
-_NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 _second = itemgetter(1)
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
@@ -170,20 +169,7 @@ class KafkaSource:
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
         with self._errors("describe topics"):
-            try:
-                answers = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=TIMEOUT_S)
-            except KafkaException as error:
-                if error.args[0].code() != _NO_FEATURE:
-                    raise
-                return dict.fromkeys(topics)
-            found: dict[Topic, str | None] = {}
-            for name, answer in answers.items():
-                try:
-                    found[Topic(name)] = topic_id(answer.result(TIMEOUT_S + 1))
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise
-        return found
+            return topic_ids(self._admin, topics, TIMEOUT_S)
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """Those of these partitions that nobody in the group has; None while the group is not at rest."""

@@ -1,0 +1,50 @@
+"""The ports of a loader over Spark and the real stores: one place, for the service and for who measures it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from common.ports import SystemClock
+from common.store import FsspecStore, stores_of
+from delta_loader.replace import Replacements
+from delta_loader.service import Ports
+from delta_loader.shell.replace import SparkReplacer
+from delta_loader.stage import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings import Settings
+    from delta_loader.ports import DeltaTables, ParallelMap
+
+
+def spark_ports(
+    settings: Settings,
+    spark: SparkSession,
+    tables: DeltaTables,
+    parallel: ParallelMap,
+    *,
+    log: FilteringBoundLogger,
+    metrics: Metrics,
+) -> Ports:
+    """The ports of a service whose ``tables`` are those of a running session."""
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    return Ports(
+        stage=Stage(store, parallel),
+        tables=tables,
+        open_store=stores_of(settings.stage.storage_options),
+        parallel=parallel,
+        clock=SystemClock(),
+        new_id=new_id,
+        log=log,
+        metrics=metrics,
+        replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log),
+    )
+
+
+def new_id() -> str:
+    """A name that nobody else has."""
+    return str(uuid.uuid4())
