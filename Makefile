@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark memory help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign
+.PHONY: benchmark memory help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -14,6 +14,7 @@ S3 ?= moto
 TESTS ?= tests
 SEEDS ?= 10000
 MINUTES ?= 5
+SECONDS ?= 60
 SCALE ?= 1
 SECTIONS ?=
 
@@ -78,6 +79,9 @@ memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
+
+fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)

@@ -16,6 +16,7 @@ from common.schema.types import (
     MapType,
     Primitive,
     StructType,
+    nullable_columns,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Primitive",
     "StructType",
     "from_arrow_type",
+    "nullable_columns",
     "parse_ddl",
     "quote_name",
     "schema_from_json",

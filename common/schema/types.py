@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -135,3 +135,20 @@ class StructType:
 
 
 DataType = Primitive | DecimalType | ArrayType | MapType | StructType
+
+
+def nullable_columns(columns: StructType) -> StructType:
+    """The columns with all their parts nullable."""
+    return StructType(tuple(replace(field, type=_nullable(field.type), nullable=True) for field in columns))
+
+
+def _nullable(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return nullable_columns(data_type)
+        case ArrayType(element):
+            return ArrayType(_nullable(element))
+        case MapType(key, value):
+            return MapType(_nullable(key), _nullable(value))
+        case Primitive() | DecimalType():
+            return data_type

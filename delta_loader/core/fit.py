@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError, TableError
@@ -126,23 +126,6 @@ def differences(table: TableShape, staged: TableShape) -> tuple[str, ...]:
 
 def _columns(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
-
-
-def nullable_columns(columns: StructType) -> StructType:
-    """The columns with all their parts nullable: a NOT NULL column would forbid zero-copy adds."""
-    return StructType(tuple(replace(field, type=_nullable(field.type), nullable=True) for field in columns))
-
-
-def _nullable(data_type: DataType) -> DataType:
-    match data_type:
-        case StructType():
-            return nullable_columns(data_type)
-        case ArrayType(element):
-            return ArrayType(_nullable(element))
-        case MapType(key, value):
-            return MapType(_nullable(key), _nullable(value))
-        case Primitive() | DecimalType():
-            return data_type
 
 
 def _struct_differences(place: str, table: StructType, staged: StructType) -> Iterator[str]:

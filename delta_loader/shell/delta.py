@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from common.commit_metadata import CommitMetadata
 from common.delta_log import TableState
-from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema import nullable_columns, schema_from_json, schema_to_json
 from common.table_history import read_history
 from common.went_back import turning_points
 from delta_loader.core.commits import (
@@ -38,7 +38,7 @@ from delta_loader.core.commits import (
     Failed,
     NotWritten,
 )
-from delta_loader.core.fit import Refused, nullable_columns, way_of_loading
+from delta_loader.core.fit import Refused, way_of_loading
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.spark import spark_url

@@ -12,6 +12,8 @@ Rules:
 3. A message that cannot be read together with its neighbours is searched by the parser's own report or by halving, down
    to groups of 32: a bad message costs its own handling, not its batch's.
 4. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
+5. NOT NULL is kept here, and said to nobody behind: where a struct is null its NOT NULL parts are null as well, which
+   Arrow's writers and casts refuse.
 
 `stage_writer.core.documents` says how the reading is proved to be aligned, and what was measured.
 """
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from common.schema import Field, Primitive, StructType, to_arrow_field, to_arrow_schema
+from common.schema import Field, Primitive, StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.core.blocks import BLOCK_BYTES, begin_as_objects, blocks, texts_of
 from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
@@ -59,7 +61,7 @@ class Decoded:
     """What became of a batch's messages: each one's index is with the rows, the rejects or the tombstones, once."""
 
     rows: pa.Table
-    """The declared columns, with the Arrow types of `common.schema.to_arrow_schema`."""
+    """The declared columns, nullable, with the Arrow types of `common.schema.to_arrow_schema`."""
     row_index: NDArray[np.int64]
     """For each row, the index of its message in the batch. Strictly rising."""
     rejects: tuple[Reject, ...]
@@ -116,12 +118,14 @@ class Decoder:
         self._closed = None
         if rescue_column is not None and not any(holds_map(field.type) for field in columns):
             self._closed = DocumentReader(columns, self._connection, reading.rewritten, unknown_fields="error")
-        self._columns = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
-        self._schema = to_arrow_schema(self._columns)
+        read = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
+        self._schema = to_arrow_schema(read)
+        self._columns = nullable_columns(read)
+        self._nullable = to_arrow_schema(self._columns)
 
     @property
     def columns(self) -> StructType:
-        """The columns of the rows."""
+        """The columns of the rows, all nullable (rule 5)."""
         return self._columns
 
     def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
@@ -139,6 +143,8 @@ class Decoder:
             indices.append(index[rows.places])
             rejects += (Reject(int(index[place]), why.error_class, why.error) for place, why in refused)
         table = pa.Table.from_batches(batches, self._schema)
+        if self._nullable != self._schema:
+            table = table.cast(self._nullable)  # no copy
         return Decoded(table, np.concatenate(indices), tuple(rejects), np.flatnonzero(nulls))
 
     def _decode_block(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:

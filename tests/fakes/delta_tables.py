@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.delta_log import TableState
-from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema import nullable_columns, schema_from_json, schema_to_json
 from common.spans import Position
 from common.table_history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
-from delta_loader.core.fit import nullable_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

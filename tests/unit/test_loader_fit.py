@@ -6,9 +6,8 @@ import pytest
 
 from common.delta_log import TableState
 from common.errors import TableError
-from common.schema.ddl import parse_ddl
-from common.schema.spark_json import schema_from_json, schema_to_json
-from delta_loader.core.fit import Add, Refused, differences, nullable_columns, require_add, require_fit, way_of_loading
+from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
+from delta_loader.core.fit import Add, Refused, differences, require_add, require_fit, way_of_loading
 from delta_loader.core.plan import TableShape
 
 

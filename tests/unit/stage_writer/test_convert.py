@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.buffer import Buffer
 from stage_writer.core.convert import StreamConverter
+from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,3 +112,26 @@ def test_messages_of_any_size_come_together(types: tuple[pa.DataType, ...]) -> N
     )
     assert found.values.to_pylist() == [*BATCHES[0].values.to_pylist(), *BATCHES[1].values.to_pylist()]
     assert found.partitions(np.array([0, 4, 5])).to_pylist() == [0, 0, 7]
+
+
+def test_a_required_part_of_a_struct_that_is_null_goes_to_its_file() -> None:
+    columns = "p STRUCT<q: STRUCT<i: INT, t: STRING NOT NULL>>, s ARRAY<STRUCT<d: DATE NOT NULL>>, id BIGINT NOT NULL"
+    stream = stream_of(columns=columns, derive={"again": "p"}, rename={"p.q.i": "j"}, kafka_columns=False)
+    converter = StreamConverter(stream)
+    values = [
+        b'{"id":1}',
+        b'{"id":2,"p":{},"s":[null]}',
+        b'{"id":3,"p":{"q":{"t":"x"}}}',
+        b'{"id":4,"p":{"q":{}}}',
+        b"{}",
+    ]
+    (staged,) = converter.convert([batch_of(values)])
+    assert staged.dead_letters == {"missing_field": 2}
+    buffer = Buffer.begin(Position(100), converter.formats)
+    buffer.add(staged, now_s=0.0)
+    (file,) = buffer.tables[0].finish()
+    assert pq.read_table(pa.BufferReader(file.data.to_bytes())).column("p").to_pylist() == [
+        None,
+        {"q": None},
+        {"q": {"j": None, "t": "x"}},
+    ]

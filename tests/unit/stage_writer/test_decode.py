@@ -8,7 +8,15 @@ import pyarrow as pa
 import pytest
 
 from common.errors import SchemaError
-from common.schema import CHAR_VARCHAR_KEY, Field, Primitive, StructType, parse_ddl, to_arrow_schema
+from common.schema import (
+    CHAR_VARCHAR_KEY,
+    Field,
+    Primitive,
+    StructType,
+    nullable_columns,
+    parse_ddl,
+    to_arrow_schema,
+)
 from common.settings.formats import forms_of
 from stage_writer.core.decode import Decoder
 from stage_writer.core.reading import Reading
@@ -30,7 +38,7 @@ def test_every_type_is_read_exactly() -> None:
         "v": [{"q": 1, "more": {}}, null], "g": {"": 1, "x": null}, "p": {"r": 1}, "unknown": [{"a": null}]}"""
     decoded = Decoder(EVERYTHING).decode([message])
     assert decoded.rejects == ()
-    assert decoded.rows.schema.equals(to_arrow_schema(EVERYTHING))
+    assert decoded.rows.schema.equals(to_arrow_schema(nullable_columns(EVERYTHING)))
     assert decoded.rows.to_pylist() == [
         {
             "b": -128,
@@ -186,7 +194,7 @@ def test_slices_and_large_binaries_are_read() -> None:
 def test_nothing_comes_of_nothing() -> None:
     decoded = Decoder(EVERYTHING).decode([])
     assert decoded.rows.num_rows == 0
-    assert decoded.rows.schema.equals(to_arrow_schema(EVERYTHING))
+    assert decoded.rows.schema.equals(to_arrow_schema(nullable_columns(EVERYTHING)))
     assert Decoder(EVERYTHING).decode([None]).tombstones.tolist() == [0]
 
 

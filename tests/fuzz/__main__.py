@@ -1,0 +1,53 @@
+"""``python -m tests.fuzz [--seconds N]`` (`make fuzz`), or ``python -m tests.fuzz INPUT`` for one that was found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+FOUND = Path("build/fuzz")
+
+
+def main() -> int:
+    """Fuzz for a while, or try one input."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("input", nargs="?", type=Path, help="try this input, and nothing else")
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--corpus", type=Path, help="a folder to begin with and to keep inputs in")
+    arguments = parser.parse_args()
+    if arguments.input is not None:
+        from tests.fuzz import decoder
+
+        decoder.check(arguments.input.read_bytes())
+        return 0
+    try:
+        import atheris
+    except ImportError:
+        sys.stderr.write("atheris is not installed: pip install 'kafka-delta-express[fuzz]' (Linux on x86-64)\n")
+        return 2
+    with atheris.instrument_imports(include=["stage_writer.core"]):
+        from tests.fuzz import decoder
+    FOUND.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = arguments.corpus or Path(folder, "corpus")
+        corpus.mkdir(parents=True, exist_ok=True)
+        for number, seed in enumerate(decoder.SEEDS):
+            Path(corpus, f"seed-{number}").write_bytes(seed)
+        words = Path(folder, "words")
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in decoder.WORDS))
+        options = [f"-max_total_time={arguments.seconds}", f"-dict={words}", f"-artifact_prefix={FOUND}/"]
+        atheris.Setup(
+            [sys.argv[0], *options, "-max_len=4096", "-timeout=60", "-print_final_stats=1", str(corpus)], decoder.check
+        )
+        atheris.Fuzz()  # ends the process
+    return 0
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogatepass"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

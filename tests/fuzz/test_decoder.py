@@ -1,0 +1,27 @@
+"""The fuzz target in short: its seeds, and some seconds of the fuzzer where it is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.fuzz import decoder
+
+
+@pytest.mark.parametrize("place", range(len(decoder.SEEDS)))
+def test_the_seeds_end_as_they_do_alone(place: int) -> None:
+    decoder.check(decoder.SEEDS[place])
+
+
+def test_some_seconds_of_fuzzing_find_nothing() -> None:
+    pytest.importorskip("atheris", reason="atheris is not installed (the extra `fuzz`)")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--seconds", "10"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]

@@ -1,0 +1,149 @@
+"""A stream that uses every transform, as a user runs it: the rows that a plain reading says, and all accounted for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.integration.test_replay import STARTED_MS, Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+COUNT = 300
+STREAM = {
+    "columns": "id BIGINT, kind STRING, sent STRING, n STRING, city STRING, "
+    "meta STRUCT<kafka: STRUCT<offset: BIGINT>>, items ARRAY<STRUCT<sku: STRING, priceCents: INT, note: STRING>>",
+    "jmespath": {"meta.kafka.offset": "kafka.offset", "city": "address.city"},
+    "where": "kind = 'order'",
+    "derive": {"day": "substr(sent, 1, 10)", "number": "CAST(n AS BIGINT)"},
+    "explode": "items",
+    "drop": ["kind", "sent", "n", "items.note"],
+    "rename": {"id": "order_key"},
+    "field_names": "snake_case",
+    "partition_by": ["day"],
+}
+Values = tuple[object, ...]
+
+
+def message(number: int) -> str | None:
+    """Tombstones, records of another kind, those that fail, and orders with no to three items."""
+    if number % 50 == 49:
+        return None
+    items = [{"sku": f"s{place}", "priceCents": 100 * place, "note": "x"} for place in range(number % 4)]
+    record = {
+        "id": number,
+        "kind": "offer" if number % 5 == 0 else "order",
+        "sent": f"2026-03-{number % 3 + 1:02d}T00:00:00Z",
+        "n": "x" if number % 30 == 1 else str(number),
+        "address": {"city": f"c{number % 7}"},
+        "items": items if number % 8 else None,
+    }
+    return json.dumps(record) if number % 60 != 7 else "{"
+
+
+def expected(offset: int, kinds: tuple[str, ...]) -> Iterator[Values]:
+    """The rows of one offset; nothing of the program is used."""
+    sent = message(offset)
+    if sent is None or sent == "{":
+        return
+    record = json.loads(sent)
+    if record["kind"] in kinds and record["n"] != "x":
+        for item in record["items"] or [None]:
+            yield (
+                record["id"],
+                record["address"]["city"],
+                offset,
+                None if item is None else (item["sku"], item["priceCents"]),
+                record["sent"][:10],
+                int(record["n"]),
+            )
+
+
+def rows_of(pipeline: Pipeline) -> dict[tuple[int, int], list[Values]]:
+    frame = pipeline.spark.read.format("delta").load(f"{pipeline.folder}/orders").orderBy("items.sku")
+    names = {"order_key", "city", "meta", "items", "day", "number"}
+    assert {name for name in frame.columns if not name.startswith("_kafka_")} == names
+    found: dict[tuple[int, int], list[Values]] = {}
+    for row in frame.collect():
+        item = row["items"] and (row["items"]["sku"], row["items"]["price_cents"])
+        values = (row["order_key"], row["city"], row["meta"]["kafka"]["offset"], item, row["day"], row["number"])
+        found.setdefault((row["_kafka_partition"], row["_kafka_offset"]), []).append(values)
+    return found
+
+
+def meant(*kinds: str) -> dict[tuple[int, int], list[Values]]:
+    found = {(place, offset): list(expected(offset, kinds)) for place in (0, 1) for offset in range(COUNT)}
+    return {place: rows for place, rows in found.items() if rows}
+
+
+@pytest.fixture
+def pipeline(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> Pipeline:
+    """Two partitions of the same messages, not staged yet."""
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(COUNT):
+        for partition in (0, 1):
+            producer.produce(topic, message(number), partition=partition, timestamp=STARTED_MS + number * 1000)
+    assert producer.flush(30) == 0
+    return Pipeline(programs, spark, tmp_path, topic, kafka.bootstrap_servers)
+
+
+def replay(pipeline: Pipeline, config: Path, start: int, end: int) -> str:
+    ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--from", str(start), "--to", str(end))
+    shown = pipeline.programs.succeed("stage-writer", *ask, "--yes")
+    assert pipeline.load(config).held == {}
+    return shown
+
+
+def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pipeline) -> None:
+    config = pipeline.config("n", "sent", **STREAM)
+    pipeline.programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    pipeline.load(config)
+    orders, offers = meant("order"), meant("offer")
+    assert rows_of(pipeline) == orders
+    found = pipeline.verify(config)
+    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
+    assert {one.kind for one in found.findings} == {"all_in_tables"}
+    filtered = sum(kind_of(offset) == "offer" for offset in range(COUNT))
+    assert [one.counted_filtered for one in found.partitions] == [filtered, filtered]
+
+    # Another condition for a part of one partition: what was left out comes, and what it leaves out goes.
+    other = pipeline.config("n", "sent", **STREAM | {"where": "kind = 'offer'"})
+    shown = replay(pipeline, other, 50, 150)
+    assert f"{sum(kind_of(offset) == 'order' for offset in range(50, 150))} filtered" in shown
+    inside = {(0, offset) for offset in range(50, 150)}
+    kept = {place: rows for place, rows in orders.items() if place not in inside}
+    assert rows_of(pipeline) == kept | {place: rows for place, rows in offers.items() if place in inside}
+    found = pipeline.verify(other)
+    assert (found.failure, found.faults, found.partitions[1].proved) == (None, (), True)
+
+    # For all of it, so that it is proved again.
+    replay(pipeline, other, 0, COUNT)
+    assert rows_of(pipeline) == {place: rows for place, rows in orders.items() if place[0]} | {
+        place: rows for place, rows in offers.items() if not place[0]
+    }
+    found = pipeline.verify(other)
+    assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
+
+
+def kind_of(offset: int) -> str | None:
+    """Of a message that can be read."""
+    sent = message(offset)
+    if sent is None or sent == "{":
+        return None
+    kind: str = json.loads(sent)["kind"]
+    return kind
