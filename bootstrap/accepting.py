@@ -1,6 +1,6 @@
 """What `bootstrap accept` does: look at the stream's tables, plan, rewind the chains, and write the answers.
 
-Rule: the answers come last, the dead-letter table's before the stream's own; a second run does what a first one left.
+Rule: the answers come last, the own table's after those of the others; a second run does what a first one left.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_rows_too
+from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_own_too
 from bootstrap.shell import stage as staging
 from common.answers import Answer
 from common.commit_metadata import Decision
@@ -54,9 +54,9 @@ class Accepting:
     author: Author
 
     def plan(self, tables: Mapping[str, TableState], decision: Decision, *, give_up: bool) -> tuple[AcceptPlan, ...]:
-        """The answers, by table; the dead-letter table's first. Raises UsageError when no table went back."""
+        """The answers, by table; the own table's last. Raises UsageError when no table went back."""
         plans: dict[str, AcceptPlan] = {}
-        for url in (self.stream.dead_letters, self.stream.table):
+        for url in (*self.stream.side_tables, self.stream.table):
             for back in self._events(url, tables.get(url)):
                 if url in plans:
                     msg = f"{url} also has partitions without positions ({back.kind.value})"
@@ -65,13 +65,14 @@ class Accepting:
         if not plans:
             msg = f"the tables of stream {self.stream.app_id!r} did not go back, or the loader has obeyed the answer"
             raise UsageError(msg, "see `delta-loader status CONFIG` for what holds its partitions")
-        dead, own = plans.get(self.stream.dead_letters), plans.get(self.stream.table)
-        if dead is not None and decision is Decision.REPLAY:
+        own = plans.get(self.stream.table)
+        if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
             table = tables.get(self.stream.table)
             ids = TxnIds(self.stream.app_id, self.stream.several_topics)
             ids = ids.at({}, {} if table is None else table.transactions, self.sources)
             now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
-            require_rows_too(dead, now | dict(own.positions if own is not None else {}))
+            for url in plans.keys() - {self.stream.table}:
+                require_own_too(plans[url], now | dict(own.positions if own is not None else {}))
         return tuple(plans.values())
 
     def _events(self, url: str, table: TableState | None) -> Iterator[WentBack]:

@@ -21,6 +21,7 @@ from pydantic import Field
 from common.markers import TableKind
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.table_urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,9 +107,14 @@ class Replacement:
         """The version of the format that says all of it."""
         return 2 if self.filtered or self.exploded else 1
 
-    def table(self, kind: TableKind) -> ReplacementTable | None:
-        """What it has for the rows, or for the dead letters."""
-        return next((table for table in self.tables if table.kind is kind), None)
+    @property
+    def rows(self) -> int:
+        """Rows, whatever their table."""
+        return sum(file.rows for table in self.tables if table.kind is TableKind.ROWS for file in table.files)
+
+    def of(self, url: str) -> ReplacementTable | None:
+        """What it has for one table; None where its rows of the range just go."""
+        return next((table for table in self.tables if comparable(table.url) == comparable(url)), None)
 
 
 class _StoredFile(Stored):

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.debts import debts_of, floor_of
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
 from common.store import PROBES, prove_exclusive_create
@@ -26,7 +27,7 @@ from delta_loader.core.preflight import Check, Level, property_checks, shared_ta
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from common.delta_log import TableState
     from common.ports import Clock, ObjectStore
@@ -83,21 +84,24 @@ class Preflight:
         app_id = stream.app_id
         state = read_table_state(self.open_store(stream.table))
         yield from table_checks(stream, state)
-        dead = read_table_state(self.open_store(stream.dead_letters))
-        if dead is not None:
-            yield from property_checks(app_id, stream.dead_letters, dead)
-        for url in (stream.table, stream.dead_letters):
+        sides = {url: found for url in stream.side_tables if (found := read_table_state(self.open_store(url)))}
+        for url, found in sides.items():
+            if url == stream.dead_letters:
+                yield from property_checks(app_id, url, found)
+            else:
+                yield from table_checks(stream, found, url)
+        for url in stream.tables:
             try:
                 _try_rights(self.open_store(url), _TABLE_PROBES)
             except KafkaDeltaExpressError as error:
                 yield failed("rights", error, app_id)
-        yield from self._went_back(app_id, {stream.table: state, stream.dead_letters: dead})
+        yield from self._went_back(app_id, {stream.table: state, **sides})
         retention_ms, oldest_ms = int(self.settings.loader.marker_retention_s * 1000), self._oldest_ms(stream, state)
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
-        if dead is not None:
-            yield vacuum_check(app_id, stream.dead_letters, dead, oldest_ms, retention_ms)
+        for url, found in sides.items():
+            yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
 
-    def _went_back(self, app_id: str, tables: dict[str, TableState | None]) -> Iterator[Check]:
+    def _went_back(self, app_id: str, tables: Mapping[str, TableState | None]) -> Iterator[Check]:
         for url, state in tables.items():
             if state is None:
                 continue
@@ -111,9 +115,11 @@ class Preflight:
         listing, transactions = self.stage.listing(stream), {} if state is None else state.transactions
         ids = TxnIds(stream.app_id, stream.several_topics)
         ids = ids.at(self.stage.generations(stream), transactions, listing)
+        debts = debts_of(ids, transactions, stream.side_tables, listing)
         written: list[int] = []
         for source, listed in listing.items():
             position = ids.position(transactions, source)
+            position = None if position is None else floor_of(debts, source, position)
             written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
         return self.clock.wall_ms() - min(written) if written else None
 

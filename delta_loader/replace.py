@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import MarkerError, TableError
-from common.markers import TableKind
 from common.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.transactions import TxnIds
 from delta_loader.core.commits import Target
@@ -40,12 +39,10 @@ class Replacer(Protocol):
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request has not."""
 
-    def stale_dead_letters(self, request: Request, url: str) -> int:
-        """How many records the dead-letter table has in the range that are no dead letters any more."""
+    def stale(self, request: Request, url: str) -> int:
+        """How many records a table has in the range that the request has not for it."""
 
-    def replace(
-        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
-    ) -> bool:
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit was in its way."""
 
 
@@ -104,16 +101,17 @@ class Replacements:
 
     def _carry_out(self, request: Request, stream: Stream) -> Held | None:
         """The steps that are not done yet; why not, or None when all are."""
-        rows, dead = self._target(stream.table), self._dead_letters(request, stream)
+        rows = self._target(stream.table)
         if rows is None:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
         done = _done(rows, request)
         gone = self._gone_file(request)
         if gone is None or done < Step.ROWS:
+            sides = self._sides(request, stream)
             refused = (
                 self._taken_back(request, stream)
-                or self._refused(request, stream, rows, dead, gone)
-                or self._take_steps(request, stream, rows, dead)
+                or self._refused(request, stream, (rows, *sides), gone)
+                or self._take_steps(request, stream, rows, sides)
             )
             if refused is not None:
                 return refused
@@ -124,70 +122,62 @@ class Replacements:
 
     def _taken_back(self, request: Request, stream: Stream) -> Held | None:
         """Why it cannot be gone on with: a table has seen a step and has not its rows. By a new look."""
-        for target in map(self._target, (stream.table, stream.dead_letters)):
+        for target in map(self._target, stream.tables):
             if target is not None and target.version is not None and _done(target, request):
                 reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
                 if reason is not None:
                     return reason
         return None
 
-    def _dead_letters(self, request: Request, stream: Stream) -> Target | None:
-        """The dead-letter table, made if the request needs one."""
-        dead, letters = self._target(stream.dead_letters), request.content.table(TableKind.DEAD_LETTERS)
-        if dead is None and letters is not None and letters.files:
-            self.tables.create(stream.dead_letters, TableShape(letters.schema, ()))
-            return self._target(stream.dead_letters)
-        return dead
+    def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
+        """The stream's other tables that are there, or that the request needs: these are made."""
+        found: list[Target] = []
+        for url in stream.side_tables:
+            target, staged = self._target(url), request.content.of(url)
+            if target is None and staged is not None and staged.files:
+                partition_by = () if url == stream.dead_letters else stream.partition_by
+                self.tables.create(url, TableShape(staged.schema, partition_by))
+                target = self._target(url)
+            if target is not None:
+                found.append(target)
+        return tuple(found)
 
     def _gone_file(self, request: Request) -> str | None:
         files = (file.path for table in request.content.tables for file in table.files)
         return next((path for path in files if self.store.stat(path) is None), None)
 
-    def _refused(
-        self, request: Request, stream: Stream, rows: Target, dead: Target | None, gone: str | None
-    ) -> Held | None:
-        source = request.name.topic_partition
+    def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
+        """Why it cannot be carried out; the own table is the first of ``targets``."""
+        source, rows = request.name.topic_partition, targets[0]
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
         if TxnIds(stream.app_id, stream.several_topics).generation(rows.transactions, source):
             problem = "its topic was made anew, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
-        refused = misfit(request, rows, TableKind.ROWS)
-        if refused is None and dead is not None:
-            refused = misfit(request, dead, TableKind.DEAD_LETTERS)
+        refused = next((reason for target in targets if (reason := misfit(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
-        urls = tuple(target.url for target in (rows, dead) if target is not None)
-        return would_lose(request, self.replacer.lost(request, urls))
+        return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
 
-    def _take_steps(self, request: Request, stream: Stream, rows: Target, dead: Target | None) -> Held | None:
+    def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
         """The commits that are not made yet, in their order (core/replace.py, rules 2 and 5); why not, if not."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
-        letters = request.content.table(TableKind.DEAD_LETTERS)
-        if (
-            dead is not None
-            and letters is not None
-            and letters.files
-            and not done
-            and _done(dead, request) < Step.ADD_DEAD_LETTERS
-        ):
-            self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.ADD_DEAD_LETTERS, metadata)
+        for side in () if done else sides:
+            staged = request.content.of(side.url)
+            if staged is not None and staged.files and _done(side, request) < Step.ADD:
+                self._commit(request, side.url, Step.ADD, metadata, keep_stale=True)
         if done < Step.ROWS:
-            self._commit(request, rows.url, TableKind.ROWS, Step.ROWS, metadata)
-        reason = self._taken_back(request, stream)
-        if (
-            reason is None
-            and dead is not None
-            and _done(dead, request) < Step.DROP_DEAD_LETTERS
-            and self.replacer.stale_dead_letters(request, dead.url)
-        ):
-            self._commit(request, dead.url, TableKind.DEAD_LETTERS, Step.DROP_DEAD_LETTERS, metadata)
+            self._commit(request, rows.url, Step.ROWS, metadata)
+        for side in sides:
             reason = self._taken_back(request, stream)
-        return reason
+            if reason is not None:
+                return reason
+            if _done(side, request) < Step.DROP and self.replacer.stale(request, side.url):
+                self._commit(request, side.url, Step.DROP, metadata)
+        return self._taken_back(request, stream)
 
-    def _commit(self, request: Request, url: str, kind: TableKind, step: Step, metadata: str) -> None:
-        keep_stale = kind is TableKind.DEAD_LETTERS and step is not Step.DROP_DEAD_LETTERS
-        if not self.replacer.replace(request, url, kind, step, keep_stale=keep_stale, metadata=metadata):
+    def _commit(self, request: Request, url: str, step: Step, metadata: str, *, keep_stale: bool = False) -> None:
+        if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
             raise _InTheWayError
         self.log.info(
             "replaced",

@@ -265,7 +265,7 @@ class StreamLoad:
     def _position_now(self, source: TopicPartition) -> Position | None:
         """By a new look, for what is no transaction of ours; None also when the table went back."""
         self._tables.look()
-        return None if self._tables.went_back else self._position(source)
+        return None if self._tables.went_back else self._tables.floor(source, self._position(source))
 
     def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
@@ -519,6 +519,8 @@ class StreamLoad:
             staged = max([*ends, listed.names[-1].start])
             metrics.set(catalogue.LOADER_LAG, max(0, staged - (position or listed.names[0].start)), **labels)
         metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self._stream.app_id)
+        left_out = {*self._tables.failed, *(debt.url for debt in self._tables.debts(listing))}
+        metrics.set(catalogue.LOADER_LEFT_OUT, len(left_out), app_id=self._stream.app_id)
 
 
 _OUTCOMES: dict[type[CommitOutcome], str] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from common.debts import debts_of
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
@@ -113,6 +114,7 @@ def _stream_status(
         way=way,
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
+        owed=debts_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
     )
 

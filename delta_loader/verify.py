@@ -2,8 +2,8 @@
 
 Rules:
 
-1. The table is looked at in one version, the dead-letter table in a later one: dead letters are committed first, so
-   that every one that belongs to the table's version is there.
+1. The own table is looked at in one version, the others of the stream in later ones: they are committed to first, so
+   that everything that belongs to the own table's version is there. What came later is left out, commit by commit.
 2. Nothing is changed, and nothing is asked of a running loader.
 3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
    rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from common.debts import debts_of
+from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.spans import Position, Span
 from common.transactions import TxnIds
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import ExitStack
 
+    from common.debts import Debt
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
+    from delta_loader.core.history import TableVersion
     from delta_loader.core.offsets import Bucket
     from delta_loader.ports import OpenScannedStore, ParallelMap
 
@@ -89,8 +93,8 @@ class Offsets(Protocol):
 class Contents(Protocol):
     """Opens tables' contents."""
 
-    def offsets(self, url: str, version: int) -> Offsets:
-        """The offset columns of a table."""
+    def offsets(self, *places: tuple[str, int]) -> Offsets:
+        """The offset columns of some tables together, each by its URL at a version."""
 
     def count(self, url: str, version: int) -> int:
         """All rows of a table."""
@@ -129,7 +133,8 @@ class Verifier:
             return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
-        gone = [*self._gone(rows, stream.table), *(self._gone(dead, stream.dead_letters) if has_dead else ())]
+        routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
+        gone = [found for ledger in (rows, *routed, dead) if ledger.version is not None for found in self._gone(ledger)]
         if gone:
             unread = tuple(
                 unlooked(source, rows.begins.get(source), position)
@@ -137,26 +142,39 @@ class Verifier:
             )
             return StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         shape = Shape(filters=stream.where is not None, explodes=stream.explode is not None)
-        tables = Tables(rows, dead if has_dead else None, stream.table, stream.dead_letters, shape)
-        findings = [*rows.findings, *dead.findings, *_cleaned(tables)]
+        tables = Tables(
+            rows,
+            dead if has_dead else None,
+            stream.table,
+            stream.dead_letters,
+            shape,
+            tuple(ledger for ledger in routed if ledger.version is not None),
+            self._debts(stream, rows),
+        )
+        findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
+        findings += [*_cleaned(tables), *_owed(tables)]
         if not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
-            partitions, more = self._with_columns(stream, tables, rows.version, dead.version)
+            partitions, more = self._with_columns(stream, tables, dead.version)
         report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
-        return replace(report, findings=tuple(findings + more))
+        versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
+        return replace(report, findings=tuple(findings + more), routed=versions)
 
-    def _ledger(self, stream: Stream, url: str, *, dead_letters: bool) -> Ledger:
+    def _ledger(self, stream: Stream, url: str, *, dead_letters: bool = False, own: Ledger | None = None) -> Ledger:
+        """A table's ledger; with that of the stream's own, up to what that one has (rule 1)."""
         ids = TxnIds(stream.app_id, stream.several_topics)
-        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters)
+        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None)
         for version in read_history(self.open_store(url), self.parallel):
+            if own is not None and _is_later(version, own, stream.app_id):
+                break
             ledger.take(version)
         return ledger
 
-    def _gone(self, ledger: Ledger, url: str) -> Iterator[Finding]:
+    def _gone(self, ledger: Ledger) -> Iterator[Finding]:
         """Files of the table that are not there."""
         waiting = dict(ledger.live())
-        for found in self.open_store(url).scan(""):
+        for found in self.open_store(ledger.url).scan(""):
             waiting.pop(found.path, None)
         if waiting:
             names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
@@ -166,7 +184,16 @@ class Verifier:
                 f"{_files(names)}. Put the table back to before them (RESTORE TO VERSION AS OF {version - 1}), and "
                 "load again what that takes (bootstrap accept --replay)"
             )
-            yield Finding(Verdict.FAULT, "files_gone", text, url, version=version, files=paths)
+            yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
+
+    def _debts(self, stream: Stream, own: Ledger) -> tuple[Debt, ...]:
+        """What other tables may still lack, by the own one's txn actions."""
+        transactions = own.transactions
+        if own.first_version:
+            state = read_table_state(self.open_store(stream.table))
+            transactions = transactions if state is None else {**state.transactions, **transactions}
+        ids = TxnIds(stream.app_id, stream.several_topics, own.generations)
+        return debts_of(ids, transactions, stream.side_tables, own.positions)
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """What can be said of a table whose rows do not tell which record they were."""
@@ -176,7 +203,11 @@ class Verifier:
         known = [one.rows for one in counts if one is not None]
         expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
         have = self.contents.count(tables.url, version)
-        foreign = tables.rows.removals or any(one.kind == "foreign_rows" for one in tables.rows.findings)
+        have += sum(self.contents.count(one.url, one.version) for one in tables.routed if one.version is not None)
+        foreign = tables.debts or any(
+            one.removals or any(finding.kind == "foreign_rows" for finding in one.findings)
+            for one in tables.row_ledgers
+        )
         if expected is not None and expected == have:
             text = f"the table has {have:,} rows, as many as the commits brought"
             findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
@@ -184,7 +215,7 @@ class Verifier:
             verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
             text = f"the table has {have:,} rows, and the commits brought {expected:,}"
             if foreign:
-                text += "; others have added or deleted rows since"
+                text += "; others have added or deleted rows since" if not tables.debts else "; tables wait for some"
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
         partitions = tuple(
             unlooked(source, tables.rows.begins.get(source), position)
@@ -193,10 +224,11 @@ class Verifier:
         return partitions, findings
 
     def _with_columns(
-        self, stream: Stream, tables: Tables, version: int, dead_version: int | None
+        self, stream: Stream, tables: Tables, dead_version: int | None
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        rows = self.contents.offsets(tables.url, version)
-        dead = None if dead_version is None else self.contents.offsets(tables.dead_letters_url, dead_version)
+        places = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
+        rows = self.contents.offsets(*places)
+        dead = None if dead_version is None else self.contents.offsets((tables.dead_letters_url, dead_version))
         explained, explained_dead = Explained(), Explained()
         partitions: list[PartitionReport] = []
         findings: list[Finding] = []
@@ -227,9 +259,8 @@ class Verifier:
             rows.close()
             if dead is not None:
                 dead.close()
-        findings += explained.findings(tables.rows, tables.url)
-        if tables.dead_letters is not None:
-            findings += explained_dead.findings(tables.dead_letters, tables.dead_letters_url)
+        findings += explained.findings(tables.url)
+        findings += explained_dead.findings(tables.dead_letters_url)
         return tuple(partitions), findings
 
     def _walk(self, tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None) -> Seen:
@@ -249,10 +280,28 @@ class Verifier:
 
 
 def _cleaned(tables: Tables) -> Iterator[Finding]:
-    for ledger, url in ((tables.rows, tables.url), (tables.dead_letters, tables.dead_letters_url)):
+    for ledger in (*tables.row_ledgers, tables.dead_letters):
         if ledger is not None and ledger.first_version:
             text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
-            yield Finding(Verdict.UNPROVED, "history_cleaned", text, url, version=ledger.first_version)
+            yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
+
+
+def _owed(tables: Tables) -> Iterator[Finding]:
+    for debt in tables.debts:
+        text = f"{debt.url} was left out when {debt.owed} of {debt.source} was loaded, and may still lack some of it"
+        yield Finding(Verdict.UNPROVED, "owed", text, debt.url, debt.source, (debt.owed,))
+
+
+def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
+    """Whether a commit of ours brings nothing but what the own table does not have yet."""
+    metadata = version.metadata
+    if metadata is None or metadata.app_id != app_id or not metadata.spans:
+        return False
+    return all(
+        metadata.generation(source) >= own.generations.get(source, 0)
+        and (source not in own.positions or span.start >= own.positions[source])
+        for source, span in metadata.spans.items()
+    )
 
 
 def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
@@ -271,13 +320,13 @@ def _duplicates(
     if shape.explodes:
         place = (source, tables.url)
         yield from exploded_findings(regions, seen.total - seen.distinct, shape, tables.rows, place)
-    for ranges, offsets, ledger, url in (
-        (Ranges(0) if shape.explodes else seen.twice, rows, tables.rows, tables.url),
-        (seen.twice_dead, dead, tables.dead_letters, tables.dead_letters_url),
+    for ranges, offsets, ledgers, url in (
+        (Ranges(0) if shape.explodes else seen.twice, rows, tables.row_ledgers, tables.url),
+        (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
     ):
-        if ranges.count and offsets is not None and ledger is not None:
+        if ranges.count and offsets is not None:
             found = offsets.twice(source, ranges.spans)
-            names = _known(ledger, {file for _, files in found for file in files})
+            names = _known(ledgers, {file for _, files in found for file in files})
             versions = [version for _, version in names if version is not None]
             text = (
                 f"{_places([offset for offset, _ in found])} of {source} are there more than once, in {_files(names)}"
@@ -291,15 +340,18 @@ def _duplicates(
         yield Finding(Verdict.FAULT, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
 
 
-def _known(ledger: Ledger, files: Iterable[str]) -> list[tuple[str, int | None]]:
-    """Files as the log calls them, and the versions that added them."""
-    by_name: dict[str, list[str]] = {}
-    for path in ledger.known_paths():
-        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Files as the logs call them, of several tables with their URLs, and the versions that added them."""
+    by_name: dict[str, list[tuple[str, str, int | None]]] = {}
+    known = [ledger for ledger in ledgers if ledger is not None]
+    for ledger in known:
+        for path in ledger.known_paths():
+            shown = path if len(known) == 1 else f"{ledger.url}/{path}"
+            by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, ledger.added_by(path)))
     found: list[tuple[str, int | None]] = []
     for file in sorted(files):
-        same = [path for path in by_name.get(file.rpartition("/")[2], []) if file.endswith(path)]
-        found.append((same[0], ledger.added_by(same[0])) if same else (file, None))
+        same = [one for one in by_name.get(file.rpartition("/")[2], []) if file.endswith(one[0])]
+        found.append(same[0][1:] if same else (file, None))
     return found
 
 

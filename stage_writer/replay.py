@@ -213,6 +213,7 @@ class Replay:
         self._file_bytes = file_bytes
         # All columns lie in the files: where a row goes, the table's own partitioning decides when it is loaded.
         self._formats = [replace(table, partition_by=()) for table in converter.formats]
+        self._routed: dict[str, TableFormat] = {}
 
     def count(self, source: TopicPartition, span: Span) -> Replayed:
         """The dry run: read and convert, and write nothing."""
@@ -229,7 +230,7 @@ class Replay:
         for batch in self._kafka.batches(source, span):
             (staged,) = self._converter.convert([batch])
             sums.add(staged)
-            buffer.add(staged, 0.0)
+            buffer.add(self._with_all_columns(staged), 0.0)
             if buffer.parquet_bytes >= self._file_bytes:
                 self._write(source, buffer, files)
                 buffer = Buffer.begin(buffer.end, self._formats)
@@ -246,8 +247,8 @@ class Replay:
             filtered=tuple(sums.filtered),
             exploded=sums.exploded,
             tables=tuple(
-                ReplacementTable(table.url, table.kind, table.schema, tuple(files[table.url]))
-                for table in self._formats
+                ReplacementTable(table.url, table.kind, table.schema, tuple(files.get(table.url, ())))
+                for table in (*self._formats, *self._routed.values())
             ),
         )
         if isinstance(self._store.create(name.path, replacement_to_bytes(name, replacement)), AlreadyExists):
@@ -260,7 +261,13 @@ class Replay:
             for file in rows.finish():
                 path = self._path(source, buffer.start, rows.table)
                 self._store.upload(path, file.data)
-                files[rows.table.url].append(_file(path, file))
+                files.setdefault(rows.table.url, []).append(_file(path, file))
+
+    def _with_all_columns(self, staged: StagedRows) -> StagedRows:
+        """The same for the tables of routes, which come with their rows."""
+        for table, _ in staged.routed:
+            self._routed.setdefault(table.url, replace(table, partition_by=()))
+        return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
 
     def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
         folder = escape(shortened(table.url.rstrip("/").rpartition("/")[2] or "table"))

@@ -8,8 +8,8 @@ Rules:
    files are all there, are used as they are; where that run ends before the chain does, or where there is none, the
    chain is rewound to its end (bootstrap/core/repair.py), and the writers stage the rest again.
 3. What Kafka no longer has is named in numbers and refused; with ``--give-up`` loading begins where Kafka begins.
-4. Dead letters are loaded with the rows of their markers, never alone. So a dead-letter table can be replayed only with
-   the stream's own table, which must have gone back as far.
+4. A table of a route, or for dead letters, gets its part of a marker when the stream's own table gets it, never alone.
+   So it can be replayed only with the own table, which must have gone back as far.
 6. What a table lost of a topic that was made anew since is in Kafka no more, and its positions are not the new topic's.
    It is refused as in rule 3; with ``--give-up`` the new topic's chain goes on where the table has it.
 5. The chains are rewound before the answer is written, so that a crash in between leaves a stream that waits, and the
@@ -163,23 +163,23 @@ def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Mark
     return position
 
 
-def require_rows_too(dead: AcceptPlan, rows: Mapping[TopicPartition, Position | None]) -> None:
-    """Raise UsageError when dead letters would have to be loaded without their markers' rows (rule 4).
+def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | None]) -> None:
+    """Raise UsageError when a table would have to be loaded without the stream's own one (rule 4).
 
-    ``rows`` is where the stream's own table goes on.
+    ``own`` is where that one goes on.
     """
-    back = dead.event.back
-    replayed = {found.source for found in dead.partitions if found.generation == back.generations.get(found.source, 0)}
+    back = side.event.back
+    replayed = {found.source for found in side.partitions if found.generation == back.generations.get(found.source, 0)}
     for source, first in sorted(back.lost_from.items()):
-        begin = rows.get(source) if source in replayed else None  # rule 6
+        begin = own.get(source) if source in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{dead.event.url} lost dead letters of {source} from {first} on, and the stream's own table has its "
-                f"records up to {begin}: dead letters are loaded with the rows of their markers, never alone"
+                f"{side.event.url} lost records of {source} from {first} on, and the stream's own table has its part "
+                f"up to {begin}: what is staged is loaded into all tables of a stream together, never into one alone"
             )
             raise UsageError(
                 msg,
-                "RESTORE the dead-letter table to the version before, or the stream's own table to the same moment; or "
+                "RESTORE that table to the version before, or the stream's own table to the same moment; or "
                 f"accept it with --go-on, and have what Kafka still has of it made anew: stage-writer replay CONFIG "
                 f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
             )

@@ -78,11 +78,11 @@ def _lost(state: PartitionState, *, give_up: bool) -> tuple[str, ...]:
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} cannot be read, so nobody can say what the old chain of {state.source} has"
         raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
-    end = state.chain.end
-    if end is None or (state.table is not None and state.table >= end):
+    end, loaded = state.chain.end, state.in_all_tables
+    if end is None or (loaded is not None and loaded >= end):
         return ()
-    begin = state.chain.markers[0].span.start if state.table is None else state.table
+    begin = state.chain.markers[0].span.start if loaded is None else loaded
     if not give_up:
-        msg = f"[{begin}, {end}) of the old {state.source} is staged and not loaded"
+        msg = f"[{begin}, {end}) of the old {state.source} is staged and not loaded into every table"
         raise UsageError(msg, "load it with `delta-loader run CONFIG --once`, or give it up with --give-up")
     return (f"[{begin}, {end}) of the old topic is given up: it was staged and never loaded",)

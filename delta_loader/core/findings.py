@@ -6,11 +6,13 @@ the file. Only a fault makes the answer "no".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from common.spans import Position, Span, TopicPartition
 
 
@@ -92,6 +94,8 @@ class StreamReport:
     findings: tuple[Finding, ...] = ()
     failure: str | None = None
     """Why it could not be looked at."""
+    routed: Mapping[str, int] = field(default_factory=dict)
+    """The tables of its routes that are there, and the versions that were looked at."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:

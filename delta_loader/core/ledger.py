@@ -75,13 +75,17 @@ class Removal:
 class Ledger:
     """One table's ledger; `take` its versions in order."""
 
-    def __init__(self, url: str, ids: TxnIds, topics: tuple[str, ...], *, dead_letters: bool = False) -> None:
+    def __init__(
+        self, url: str, ids: TxnIds, topics: tuple[str, ...], *, dead_letters: bool = False, sparse: bool = False
+    ) -> None:
         """``topics`` are the stream's; the only one of them stands in no txn id.
 
-        A dead-letter table gets a commit only for spans that have some, so that its spans have gaps by right.
+        A ``sparse`` table, as one for dead letters is, gets a commit only for spans of which it has some rows, so that
+        its spans have gaps by right.
         """
-        self._url = url
+        self.url = url
         self._dead_letters = dead_letters
+        self._sparse = sparse or dead_letters
         self._ids = ids
         self._topics = topics
         self._live: dict[str, DataFile] = {}
@@ -95,6 +99,8 @@ class Ledger:
         self.replacements: dict[TopicPartition, list[Replacement]] = {}
         self.generations: dict[TopicPartition, int] = {}
         """Only of topics that were made anew."""
+        self.transactions: dict[str, int] = {}
+        """All that the history has, whoever's."""
         self.removals: list[Removal] = []
         self.findings: list[Finding] = []
 
@@ -103,6 +109,7 @@ class Ledger:
         if self.first_version is None:
             self.first_version = version.version
         self.version = version.version
+        self.transactions |= version.transactions
         self.is_copy |= version.version == self.first_version and version.operation.startswith(_COPIES)
         removed = tuple(self._live.pop(file.path, file) for file in version.removed)
         for file in version.added:
@@ -226,7 +233,7 @@ class Ledger:
         known = self.positions.get(source)
         if known is None:
             self.begins[source] = span.start
-        elif span.start > known and not self._dead_letters:
+        elif span.start > known and not self._sparse:
             gap = Span(known, span.start)
             text = f"version {version.version} goes on at {span.start} of {source}, and {gap} was never brought"
             self._fault("gap", text, version, source, (gap,))
@@ -281,7 +288,7 @@ class Ledger:
                     f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
                 )
                 self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
-        counted = sum(one.dead_letters if self._dead_letters else one.rows for one in metadata.counts.values())
+        counted = sum(one.dead_letters if self._dead_letters else one.rows_here for one in metadata.counts.values())
         if rows is not None and counted != rows:
             text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
             self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
@@ -324,7 +331,7 @@ class Ledger:
         files: tuple[str, ...] = (),
     ) -> None:
         named = files or tuple(file.path for file in version.added)
-        self.findings.append(Finding(Verdict.FAULT, kind, text, self._url, source, spans, version.version, named))
+        self.findings.append(Finding(Verdict.FAULT, kind, text, self.url, source, spans, version.version, named))
 
     def _find(
         self,
@@ -335,4 +342,4 @@ class Ledger:
         source: TopicPartition | None = None,
         *spans: Span,
     ) -> None:
-        self.findings.append(Finding(verdict, kind, text, self._url, source, spans, version.version))
+        self.findings.append(Finding(verdict, kind, text, self.url, source, spans, version.version))

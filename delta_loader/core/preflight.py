@@ -59,9 +59,12 @@ class Check:
     """Whether it is an error that may end by itself (rule 3)."""
 
 
-def table_checks(stream: Stream, state: TableState | None) -> Iterator[Check]:
-    """What a stream's own table says (protocol, features, columns, properties); None is a table to be made."""
-    app_id, url = stream.app_id, stream.table
+def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Iterator[Check]:
+    """What a table for rows says (protocol, features, columns, properties), by default the stream's own one.
+
+    None is a table to be made.
+    """
+    app_id, url = stream.app_id, url or stream.table
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
@@ -71,18 +74,18 @@ def table_checks(stream: Stream, state: TableState | None) -> Iterator[Check]:
         yield Check("table", Level.ERROR, f"{app_id}: files cannot be added to {url}: {way.reason}", remedy, app_id)
     else:
         yield Check("table", Level.OK, f"{app_id}: {url}, version {state.version}, is loaded by add", app_id=app_id)
-    yield _columns(stream, state)
+    yield _columns(stream, state, url)
     yield from property_checks(app_id, url, state)
 
 
-def _columns(stream: Stream, state: TableState) -> Check:
+def _columns(stream: Stream, state: TableState, url: str) -> Check:
     declared = TableShape(schema_to_json(stream.declared_columns_of_table), stream.partition_by)
     found = differences(TableShape(state.schema, state.partition_by), declared)
     if found:
         return Check(
             "columns",
             Level.ERROR,
-            f"{stream.app_id}: {stream.table} does not fit what the stream declares: {'; '.join(found)}",
+            f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
             "change the table (ALTER TABLE), or streams[].columns",
             stream.app_id,
         )

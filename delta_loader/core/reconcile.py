@@ -9,6 +9,9 @@ Rules:
 3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter. Of a
    stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells.
 4. What no commit counted is not proved, and never a fault.
+5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once.
+   What a table is still owed (common/debts.py) is not proved; what another one has beyond the own table's position is
+   of a load that has not reached that one yet.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from delta_loader.core.ledger import Ledger
+    from common.debts import Debt
+    from delta_loader.core.ledger import Ledger, Removal
     from delta_loader.core.regions import Region
 
 MOST_RANGES = 1000  # of each kind, named in a report
@@ -36,20 +40,22 @@ class Explained:
     """Rows that are missing and were taken by right, over all partitions of a table (rule 2)."""
 
     rows: int = 0
-    versions: set[int] = field(default_factory=set)
+    removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
+    """By table and version."""
 
-    def findings(self, ledger: Ledger, url: str) -> Iterator[Finding]:
+    def findings(self, url: str) -> Iterator[Finding]:
         """Whether these commits took as many."""
-        by_version = {found.version: found for found in ledger.removals}
-        taken = [by_version[version].rows for version in sorted(self.versions)]
+        taken = [removal.rows for removal in self.removals.values()]
         most = sum(rows for rows in taken if rows is not None)
-        names = ", ".join(map(str, sorted(self.versions)))
+        names = ", ".join(
+            str(version) if table == url else f"{version} of {table}" for table, version in sorted(self.removals)
+        )
         if self.rows and None in taken:
             text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
             yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
         elif self.rows > most:
             text = f"{self.rows:,} rows are missing, and the versions {names} that delete rows took {most:,} only"
-            yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.versions))
+            yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.removals)[1])
 
 
 @dataclass(slots=True)
@@ -141,17 +147,39 @@ def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Positi
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The two ledgers of a stream, and their URLs."""
+    """The ledgers of a stream, and the URLs of its own table and the one for dead letters."""
 
     rows: Ledger
     dead_letters: Ledger | None
     url: str
     dead_letters_url: str
     shape: Shape = field(default_factory=Shape)
+    routed: tuple[Ledger, ...] = ()
+    """Of the tables of its routes that are there."""
+    debts: tuple[Debt, ...] = ()
+    """What tables may still lack (rule 5)."""
 
     def regions(self, source: TopicPartition) -> list[Region]:
         """The regions of one Kafka partition, in order."""
-        return regions(self.rows, self.dead_letters, source)
+        return regions(self.rows, self.dead_letters, source, self.routed)
+
+    @property
+    def row_ledgers(self) -> tuple[Ledger, ...]:
+        """Of all tables for rows, the own first."""
+        return (self.rows, *self.routed)
+
+    def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
+        """Foreign commits that may have taken rows of a span, of the own table those after a version."""
+        own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
+        return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
+
+    def owed(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
+        """The tables for rows, or for dead letters, that may lack records of a span."""
+        return [
+            debt.url
+            for debt in self.debts
+            if debt.source == source and _meets(span, [debt.owed]) and (debt.url == self.dead_letters_url) == dead
+        ]
 
 
 def reconcile(
@@ -216,19 +244,26 @@ def _difference(
         return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
     fewer = expected - have
     after = -1 if dead else min((one.version for one in region.brought), default=-1)
-    removals = [] if ledger is None else ledger.touching(source, region.span, after)
-    wrong = [one for one in removals if not one.by_right]
+    waiting = tables.owed(source, region.span, dead=dead)
+    if waiting:
+        text = f"{fewer:,} of {expected:,} {what} in {place} may still be owed to {', '.join(waiting)}, and are staged"
+        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
+    found = tables.touching(source, region.span, after) if not dead else []
+    if dead and ledger is not None:
+        found = [(ledger, one) for one in ledger.touching(source, region.span, after)]
+    removals = [one for _, one in found]
+    wrong = [(by, one) for by, one in found if not one.by_right]
     if wrong:
-        last = wrong[-1]
+        by, last = wrong[-1]
         text = (
             f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
             f"files that held them; version {versions} of {tables.url} had brought them"
         )
         files = last.touches(source, region.span)
-        return Finding(Verdict.FAULT, "rows_removed", text, url, source, (region.span,), last.version, files)
+        return Finding(Verdict.FAULT, "rows_removed", text, by.url, source, (region.span,), last.version, files)
     if removals:
         explained.rows += fewer
-        explained.versions |= {one.version for one in removals}
+        explained.removals |= {(by.url, one.version): one for by, one in found}
         names = "; ".join(f"version {one.version} ({one.words})" for one in removals[-3:])
         text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
         return Finding(Verdict.NOTED, "deleted", text, url, source, (region.span,), removals[-1].version)
@@ -251,7 +286,8 @@ def _replaced_as_counted(tables: Tables, source: TopicPartition, region: Region,
         (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
     ):
         have = tally.within(span)
-        deleted = ledger is not None and ledger.touching(source, span, -1)
+        touched = tables.touching(source, span) if ledger is tables.rows else []
+        deleted = touched or (ledger is not None and ledger.touching(source, span, -1))
         if have > expected or (have < expected and not deleted):
             text = f"{span} of {source} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, source, (span,), last.version)
@@ -270,10 +306,17 @@ def _strangers(tables: Tables, source: TopicPartition, found: list[Region], seen
     """Rows in positions that no commit of the history brought."""
     ledger = tables.rows
     begins = found[0].span.start if found else ledger.positions.get(source)
-    whole = ledger.first_version == 0 and not ledger.is_copy
+    whole = all(one.first_version == 0 and not one.is_copy for one in tables.row_ledgers)
     for start, end, count in seen.rows.outside():
         if any(region.span.covers(Position(start)) for region in found):
             continue
+        position = ledger.positions.get(source)
+        if (
+            position is not None
+            and start >= position
+            and any(one.positions.get(source, position) > position for one in tables.routed)
+        ):
+            continue  # rule 5
         place = f"[{start}, {'…' if end is None else end}) of {source}"
         older = begins is None or start < begins
         if older and not whole:
@@ -302,7 +345,7 @@ def kafka_findings(
     excused = [
         span
         for finding in findings
-        if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history")
+        if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
         for span in finding.spans
     ]
     begins, found = tables.rows.begins.get(source), tables.regions(source)
@@ -315,7 +358,7 @@ def kafka_findings(
         if first >= span.end or any(one.start <= first and span.end <= one.end for one in excused):
             continue
         rest = Span(first, span.end)
-        removals = tables.rows.touching(source, rest, -1) if _meets(rest, uncounted) else []
+        removals = [one for _, one in tables.touching(source, rest)] if _meets(rest, uncounted) else []
         (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
     yield from _older_in_kafka(tables, source, older)
     if deleted:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from common.spans import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from common.counts import Counts
     from common.spans import TopicPartition
@@ -30,6 +30,8 @@ class Region:
     brought: tuple[Brought, ...]
     replacements: tuple[Replacement, ...]
     dead_letter_replacements: tuple[Replacement, ...]
+    routed_replacements: tuple[Replacement, ...] = ()
+    """In the tables of the stream's routes, of the same requests as those in its own."""
 
     @property
     def version(self) -> int:
@@ -43,7 +45,7 @@ class Region:
         if not dead_letters and replacements and self._any(_exploded):
             whole = self._whole_replacement
             return None if whole is None else whole.replaced.counts.records_with_rows
-        nets = [found.net_rows for found in replacements]
+        nets = [found.net_rows for found in (replacements if dead_letters else self._row_replacements)]
         covered = sum(found.span.positions for found in self.brought) >= self.span.positions
         if not covered or any(found.counts is None for found in self.brought) or None in nets:
             return None
@@ -85,6 +87,10 @@ class Region:
             yield Span(start, self.span.end)
 
     @property
+    def _row_replacements(self) -> tuple[Replacement, ...]:
+        return (*self.replacements, *self.routed_replacements)
+
+    @property
     def _whole_replacement(self) -> Replacement | None:
         last = self.last_replacement
         return last if last is not None and last.replaced.span == self.span else None
@@ -106,12 +112,15 @@ class Region:
         return sum(of(found.counts) for found in self.brought if found.counts is not None)
 
 
-def regions(rows: Ledger, dead_letters: Ledger | None, source: TopicPartition) -> list[Region]:
-    """The regions of one Kafka partition, in order (rule 1)."""
+def regions(
+    rows: Ledger, dead_letters: Ledger | None, source: TopicPartition, routed: Iterable[Ledger] = ()
+) -> list[Region]:
+    """The regions of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
     brought = rows.brought.get(source, [])
     replaced = rows.replacements.get(source, [])
     dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
-    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead))]
+    others = [found for ledger in routed for found in ledger.replacements.get(source, [])]
+    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead, *others))]
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and span.start < joined[-1].end:
@@ -124,6 +133,7 @@ def regions(rows: Ledger, dead_letters: Ledger | None, source: TopicPartition) -
             tuple(found for found in brought if span.covers(found.span.start)),
             tuple(found for found in replaced if span.covers(found.replaced.span.start)),
             tuple(found for found in dead if span.covers(found.replaced.span.start)),
+            tuple(found for found in others if span.covers(found.replaced.span.start)),
         )
         for span in joined
     ]

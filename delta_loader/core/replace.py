@@ -3,9 +3,10 @@
 Rules:
 
 1. A range is replaced only when the table has all of it: beyond the table's position the chain brings the rows.
-2. A record of the range is in at least one of the two tables at any time. So the new dead letters are added first,
-   beside the old ones; then the table's rows are replaced, in one commit; then the dead letters that became rows go.
-   Between these commits a record may be seen in both, and after a crash the next pass goes on with the next step.
+2. A record of the range is in at least one table of the stream at any time. So what goes to another table than the
+   own (a route's, or the one for dead letters) is added first, beside what is there; then the own table's rows are
+   replaced, in one commit; then what went elsewhere goes from the others. Between these commits a record may be seen in
+   two tables, and after a crash the next pass goes on with the next step.
 3. Each step is marked by a txn action of the request's own, in the same commit. So it is done once, whoever tries.
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
    could leave a record in neither table.
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from common.commit_metadata import CommitMetadata
 from common.counts import Counts, Replaced
-from common.markers import TableKind
 from common.table_urls import comparable
 from common.went_back import MOST_COMMITS
 from delta_loader.core.fit import differences
@@ -46,8 +46,8 @@ class Step(IntEnum):
     """The commits of a request; the version of its txn action in each table."""
 
     ROWS = 1  # in the stream's own table
-    ADD_DEAD_LETTERS = 1  # in the dead-letter table, before the rows
-    DROP_DEAD_LETTERS = 2  # there, after the rows
+    ADD = 1  # in another one, before that
+    DROP = 2  # there, after that
 
 
 def txn_id(request: str) -> str:
@@ -65,11 +65,9 @@ class Request:
     def metadata(self, commit_id: str) -> CommitMetadata:
         """What its commits say: no span is brought, one is replaced."""
         content = self.content
-        table = content.table(TableKind.ROWS)
-        rows = 0 if table is None else sum(file.rows for file in table.files)
         filtered = sum(span.positions for span in content.filtered)
         letters = sum(content.dead_letters.values())
-        counts = Counts(content.records, rows, content.tombstones, letters, (), filtered, content.exploded)
+        counts = Counts(content.records, content.rows, content.tombstones, letters, (), filtered, content.exploded)
         replaced = Replaced(content.span, self.name.request, counts)
         return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
 
@@ -114,9 +112,9 @@ def waits(request: Request, stream: Stream, position: Position | None) -> Held |
     return None
 
 
-def misfit(request: Request, target: Target, kind: TableKind) -> Held | None:
+def misfit(request: Request, target: Target) -> Held | None:
     """Why staged rows do not fit their table; None when they do."""
-    table = request.content.table(kind)
+    table = request.content.of(target.url)
     if table is None or not table.files:
         return None
     found = differences(target.shape, TableShape(table.schema, target.shape.partition_by))
@@ -148,7 +146,7 @@ def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> H
     return request.held(
         "replacement_refused",
         f"a part of it that was done was taken back from {url} (RESTORE), or its log does not show it any more; "
-        "some of its records may be in both tables or in neither",
+        "some of its records may be in two tables or in none",
         f"{request.give_up}, and ask for the range again with `stage-writer replay`",
     )
 

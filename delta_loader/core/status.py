@@ -15,6 +15,7 @@ from delta_loader.core.fit import Add, Refused, Way
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from common.debts import Debt
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
@@ -74,6 +75,8 @@ class StreamStatus:
     """Why nothing more could be found out."""
     unfit: tuple[Check, ...] = ()
     """Why the table does not take what the stream declares; empty when it does."""
+    owed: tuple[Debt, ...] = ()
+    """What others of the stream's tables may still lack of what its own one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,16 @@ def _stream_json(stream: StreamStatus) -> Json:
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
         "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
+        "owed": [
+            {
+                "table": debt.url,
+                "topic": str(debt.source.topic),
+                "partition": int(debt.source.partition),
+                "from": debt.owed.start,
+                "to": debt.owed.end,
+            }
+            for debt in stream.owed
+        ],
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
@@ -174,6 +187,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         lines.append(f"  loaded by {way_name(stream.way)}: {stream.way.reason}")
     for found in stream.unfit:
         lines += [f"  not fit to load: {found.message}", f"  → {found.remedy}"]
+    for debt in stream.owed:
+        lines.append(f"  {debt.url} was left out of {debt.owed} of {debt.source}, and gets it before anything later")
     if stream.aside.late or stream.aside.rewound:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"

@@ -35,6 +35,7 @@ def _stream_lines(stream: StreamReport) -> Iterator[str]:
         answer = "proved: each record once, none missing"
     yield f"{stream.app_id}: {answer}"
     yield f"  {stream.table} at version {stream.version}, by its history from version {stream.first_version} on"
+    yield from (f"  {url} at version {version}" for url, version in stream.routed.items())
     yield from (f"  {_partition_line(partition)}" for partition in stream.partitions)
     for verdict in _ORDER:
         for finding in stream.findings:
@@ -78,6 +79,7 @@ def to_json(streams: Sequence[StreamReport]) -> dict[str, object]:
                 "table": stream.table,
                 "version": stream.version,
                 "first_version": stream.first_version,
+                "routed": dict(stream.routed),
                 "clean": stream.is_clean,
                 "failure": stream.failure,
                 "partitions": [_partition(partition) for partition in stream.partitions],

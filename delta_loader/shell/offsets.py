@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -38,19 +38,14 @@ _errors = partial(
 
 
 class SparkOffsets:
-    """The offset columns of one table at one version; `close` lets go of what Spark keeps."""
+    """The offset columns of some tables, each at one version; `close` lets go of what Spark keeps."""
 
-    def __init__(self, spark: SparkSession, url: str, version: int) -> None:
+    def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]]) -> None:
         """Nothing is read before it is asked for."""
-        self._url = url
-        with _errors("read", url):
-            frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
-            self._frame: DataFrame = frame.select(
-                functions.col("_kafka_topic").alias("topic"),
-                functions.col("_kafka_partition").alias("partition"),
-                functions.col("_kafka_offset").alias("offset"),
-                functions.col("_metadata.file_path").alias("file"),
-            )
+        self._url = ", ".join(url for url, _ in places)
+        with _errors("read", self._url):
+            frames = [_offsets_of(spark, url, version) for url, version in places]
+            self._frame: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
         self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
         # Spark counts buckets from 1, and its first bucket begins with 1.
         self._bitmaps = (
@@ -120,14 +115,24 @@ class SparkContents:
         """Over the loader's own session."""
         self._spark = spark
 
-    def offsets(self, url: str, version: int) -> SparkOffsets:
-        """The offset columns of a table."""
-        return SparkOffsets(self._spark, url, version)
+    def offsets(self, *places: tuple[str, int]) -> SparkOffsets:
+        """The offset columns of some tables together, each by its URL at a version."""
+        return SparkOffsets(self._spark, places)
 
     def count(self, url: str, version: int) -> int:
         """All rows of a table."""
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
+
+
+def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
+    frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+    return frame.select(
+        functions.col("_kafka_topic").alias("topic"),
+        functions.col("_kafka_partition").alias("partition"),
+        functions.col("_kafka_offset").alias("offset"),
+        functions.col("_metadata.file_path").alias("file"),
+    )
 
 
 def _is(source: TopicPartition) -> str:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from common.markers import TableKind
 from delta_loader.core.replace import txn_id
 from delta_loader.shell.gateway import CONFLICTS, table_errors
 from delta_loader.shell.spark import spark_url
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from common.replacements import ReplacementTable
     from delta_loader.core.replace import Request, Step
 
 _OFFSET = "_kafka_offset"
@@ -46,22 +46,23 @@ class SparkReplacer:
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request has not."""
         with _errors("read", urls[0]):
-            known = [self._filtered(request), *(self._staged(request, kind) for kind in TableKind)]
+            known = [self._filtered(request), *(self._staged(table) for table in request.content.tables)]
             have = _offsets([self._old(request, url) for url in urls]).distinct()
             read = [frame for frame in known if frame is not None]
             return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
-    def stale_dead_letters(self, request: Request, url: str) -> int:
-        """How many records the dead-letter table has in the range that are no dead letters any more."""
+    def stale(self, request: Request, url: str) -> int:
+        """How many records a table has in the range that the request has not for it."""
         with _errors("read", url):
             return int(self._stale(request, url).count())
 
-    def replace(
-        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
-    ) -> bool:
-        """One commit; False when another commit was in its way. With ``keep_stale`` old dead letters stay as well."""
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        """One commit; False when another commit was in its way.
+
+        With ``keep_stale`` rows of records that the request has not for the table stay as well.
+        """
         with _errors("replace rows in", url):
-            rows = self._staged(request, kind)
+            rows = self._staged(request.content.of(url))
             if rows is None:
                 rows = self._spark.createDataFrame([], self._spark.read.format("delta").load(spark_url(url)).schema)
             if keep_stale:
@@ -82,8 +83,7 @@ class SparkReplacer:
         frame = self._spark.createDataFrame(runs, "first LONG, last LONG")
         return frame.selectExpr(f"explode(sequence(first, last)) AS {_OFFSET}")
 
-    def _staged(self, request: Request, kind: TableKind) -> DataFrame | None:
-        table = request.content.table(kind)
+    def _staged(self, table: ReplacementTable | None) -> DataFrame | None:
         if table is None or not table.files:
             return None
         paths = [f"{self._stage.rstrip('/')}/{file.path}" for file in table.files]
@@ -93,7 +93,7 @@ class SparkReplacer:
         return self._spark.read.format("delta").load(spark_url(url)).where(request.condition)
 
     def _stale(self, request: Request, url: str) -> DataFrame:
-        old, new = self._old(request, url), self._staged(request, TableKind.DEAD_LETTERS)
+        old, new = self._old(request, url), self._staged(request.content.of(url))
         return old if new is None else old.join(functions.broadcast(new.select(_OFFSET)), _OFFSET, "left_anti")
 
 

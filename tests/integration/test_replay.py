@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.markers import TableKind
     from delta_loader.core.findings import StreamReport as Verified
     from delta_loader.core.replace import Request
     from delta_loader.service import StreamReport
@@ -55,11 +54,9 @@ class Mortal(SparkReplacer):
 
     dies_after: tuple[str, Step] | None = None
 
-    def replace(
-        self, request: Request, url: str, kind: TableKind, step: Step, *, keep_stale: bool, metadata: str
-    ) -> bool:
-        done = super().replace(request, url, kind, step, keep_stale=keep_stale, metadata=metadata)
-        if self.dies_after == (kind.value, step):
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        done = super().replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
+        if self.dies_after == ("dead_letters" if url.endswith("_dead_letters") else "rows", step):
             raise Death
         return done
 
@@ -205,9 +202,7 @@ def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline)
     records = {*pipeline.rows(), *pipeline.rows("orders_dead_letters")}
     stage = FsspecStore(f"{pipeline.folder}/stage")
     content: bytes | None = None
-    for start, step in enumerate(
-        [("dead_letters", Step.ADD_DEAD_LETTERS), ("rows", Step.ROWS), ("dead_letters", Step.DROP_DEAD_LETTERS)]
-    ):
+    for start, step in enumerate([("dead_letters", Step.ADD), ("rows", Step.ROWS), ("dead_letters", Step.DROP)]):
         version, span = pipeline.version(), range(start * 60, start * 60 + 60)
         ask = ("replay", config, "--topic", pipeline.topic, "--partition", "1", "--yes")
         pipeline.programs.succeed("stage-writer", *ask, "--from", str(span.start), "--to", str(span.stop))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bootstrap.accepting import Accepting, require_whole
-from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_rows_too
+from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_own_too
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell.stage import rewind, staged_markers
 from bootstrap.shell.turns import Turns
@@ -96,9 +96,9 @@ def test_what_would_load_rows_twice_is_refused() -> None:
 
 def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     dead = plan_replay(went(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
-    require_rows_too(dead, {ORDERS: Position(20)})
-    with pytest.raises(UsageError, match="never alone") as error:
-        require_rows_too(dead, {ORDERS: Position(30)})
+    require_own_too(dead, {ORDERS: Position(20)})
+    with pytest.raises(UsageError, match="never into one alone") as error:
+        require_own_too(dead, {ORDERS: Position(30)})
     assert "replay CONFIG --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 
@@ -109,7 +109,7 @@ def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> No
         plan_replay(older, [now], AUTHOR, complete)
     plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
-    require_rows_too(plan, {ORDERS: Position(90)})
+    require_own_too(plan, {ORDERS: Position(90)})
     assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
     plan = plan_go_on(older, [now])
     assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})

@@ -34,7 +34,6 @@ from tests.unit.test_loader_service import Later
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from common.markers import TableKind as Kind
     from delta_loader.core.commits import CommitOutcome
     from delta_loader.core.replace import Request, Step
 
@@ -285,12 +284,10 @@ class Replacer:
             raise TableError(msg, "look at it")
         return 0
 
-    def stale_dead_letters(self, _request: Request, _url: str) -> int:
+    def stale(self, _request: Request, _url: str) -> int:
         return 0
 
-    def replace(
-        self, request: Request, _url: str, _kind: Kind, _step: Step, *, keep_stale: bool, metadata: str
-    ) -> bool:
+    def replace(self, request: Request, _url: str, _step: Step, *, keep_stale: bool, metadata: str) -> bool:
         assert metadata
         assert not keep_stale
         self.done.append(request.name.request)

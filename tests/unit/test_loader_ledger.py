@@ -105,7 +105,7 @@ def judged(
     seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
     explained = Explained()
     _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
-    findings += explained.findings(history.ledger, "t")
+    findings += explained.findings("t")
     if shape.explodes:
         extra_rows = seen.total - seen.distinct
         findings += exploded_findings(found, extra_rows, shape, history.ledger, (SOURCE, "t"))

@@ -29,7 +29,7 @@ class Rows:
     def __init__(self, *sources: TopicPartition) -> None:
         self._sources = sources
 
-    def offsets(self, _url: str, _version: int) -> Rows:
+    def offsets(self, *_places: tuple[str, int]) -> Rows:
         return self
 
     def count(self, _url: str, _version: int) -> int:
