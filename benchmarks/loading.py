@@ -34,9 +34,8 @@ def load_once(spark: SparkSession, config: Path) -> int:
             return list(pool.map(function, items))
 
         log = set_up_logs(settings.logs, "delta-loader")
-        ports = spark_ports(
-            settings, spark, SparkDeltaTables(spark, SystemClock()), parallel, log=log, metrics=Metrics()
-        )
+        tables = SparkDeltaTables(spark, SystemClock(), settings.stage.url)
+        ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=Metrics())
         reports = LoaderService(settings.streams, settings.loader, ports).run_pass()
     for report in reports:
         if report.failure is not None:

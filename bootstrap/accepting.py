@@ -52,6 +52,8 @@ class Accepting:
     """A Kafka partition as one of the tables sees it."""
     sources: Sequence[TopicPartition]
     author: Author
+    stage_url: str = ""
+    """Where files that wait for Spark lie."""
 
     def plan(self, tables: Mapping[str, TableState], decision: Decision, *, give_up: bool) -> tuple[AcceptPlan, ...]:
         """The answers, by table; the own table's last. Raises UsageError when no table went back."""
@@ -107,7 +109,9 @@ class Accepting:
 
     def _has_files(self, marker: Marker) -> bool:
         return all(
-            self.open_store(table.url).stat(file.path) is not None for table in marker.tables for file in table.files
+            self.open_store(self.stage_url if file.is_mixed else table.url).stat(file.path) is not None
+            for table in marker.tables
+            for file in table.files
         )
 
     def carry_out(self, store: ObjectStore, turns: Turns, plans: Sequence[AcceptPlan]) -> None:

@@ -211,6 +211,7 @@ class Work:
         accepting = Accepting(
             stream=stream,
             open_store=self._open,
+            stage_url=self._settings.stage.url,
             state_of=lambda source, table: self._state(stream, ends[source], source, table, topic_ids[source.topic]),
             sources=tuple(ends),
             author=self._author,

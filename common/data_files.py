@@ -13,7 +13,8 @@ Rules:
 3. A name always fits: file systems take 255 bytes between two slashes and S3 takes 1,024 in all, and a record's value
    may be longer, or a topic's name. What is too long is replaced by the digest of it (`shortened`). Nothing is lost by
    that: markers and the table's log say what a file's partition values are, and its rows say their topic.
-4. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
+4. A file that waits for Spark (a replacement, or rows of many partition values) lies below the stage (`waiting_path`).
+5. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from common.spans import Partition, Position, Topic, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+STAGED = "data"
+"""The stage's folder for what waits for Spark."""
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 LONGEST_BYTES = 100
@@ -75,6 +78,12 @@ class DataFileName:
             match["unique"],
             tuple((unquote(column), None if value == NULL_FOLDER else unquote(value)) for column, _, value in pairs),
         )
+
+
+def waiting_path(table: str, name: DataFileName) -> str:
+    """Where a file for the table at a URL waits for Spark, below the stage's root."""
+    folder = escape(shortened(table.rstrip("/").rpartition("/")[2] or "table"))
+    return f"{STAGED}/{folder}/{name.path}"
 
 
 def escape(text: str) -> str:

@@ -13,6 +13,8 @@ Rules:
    that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
    pass on counts that do not add up.
+7. A mixed file (rows of several partition values, for Spark to part) makes a marker version 4: who does not know them
+   would add the file to the table as it is.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from common.data_files import STAGED
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 3
-"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 and 6)."""
+VERSION = 4
+"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 7)."""
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
 
@@ -105,16 +108,23 @@ class TableKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One Parquet file of a flush. Its rows all have the same partition values."""
+    """One Parquet file of a flush. Its rows all have the same partition values, or it is mixed."""
 
     path: str
-    """Below the table's root, not percent-encoded."""
-    partition_values: Mapping[str, str | None]
-    """Column to value as Delta serialises it; null for null and for an empty string."""
+    """Below the table's root, not percent-encoded; of a mixed file below the stage's
+    (`common.data_files.waiting_path`)."""
+    partition_values: Mapping[str, str | None] | None
+    """Column to value as Delta serialises it; null for null and for an empty string. None of a mixed file: its rows
+    have their partition columns inside, and go through Spark."""
     size_bytes: int
     rows: int
     statistics: str
     """Delta's per-file statistics, a JSON object as text."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its rows have several partition values (rule 7)."""
+        return self.partition_values is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,8 @@ class Manifest:
     @property
     def version(self) -> int:
         """The version of the format that says all of it."""
+        if any(file.is_mixed for table in self.tables for file in table.files):
+            return 4
         if self.filtered or self.exploded:
             return 3
         return 1 if self.generation == 0 else 2
@@ -205,7 +217,7 @@ class Marker:
 
 class _StoredFile(Stored):
     path: str = Field(min_length=1)
-    partition_values: dict[str, str | None]
+    partition_values: dict[str, str | None] | None
     size_bytes: Count
     rows: Count
     statistics: str
@@ -221,7 +233,7 @@ class _StoredTable(Stored):
 
 
 class _StoredManifest(Stored):
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     topic: str
     partition: Count
     start: StoredOffset
@@ -304,7 +316,7 @@ def _table_to_stored(table: StagedTable) -> dict[str, object]:
         "files": [
             {
                 "path": file.path,
-                "partition_values": dict(file.partition_values),
+                "partition_values": None if file.partition_values is None else dict(file.partition_values),
                 "size_bytes": file.size_bytes,
                 "rows": file.rows,
                 "statistics": file.statistics,
@@ -344,6 +356,9 @@ def _table_from_stored(stored: _StoredTable) -> StagedTable:
     for file in stored.files:
         if file.path.startswith("/") or ".." in file.path.split("/") or "://" in file.path:
             msg = f"the path {file.path!r} leaves its table's root"
+            raise ValueError(msg)
+        if file.partition_values is None and not file.path.startswith(f"{STAGED}/"):
+            msg = f"the path {file.path!r} of a mixed file is not below the stage's {STAGED}/"
             raise ValueError(msg)
     files = tuple(
         StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from common.data_files import STAGED
 from common.markers import TableKind
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REPLACE = "replace"
-STAGED = "data"
 VERSION = 2
 _NAME = re.compile(
     r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"

@@ -234,7 +234,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     begun.append(fitness)
     fitness.begin(once=once, wait=stopped.wait)
-    tables = SparkDeltaTables(spark, clock)
+    tables = SparkDeltaTables(spark, clock, settings.stage.url)
     ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
     service = LoaderService(settings.streams, settings.loader, ports)
     ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up, fitness))

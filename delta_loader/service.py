@@ -41,6 +41,7 @@ from delta_loader.core.plan import (
     Run,
     Straddle,
     cuttable,
+    has_mixed,
     next_run,
     plan_load,
 )
@@ -209,9 +210,10 @@ class StreamLoad:
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
         self._patience = Patience(ports.clock, ports.new_id)
-        self._tables = StreamTables(stream, ports.tables, self._guard, self._look_back, self._log)
+        self._tables = StreamTables(stream, ports.tables, self._guard, self._look_back, self._log, stage=ports.stage)
         self._urls = self._tables.urls
         self._stop: Callable[[], bool] = lambda: False
+        self._is_apart = False
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
@@ -226,7 +228,7 @@ class StreamLoad:
             listing = self._put_strays_aside(listing)
             self._pay_debts(listing)
         while not stop() and not self._stands(listing):
-            load = plan_load(self._runs(listing), self._limits)
+            load = plan_load(self._apart(self._runs(listing)), self._limits)
             if load is None:
                 break
             self._carry_out(load, listing)
@@ -283,6 +285,13 @@ class StreamLoad:
             elif reason is not None:
                 self._hold(source, reason)
         return runs
+
+    def _apart(self, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
+        """Once Spark could not write the rows of several Kafka partitions: one of them at a time, with the others."""
+        if not self._is_apart:
+            return runs
+        mixed = [source for source, run in runs.items() if any(has_mixed(marker) for marker in run.markers)]
+        return {source: run for source, run in runs.items() if source not in mixed[1:]}
 
     def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
         """Kafka partitions that the table had a position for, by all that is known; an answer is obeyed."""
@@ -422,7 +431,11 @@ class StreamLoad:
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
                 raise TableError(msg, "nothing was written; this program tries again at its next run")
             case NotWritten(problem):
-                for source in {write.source for write in commit.written}:
+                sources = {write.source for write in commit.written}
+                if len(sources) > 1:
+                    self._is_apart = True  # which of them it was is not known
+                    return False
+                for source in sources:
                     self._hold(source, not_written(source, commit.metadata.spans[source].start, problem))
                 return False
             case _:
@@ -463,6 +476,7 @@ class StreamLoad:
         if self._stands(listing):
             return
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
+        gone: list[Found] = []
         for source in listing:
             position, names = finished(source), candidates(source)
             if position is None or not names:
@@ -470,7 +484,9 @@ class StreamLoad:
             found = self._ports.stage.read(listing, names, self._urls)
             chain = [readable(marker, self._ids.generations) for markers in found.values() for marker in markers]
             ended[source] = settled(chain, position)
+            gone += [marker for marker in chain if marker.name in ended[source]]
         self._ports.stage.delete(listing, ended)
+        self._ports.stage.delete_waiting(gone)
         self._report.settled = sum(len(names) for names in ended.values())
         if self._report.settled:
             self._ports.metrics.add(catalogue.LOADER_SETTLED, self._report.settled, app_id=self._stream.app_id)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from common.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.errors import MarkerError
-from common.markers import DONE, STRAY, MarkerName, is_late_path, late_path, marker_from_bytes
+from common.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ class Stage:
         """Over the stage's root; ``parallel`` reads markers."""
         self._store = store
         self._parallel = parallel
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where it lies; mixed files lie there too."""
+        return self._store
 
     def listing(self, stream: Stream) -> Listing:
         """All markers of a stream's topics. Raises StoreError."""
@@ -142,6 +147,16 @@ class Stage:
             self._store.delete(path for name in sorted(finished[source]) for path in listed.paths[name])
 
         self._parallel(delete_in_turn, finished)
+
+    def delete_waiting(self, markers: Iterable[Found]) -> None:
+        """Delete the mixed files of markers that are gone; `delta-loader clean` finds what a crash leaves.
+
+        Raises StoreError.
+        """
+        staged = (
+            file for marker in markers if isinstance(marker, Marker) for table in marker.tables for file in table.files
+        )
+        self._parallel(lambda path: self._store.delete([path]), [file.path for file in staged if file.is_mixed])
 
     def put_aside(self, listing: Listing, names: Sequence[MarkerName]) -> Listing:
         """Copy late claims below ``stray/``, then delete them, each in the order given; the listing without them.

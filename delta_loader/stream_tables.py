@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.debts import Debt
-    from common.markers import Marker
+    from common.markers import Marker, StagedFile
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.went_back import WentBack
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import Load
     from delta_loader.guard import VacuumGuard
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
+    from delta_loader.stage import Stage
     from delta_loader.went_back import LookBack
 
 
@@ -52,12 +53,15 @@ class StreamTables:
         guard: VacuumGuard,
         look_back: LookBack,
         log: FilteringBoundLogger,
+        *,
+        stage: Stage,
     ) -> None:
         """Touches nothing yet."""
         self._stream = stream
         self._tables = tables
         self._guard = guard
         self._look_back = look_back
+        self._stage = stage
         self._log = log
         self._fatal: KafkaDeltaExpressError | None = None
         self.urls = {comparable(url): url for url in reversed(stream.tables)}
@@ -153,12 +157,17 @@ class StreamTables:
         self, load: Load, target: Target, open_store: OpenStore, parallel: ParallelMap
     ) -> Mapping[object, str]:
         ids = self._look_back.ids
-        files = [(marker, file.path) for marker in load.markers for file in needed(target, ids, load, marker).files]
+        files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
         if not files:
             return {}
         store = open_store(target.url)
-        seen = parallel(lambda item: self._guard.is_there(store, target.url, item[1]), files)
-        return {marker.name: path for (marker, path), there in zip(files, seen, strict=True) if not there}
+
+        def is_there(item: tuple[Marker, StagedFile]) -> bool:
+            place = self._stage.store if item[1].is_mixed else store
+            return self._guard.is_there(place, target.url, item[1].path)
+
+        seen = parallel(is_there, files)
+        return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
 
     # What tables owe.
 

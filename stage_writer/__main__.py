@@ -82,7 +82,7 @@ def run(
         log=log,
         metrics=metrics,
         session_s=session_s(settings.kafka),
-        filing=Filing(shares.row_group),
+        filing=Filing(shares.row_group, settings.writer.max_partition_values),
     )
     server = None
     if settings.writer.http is not None:

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from common.data_files import DataFileName, escape, shortened
+from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
 from common.replacements import (
-    STAGED,
     Replacement,
     ReplacementFile,
     ReplacementName,
@@ -270,8 +269,7 @@ class Replay:
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
 
     def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
-        folder = escape(shortened(table.url.rstrip("/").rpartition("/")[2] or "table"))
-        return f"{STAGED}/{folder}/{DataFileName(source, start, self._unique()).path}"
+        return waiting_path(table.url, DataFileName(source, start, self._unique()))
 
     def _replayed(self, source: TopicPartition, span: Span, sums: Sums, files: int, path: str | None) -> Replayed:
         filtered = sum(span.positions for span in sums.filtered)

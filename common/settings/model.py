@@ -93,6 +93,12 @@ class WriterSettings(_Section):
     flush_records: int = Field(
         default=1_000_000, gt=0, description="Flush a partition when its buffer holds this many Kafka records."
     )
+    max_partition_values: int = Field(
+        default=100,
+        gt=0,
+        description="Most partition values that get a data file of their own in one flush of a Kafka partition. The "
+        "rows of a flush with more go, in large files, to the stage, and the loader has Spark cluster them.",
+    )
     memory_bytes: SizeBytes = Field(
         default=2**30,
         alias="memory",

@@ -193,6 +193,11 @@ def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
     return tuple(file for table in marker.tables if table.url == url for file in table.files)
 
 
+def has_mixed(marker: Marker) -> bool:
+    """Whether some of its files go through Spark, because their rows have many partition values."""
+    return any(file.is_mixed for table in marker.tables for file in table.files)
+
+
 @dataclass(frozen=True, slots=True)
 class TableShape:
     """What a staged file must agree on with its table."""

@@ -4,7 +4,8 @@ Rules:
 
 1. A file that lies above the table's position by its statistics is added as it is, one that lies below is left out.
    Only a file that has both, or does not tell, goes through Spark, which leaves out the rows below.
-2. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
+2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them.
+3. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_loader.core.plan import TableShape, files_for, shape_of
+from delta_loader.core.plan import TableShape, shape_of
 
 if TYPE_CHECKING:
-    from common.markers import Marker, StagedFile
+    from collections.abc import Iterator, Sequence
+
+    from common.markers import Marker, StagedFile, StagedTable
     from common.spans import Position, TopicPartition
 
 OFFSET_COLUMN = "_kafka_offset"
@@ -28,8 +31,8 @@ class SparkWrite:
 
     source: TopicPartition
     """Where all their records are from."""
-    root: str
-    """The URL that the files' paths are below."""
+    root: str | None
+    """The URL that the files' paths are below; None for the stage's: they are mixed."""
     shape: TableShape
     """What they were written with; the table may have more columns."""
     files: tuple[StagedFile, ...]
@@ -56,19 +59,41 @@ def share_of(url: str, marker: Marker, start: Position) -> Share:
     """What the table at ``url`` needs of a marker, when it has all positions below ``start``."""
     if marker.span.end <= start:
         return Share()
-    if marker.span.start >= start:
-        return Share(files_for(url, marker))
     added: list[StagedFile] = []
     written: list[SparkWrite] = []
     for table in marker.tables:
         if table.url != url:
             continue
-        bounds = {file.path: _offsets(file) for file in table.files}
-        added += [file for file in table.files if (found := bounds[file.path]) and found[0] >= start]
-        cut = [file for file in table.files if not (found := bounds[file.path]) or found[0] < start <= found[1]]
-        if cut:
-            written.append(SparkWrite(marker.name.topic_partition, url, shape_of(table), tuple(cut), start))
+        whole, cut = _parted(table.files, marker, start)
+        added += [file for file in whole if not file.is_mixed]
+        for files, first in ((whole, None), (cut, start)):
+            written += _writes(marker, table, files, first)
     return Share(tuple(added), tuple(written))
+
+
+def _parted(
+    files: Sequence[StagedFile], marker: Marker, start: Position
+) -> tuple[Sequence[StagedFile], Sequence[StagedFile]]:
+    """The files that are needed whole, and those of which a part is (rule 1)."""
+    if marker.span.start >= start:
+        return files, ()
+    bounds = {file.path: _offsets(file) for file in files}
+    whole = [file for file in files if (found := bounds[file.path]) and found[0] >= start]
+    cut = [file for file in files if not (found := bounds[file.path]) or found[0] < start <= found[1]]
+    return whole, cut
+
+
+def _writes(
+    marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
+) -> Iterator[SparkWrite]:
+    """What goes through Spark of some files of a table: the mixed ones, and whatever is cut."""
+    source, shape = marker.name.topic_partition, shape_of(table)
+    mixed = tuple(file for file in files if file.is_mixed)
+    if mixed:
+        yield SparkWrite(source, None, TableShape(shape.schema, ()), mixed, start)
+    cut = tuple(file for file in files if not file.is_mixed)
+    if cut and start is not None:
+        yield SparkWrite(source, table.url, shape, cut, start)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:

@@ -42,7 +42,7 @@ from delta_loader.core.fit import Refused, way_of_loading
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.spark import spark_url
-from delta_loader.shell.spark_writes import write_within
+from delta_loader.shell.spark_writes import Work, write_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,8 +61,9 @@ _errors = partial(table_errors, remedy="check the table, the store and Spark's r
 class SparkDeltaTables:
     """Delta tables by URL, in one Spark session."""
 
-    def __init__(self, spark: SparkSession, clock: Clock) -> None:
-        """Over a session that `delta_loader.shell.spark.build_session` made."""
+    def __init__(self, spark: SparkSession, clock: Clock, stage_url: str = "") -> None:
+        """Over a session that `delta_loader.shell.spark.build_session` made; mixed files lie below ``stage_url``."""
+        self._stage_url = stage_url
         self._spark = spark
         self._clock = clock
         self._gateway = Gateway(spark)
@@ -133,8 +134,9 @@ class SparkDeltaTables:
             return changed
         adds, written = None, Brought()
         if commit.written:
+            work = Work(self._stage_url, commit.target.shape.partition_by)
             try:
-                adds, written = write_within(self._spark, self._gateway, transaction, commit.written)
+                adds, written = write_within(self._spark, self._gateway, transaction, commit.written, work)
             except (Py4JError, PySparkException) as error:
                 return NotWritten(first_line(error))
         with _errors("commit to", url):

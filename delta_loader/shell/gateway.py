@@ -81,7 +81,7 @@ class Gateway:
             [
                 {
                     "path": delta_path(file.path),
-                    "partitionValues": dict(file.partition_values),
+                    "partitionValues": dict(file.partition_values or {}),
                     "size": file.size_bytes,
                     "modificationTime": now_ms,
                     "dataChange": True,

@@ -7,13 +7,18 @@ Rules:
 2. What cannot be read is an error, whatever the session's settings say of missing and damaged files: a row left out in
    silence would be lost, because the txn actions move over it.
 3. Nothing is read of the *table*, so that the commit is a blind append like any other.
+4. Rows of many partition values are shuffled by these first, so that a commit has one file for each value and not one
+   for each value and staged file.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, functions
 
 from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
@@ -27,27 +32,47 @@ if TYPE_CHECKING:
     from delta_loader.core.shares import SparkWrite
     from delta_loader.shell.gateway import Gateway, Java
 
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a write has to know beside its files."""
+
+    stage_url: str
+    """Where mixed files lie."""
+    partition_by: tuple[str, ...]
+    """The table's partition columns."""
+
+
 _FORGIVING = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
 
 
 def write_within(
-    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite]
+    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite], work: Work
 ) -> tuple[Java, Brought]:
     """A Java list of the new files' actions, and what they come to; they are the transaction's to commit.
 
     Raises what Spark raises.
     """
     with _unforgiving(spark):
-        rows = _rows(gateway, writes[0])
+        rows = _rows(gateway, writes[0], work.stage_url)
         for write in writes[1:]:
-            rows = rows.unionByName(_rows(gateway, write), True)  # noqa: FBT003 - columns that one lacks are null
+            more = _rows(gateway, write, work.stage_url)
+            rows = rows.unionByName(more, True)  # noqa: FBT003 - columns that one lacks are null
+        if any(write.root is None for write in writes):
+            rows = _clustered(spark, rows, work.partition_by)
         adds = gateway.java(transaction.writeFiles(rows))
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
 
 
-def _rows(gateway: Gateway, write: SparkWrite) -> Java:
+def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> Java:
+    """All rows of a partition value beside one another (rule 4)."""
+    columns = [functions.col(f"`{name}`") for name in partition_by]
+    return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
+
+
+def _rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
     """The rows of one write as a Java data frame, with the columns of the staged schema."""
-    log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root))
+    log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root or stage_url))
     metadata = gateway.metadata("staged", write.shape, 0)
     staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
     files = gateway.scala(gateway.adds(write.files, 0))

@@ -56,7 +56,7 @@ class Filing:
 
     row_group_bytes: int = 64 * 2**20
     """Arrow bytes after which waiting rows are encoded."""
-    max_values: int = 2**31
+    max_values: int = 100
     """Most partition values that get a file of their own in one flush (rule 4)."""
 
 

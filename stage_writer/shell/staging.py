@@ -29,7 +29,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
-from common.data_files import DataFileName
+from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
 from common.markers import (
     Manifest,
@@ -143,14 +143,17 @@ class ObjectStage:
 
     def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
         """Name an encoded file."""
-        values = tuple(zip(table.partition_by, file.values or (), strict=True))
+        mixed = file.values is None
+        values = () if file.values is None else tuple(zip(table.partition_by, file.values, strict=True))
         name = DataFileName(source, buffer.start, self._unique(), values)
-        staged = StagedFile(name.path, dict(values), file.data.size_bytes, file.rows, file.statistics)
+        path = waiting_path(table.url, name) if mixed else name.path
+        staged = StagedFile(path, None if mixed else dict(values), file.data.size_bytes, file.rows, file.statistics)
         return NewFile(table, staged, file.data)
 
     def upload(self, file: NewFile) -> None:
-        """Write a data file below its table's root."""
-        self._tables(file.table.url).upload(file.staged.path, file.data)
+        """Write a data file below its table's root, or where it waits for Spark."""
+        store = self._store if file.staged.is_mixed else self._tables(file.table.url)
+        store.upload(file.staged.path, file.data)
 
     def manifest(self, flush: Flush, tables: tuple[StagedTable, ...]) -> Manifest:
         """The marker's content."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.data_files import DataFileName
+from common.data_files import DataFileName, waiting_path
 from common.markers import (
     Manifest,
     Marker,
@@ -110,8 +110,11 @@ class Staging:
         dead: Sequence[int] = (),
         routed: Mapping[str, Sequence[int]] | None = None,
         previous: int | None = None,
+        mixed: bool = False,
     ) -> Marker:
         """Stage the offsets ``[start, end)``, a row each but for the dead ones, spread over the days in turn.
+
+        ``mixed``: all days in one file, which waits for Spark.
 
         ``routed`` are, by the name of a route, offsets whose rows go to its table.
         """
@@ -130,7 +133,10 @@ class Staging:
                 self.table, self.columns, rows, source, span.start, values={"day": day} if self.partition_by else {}
             )
             for day, rows in by_day.items()
+            if not mixed
         ]
+        if mixed:
+            files = [self._write_mixed(by_day, source, span.start)]
         tables = [StagedTable(self.table, TableKind.ROWS, self.schema(), self.partition_by, tuple(files))]
         for route, offsets in routed.items():
             rows: list[Row] = [{"id": offset, "name": route, **self._origin(source, offset)} for offset in offsets]
@@ -177,6 +183,22 @@ class Staging:
 
     def _origin(self, source: TopicPartition, offset: int) -> Row:
         return {"_kafka_topic": source.topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset}
+
+    def _write_mixed(
+        self, by_day: Mapping[str | None, Sequence[Row]], source: TopicPartition, start: Position
+    ) -> StagedFile:
+        (day,) = self.partition_by
+        rows = [{**row, day: value} for value, found in by_day.items() for row in found]
+        table = pa.Table.from_pylist(
+            sorted(rows, key=lambda row: int(str(row["_kafka_offset"]))),
+            self.columns.append(pa.field(day, pa.string())),
+        )
+        path = waiting_path(self.table, DataFileName(source, start, str(uuid.uuid4())))
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="snappy")
+        data = sink.getvalue().to_pybytes()
+        self.store(self.stage_url).write(path, data)
+        return StagedFile(path, None, len(data), len(rows), _statistics(table))
 
     def _write(
         self,

@@ -24,13 +24,14 @@ paths = texts.filter(
     lambda path: path != "" and not path.startswith("/") and ".." not in path.split("/") and "://" not in path
 )
 files = st.builds(StagedFile, paths, st.dictionaries(texts, st.none() | texts, max_size=3), counts, counts, texts)
+mixed_files = st.builds(StagedFile, paths.map("data/{}".format), st.none(), counts, counts, texts)
 tables = st.builds(
     StagedTable,
     texts.filter(bool),
     st.sampled_from(TableKind),
     texts,
     st.lists(texts, max_size=3).map(tuple),
-    st.lists(files, max_size=3).map(tuple),
+    st.lists(files | mixed_files, max_size=3).map(tuple),
 )
 
 

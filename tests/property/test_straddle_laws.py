@@ -167,12 +167,12 @@ def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
 @given(st.integers(6, 14))
 def test_rows_without_offsets_are_not_cut(position: int) -> None:
     straddle = Straddle(Position(position), marker(5, 15, table=ROWS))
-    assert cuttable(straddle, ROWS, kafka_columns=True) == straddle
-    assert cuttable(straddle, ROWS, kafka_columns=False) == Uncuttable(straddle.position, straddle.marker)
+    assert cuttable(straddle, [ROWS], kafka_columns=True) == straddle
+    assert cuttable(straddle, [ROWS], kafka_columns=False) == Uncuttable(straddle.position, straddle.marker)
     # Dead letters have the columns in any case, and a marker without files moves the position alone.
-    assert cuttable(straddle, DEAD, kafka_columns=False) == straddle
+    assert cuttable(straddle, [DEAD], kafka_columns=False) == straddle
     without = replace(straddle, marker=marker(5, 15, files=0, table=ROWS))
-    assert cuttable(without, ROWS, kafka_columns=False) == without
+    assert cuttable(without, [ROWS], kafka_columns=False) == without
     commit = rows_commit(Target(ROWS, "id", SHAPE, {"orders-0": position - 1}), NAMING, Load({SOURCE: without}), None)
     assert (commit.files, commit.written, commit.advances) == ((), (), {"orders-0": 14})
     assert commit.metadata.spans == {SOURCE: Span(Position(position), Position(15))}

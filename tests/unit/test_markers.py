@@ -103,8 +103,8 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 4") as caught:
-        read({**stored(), "version": 4, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 5") as caught:
+        read({**stored(), "version": 5, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
 
@@ -118,6 +118,19 @@ def test_a_marker_is_refused_by_loaders_that_would_miss_what_it_says(
 ) -> None:
     manifest = replace(MANIFEST, generation=generation, filtered=filtered, exploded=exploded)
     assert json.loads(manifest_to_bytes(ORDERS, manifest))["version"] == version
+
+
+def test_a_marker_with_a_mixed_file_is_refused_by_loaders_that_would_add_it_as_it_is() -> None:
+    (table,) = MANIFEST.tables
+    mixed = StagedFile("data/orders/a.snappy.parquet", None, 10, 1, "{}")
+    manifest = replace(MANIFEST, tables=(replace(table, files=(*table.files, mixed)),))
+    data = manifest_to_bytes(ORDERS, manifest)
+    assert json.loads(data)["version"] == 4
+    assert manifest_from_bytes(NAME, data) == manifest
+    elsewhere = json.loads(data)
+    elsewhere["tables"][0]["files"][-1]["path"] = "a.snappy.parquet"
+    with pytest.raises(MarkerError, match="not below the stage"):
+        read(elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Rows of more partition values than a flush may have files: staged in few files, and parted by Spark, once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import SystemClock
+from common.store import FsspecStore
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+from tests.verifier import delta_rs_reader, spark_reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.service import StreamReport
+    from tests.conftest import Lake
+
+pytestmark = pytest.mark.spark
+
+DAYS = [f"2026-{month:02}-{day:02}" for month in (1, 2) for day in range(1, 21)]
+
+
+def load(staging: Staging, spark: SparkSession) -> StreamReport:
+    tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    return report
+
+
+@pytest.mark.parametrize("lake", ["file", "moto"], indirect=True)
+def test_mixed_files_are_parted_and_arrive_once_beside_files_that_are_added(lake: Lake, spark: SparkSession) -> None:
+    staging = Staging(lake.url, storage_options=dict(lake.storage_options))
+    staging.flush(0, 0, 100, days=[*DAYS, None], mixed=True)
+    staging.flush(1, 0, 100, days=[*DAYS, None], mixed=True, dead=[7])
+    staging.flush(2, 0, 10)
+
+    report = load(staging, spark)
+
+    assert (report.held, report.commits) == ({}, 2), "rows and dead letters, a commit each"
+    for read in (spark_reader(spark), delta_rs_reader(lake.server)):
+        rows = read(staging.table)
+        assert len(rows) == 100 + 99 + 10
+        assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == {
+            *((partition, offset) for partition in (0, 1) for offset in range(100) if (partition, offset) != (1, 7)),
+            *((2, offset) for offset in range(10)),
+        }
+        for row in rows:
+            offset = int(str(row["_kafka_offset"]))
+            day = "2026-01-01" if row["_kafka_partition"] == 2 else [*DAYS, None][offset % 41]
+            assert (row["id"], row["day"]) == (offset * 10, day)
+    # One file for each value, though both Kafka partitions had it; and the small partition's own.
+    files = spark.read.format("delta").load(staging.table.replace("s3://", "s3a://")).inputFiles()
+    assert len(files) <= 41 + 1
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: SparkSession) -> None:
+    staging = Staging(lake.url)
+    staging.flush(0, 0, 10)
+    load(staging, spark)
+    store = staging.store(staging.stage_url)
+    store.delete([found.path for found in store.list("")])
+    staging.previous.clear()
+    staging.flush(0, 5, 20, days=DAYS, mixed=True)
+    assert load(staging, spark).rows == 10
+    offsets = sorted(int(str(row["_kafka_offset"])) for row in spark_reader(spark)(staging.table))
+    assert offsets == list(range(20))
+
+
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
+def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: SparkSession) -> None:
+    staging = Staging(lake.url)
+    damaged = staging.flush(0, 0, 10, days=DAYS, mixed=True)
+    staging.flush(1, 0, 10, days=DAYS, mixed=True)
+    staging.flush(2, 0, 10)
+    staging.store(staging.stage_url).write(damaged.tables[0].files[0].path, b"no Parquet")
+    report = load(staging, spark)
+    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "not_written"}
+    loaded = {row["_kafka_partition"] for row in spark_reader(spark)(staging.table)}
+    assert loaded == {1, 2}
+
+
+def test_what_is_settled_leaves_nothing_in_the_stage(tmp_path: Path, spark: SparkSession) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10, days=DAYS, mixed=True)
+    staging.flush(0, 10, 20, days=DAYS, mixed=True)
+    tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
+    loader_for(staging, tables).run_pass()
+    assert len(waiting(staging)) == 2, "they are kept as long as their markers"
+    loader_for(staging, tables, settings_for(staging, marker_retention="0s")).run_pass()
+    assert staging.markers() == [f"done/orders/0/{10:020d}.done"]
+    assert len(waiting(staging)) == 1
+
+
+def waiting(staging: Staging) -> list[str]:
+    return [found.path for found in FsspecStore(staging.stage_url).list("data")]

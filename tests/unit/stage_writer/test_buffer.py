@@ -1,0 +1,96 @@
+"""How rows are put into files: a file for each partition value, up to a number of values; then one for all."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.markers import TableKind
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from stage_writer.core.buffer import Filing, TableFormat, TableRows
+
+if TYPE_CHECKING:
+    from stage_writer.core.buffer import EncodedFile
+
+SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
+ARROW = to_arrow_schema(SCHEMA)
+TABLE = TableFormat("memory://t", TableKind.ROWS, schema_to_json(SCHEMA), ARROW, ("day", "customer"))
+MOST = 3
+
+
+def rows_of(places: list[tuple[str | None, str | None]], first: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": range(first, first + len(places)),
+            "day": [day for day, _ in places],
+            "customer": [customer for _, customer in places],
+            "text": ["lorem ipsum"] * len(places),
+        },
+        schema=ARROW,
+    )
+
+
+def read(file: EncodedFile) -> list[dict[str, object]]:
+    return list(pq.read_table(io.BytesIO(file.data.to_bytes())).to_pylist())
+
+
+_places = st.tuples(st.sampled_from([None, "", "a", "b"]), st.sampled_from([None, "x", "y"]))
+
+
+@given(st.lists(st.tuples(st.lists(_places, max_size=5), st.booleans()), max_size=6))
+def test_each_row_is_in_one_file_and_each_file_in_order(
+    batches: list[tuple[list[tuple[str | None, str | None]], bool]],
+) -> None:
+    table, expected = TableRows(TABLE, Filing(max_values=MOST)), dict[int, tuple[str | None, str | None]]()
+    for places, full in batches:
+        table.add(rows_of(places, len(expected)))
+        expected |= {len(expected) + number: place for number, place in enumerate(places)}
+        if full:
+            table.encode()
+    found: dict[int, tuple[str | None, str | None]] = {}
+    files = table.finish()
+    for file in files:
+        rows = read(file)
+        ids = [int(str(row["id"])) for row in rows]
+        assert ids == sorted(ids)
+        assert file.rows == len(rows)
+        assert json.loads(file.statistics)["minValues"]["id"] == min(ids)
+        assert not found.keys() & set(ids)
+        for number, row in zip(ids, rows, strict=True):
+            if file.values is None:
+                assert (row["day"], row["customer"]) == expected[number]
+            else:
+                assert file.values == tuple(part or None for part in expected[number])
+            found[number] = expected[number]
+    assert found == expected
+    assert sum(file.values is not None for file in files) <= MOST
+    assert sum(file.values is None for file in files) <= 1
+
+
+def test_eleven_years_of_days_and_customers_make_one_file() -> None:
+    """databricks/iceberg-kafka-connect, issue 227: a writer for each of 20,000 values is the end of a process."""
+    table = TableRows(TABLE, Filing(row_group_bytes=2**20))
+    most = 0
+    for first in range(0, 60_000, 1000):
+        table.add(rows_of([(f"day {n % 4018}", f"customer {n % 5}") for n in range(first, first + 1000)], first))
+        most = max(most, table.memory_bytes)
+    (file,) = table.finish()
+    assert (file.values, file.rows) == (None, 60_000)
+    assert most < 2 * 2**20
+
+
+def test_late_records_force_no_rotation() -> None:
+    """confluentinc/kafka-connect-storage-cloud, issue 529: there each late record closes a file."""
+    table = TableRows(TABLE)
+    for first in range(0, 20_000, 100):
+        table.add(rows_of([("yesterday" if n % 2 else "today", "c") for n in range(first, first + 100)], first))
+    assert [(file.values, file.rows) for file in table.finish()] == [
+        (("today", "c"), 10_000),
+        (("yesterday", "c"), 10_000),
+    ]
