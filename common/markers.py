@@ -172,6 +172,8 @@ class Manifest:
     """The broker's id of the topic that the records are from; None where nobody knows it."""
     generation: int = 0
     """How often the topic was made anew, and its chain begun again, before this one."""
+    offered: str | None = None
+    """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
 
     @property
     def version(self) -> int:
@@ -253,6 +255,7 @@ class _StoredManifest(Stored):
     generation: Count = 0
     filtered: Count = 0
     exploded: Count = 0
+    offered: str | None = None
 
 
 def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
@@ -279,6 +282,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "generation": manifest.generation,
             "filtered": manifest.filtered,
             "exploded": manifest.exploded,
+            "offered": manifest.offered,
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -349,6 +353,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         generation=stored.generation,
         filtered=stored.filtered,
         exploded=stored.exploded,
+        offered=stored.offered,
     )
 
 

@@ -86,6 +86,9 @@ LOADER_SETTLED = _counter("delta_loader_settled_markers_total", ("app_id",), "Ma
 LOADER_STRAYS = _counter(
     "delta_loader_strays_total", ("app_id",), "Late claims of freed positions, recognised and put aside."
 )
+LOADER_COLUMNS_GAINED = _counter(
+    "delta_loader_columns_gained_total", ("app_id",), "Columns added to tables because records had their fields."
+)
 LOADER_CLEANED = _counter(
     "delta_loader_cleaned_total", ("what",), "Objects that the clean-up removed: data files, stray markers, uploads."
 )

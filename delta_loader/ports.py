@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from common.ports import ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from common.delta_log import TableState
     from common.ports import StoredObject
+    from common.schema.evolution import Addition
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
@@ -38,6 +39,16 @@ class DeltaTables(Protocol):
         """Carry a commit out, if the table is still what it stands on. Atomic; an unknown end is looked up.
 
         A table that went back since its version that the target names is not what the commit stands on.
+        """
+
+
+class ColumnAdder(Protocol):
+    """Gives tables columns."""
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        """Add columns to a table, also inside of its structs, by one commit that does nothing else.
+
+        Raises TableError for what the table does not take, or has already.
         """
 
 

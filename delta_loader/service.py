@@ -46,6 +46,7 @@ from delta_loader.core.plan import (
     plan_load,
 )
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+from delta_loader.evolving import Evolver
 from delta_loader.generations import put_older_aside, readable, younger
 from delta_loader.guard import VacuumGuard
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from delta_loader.core.commits import Target
     from delta_loader.core.plan import Found
-    from delta_loader.ports import DeltaTables, NewId, OpenStore, ParallelMap
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap
     from delta_loader.replace import Replacements
     from delta_loader.stage import Listing, Stage
 
@@ -89,6 +90,8 @@ class Ports:
     metrics: Metrics
     replacements: Replacements | None = None
     """None where nobody can ask for any."""
+    columns: ColumnAdder | None = None
+    """None where no table gains any."""
 
 
 @dataclass(slots=True)
@@ -210,7 +213,10 @@ class StreamLoad:
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
         self._patience = Patience(ports.clock, ports.new_id)
-        self._tables = StreamTables(stream, ports.tables, self._guard, self._look_back, self._log, stage=ports.stage)
+        evolver = Evolver.of(stream, ports, self._log)
+        self._tables = StreamTables(
+            stream, ports.tables, self._guard, self._look_back, self._log, stage=ports.stage, evolver=evolver
+        )
         self._urls = self._tables.urls
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False

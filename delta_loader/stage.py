@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING
 
 from common.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.errors import MarkerError
+from common.evolved import latest
 from common.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
+from common.ports import Created
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from common.evolved import Evolved
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
@@ -130,6 +133,14 @@ class Stage:
             if data is not None:
                 found[name] = (*found.get(name, ()), _parse(name, data, tables))
         return found
+
+    def evolved(self, app_id: str) -> Evolved | None:
+        """What a stream has gained, as it was published last. Raises StoreError, MarkerError."""
+        return latest(self._store, app_id)
+
+    def publish(self, evolved: Evolved) -> bool:
+        """Publish what a stream has gained; False when that version is there already. Raises StoreError."""
+        return isinstance(self._store.create(evolved.path, evolved.to_bytes()), Created)
 
     def object(self, path: str) -> bytes | None:
         """Another object of the stage: an operator's answer. Raises StoreError."""

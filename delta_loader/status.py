@@ -106,6 +106,7 @@ def _stream_status(
         )
         for source in sources
     )
+    evolved = stage.evolved(stream.app_id) if stream.evolves else None
     version, way = (None, None) if state is None else (state.version, way_of_loading(state))
     return StreamStatus(
         app_id=stream.app_id,
@@ -116,6 +117,7 @@ def _stream_status(
         aside=Aside(*stage.aside(stream)),
         owed=debts_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
+        gained=() if evolved is None else evolved.gained,
     )
 
 

@@ -25,7 +25,7 @@ from delta_loader.core.held import missing_file
 from delta_loader.core.plan import TableShape, shape_of, shapes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import Naming, TableCommit
     from delta_loader.core.held import Held
     from delta_loader.core.plan import Load
+    from delta_loader.evolving import Evolver
     from delta_loader.guard import VacuumGuard
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
     from delta_loader.stage import Stage
@@ -55,14 +56,16 @@ class StreamTables:
         log: FilteringBoundLogger,
         *,
         stage: Stage,
+        evolver: Evolver | None = None,
     ) -> None:
-        """Touches nothing yet."""
+        """Touches nothing yet; ``evolver`` gives tables the columns that they lack."""
         self._stream = stream
         self._tables = tables
         self._guard = guard
         self._look_back = look_back
         self._stage = stage
         self._log = log
+        self._evolver = evolver
         self._fatal: KafkaDeltaExpressError | None = None
         self.urls = {comparable(url): url for url in reversed(stream.tables)}
         """The stream's spelling of each table's URL, by its comparable form."""
@@ -136,7 +139,12 @@ class StreamTables:
         for url, shape in in_order:
             if url in self.targets:
                 with self.tried(url):
+                    self._evolve(url, shape, load.markers)
                     require_fit(self.targets[url].shape, shape, url)
+
+    def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
+        if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
+            self._look_at(url)
 
     def gone_files(
         self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None

@@ -9,6 +9,7 @@ from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
 from delta_loader.replace import Replacements
 from delta_loader.service import Ports
+from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.stage import Stage
 
@@ -42,6 +43,7 @@ def spark_ports(
         log=log,
         metrics=metrics,
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log),
+        columns=tables if isinstance(tables, SparkDeltaTables) else None,
     )
 
 

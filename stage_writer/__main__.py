@@ -13,6 +13,7 @@ import typer
 
 from common import cli
 from common.errors import ConfigError, KafkaDeltaExpressError
+from common.evolved import latest
 from common.http_server import HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -138,12 +139,15 @@ def replay(
     asked = asked_for(start, end, since, until)
     stream = replayable(settings, topic)
     converter = next(found for found in converters_of(settings) if found.stream is stream)
+    store = open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options)
+    gained = latest(store, stream.app_id) if stream.evolves else None
+    converter = converter if gained is None else converter.at(gained.columns)
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
     try:
         replay_of = Replay(
             converter,
             kafka,
-            open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options),
+            store,
             SystemClock(),
             lambda: uuid.uuid4().hex,
             writer=f"{socket.gethostname()}-{os.getpid()}",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from common.beginnings import Beginning
     from common.markers import Marker
+    from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
@@ -192,6 +193,9 @@ class Converter(Protocol):
     def convert(self, batches: Sequence[MessageBatch]) -> Sequence[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages."""
 
+    def at(self, gained: StructType) -> Converter:
+        """The same for a stream that has gained columns, beside the declared ones."""
+
 
 class FlushJob(Protocol):
     """One flush, from encoding to its marker."""
@@ -234,6 +238,9 @@ class Stage(Protocol):
 
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
         """Write down where a new chain begins; what is there already wins."""
+
+    def gained(self, app_id: str) -> StructType | None:
+        """The columns that a stream has gained, as the loader published them last; None while there are none."""
 
     def flush_job(
         self,

@@ -36,6 +36,7 @@ from stage_writer.core.freshness import Freshness
 from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
+from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
 
@@ -102,6 +103,7 @@ class StageWriter:
         self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)
+        self._schemas = Schemas(self._converters, stage, clock, log)
         self._freshness = Freshness(session_s)
         self._topics_looked_at_s = clock.monotonic_s()
         self._catching_up: CatchingUp | None = None
@@ -120,6 +122,7 @@ class StageWriter:
         streams = [converter.stream for converter in self._converters]
         if until_caught_up:
             self._catching_up = CatchingUp(self._source, self._clock, streams)
+        self._schemas.look()
         self._source.subscribe(streams, self)
         try:
             done = False
@@ -148,6 +151,7 @@ class StageWriter:
             self._faulty(fault)
         self._look_at_topics()
         self._look_at_quiet()
+        self._schemas.look()
         self._read_chains()
         self._land()
         self._relieve()
@@ -221,6 +225,7 @@ class StageWriter:
         job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
         arrow_bytes = owned.buffer.arrow_bytes
         owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
+        owned.converter = self._schemas.newest(owned.converter)
         owned.buffer = self._new_buffer(owned.buffer.end, owned.converter)
 
     def _guard(self, owned: Owned) -> ClaimGuard:
@@ -334,11 +339,12 @@ class StageWriter:
         if is_other(place.lineage, topic_id):
             self._hold(other_topic(source), unread.converter, place)
             return None
-        buffer = self._new_buffer(place.position, unread.converter)
+        converter = self._schemas.newest(unread.converter)
+        buffer = self._new_buffer(place.position, converter)
         lineage = replace(place.lineage, topic_id=topic_id or place.lineage.topic_id)
         now_s = self._clock.monotonic_s()
         share = age_share_of(source)
-        self._owned[source] = Owned(source, unread.converter, place.tail, lineage, buffer, now_s, share)
+        self._owned[source] = Owned(source, converter, place.tail, lineage, buffer, now_s, share)
         return place.position
 
     # Breathe.

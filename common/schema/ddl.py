@@ -75,6 +75,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]*[A-Za-z_][A-Za-z0-9_]*")
+_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # Spark would take 1d for a number
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _UNESCAPE = re.compile(r"(?:\\(?P<escape>u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|(?P<doubled>''|\"\"))", re.DOTALL)
 
@@ -113,7 +114,7 @@ def type_to_ddl(data_type: DataType) -> str:
 
 def quote_name(name: str) -> str:
     """A column's name as SQL wants it: in backticks where it is not a plain word."""
-    if _PLAIN_NAME.fullmatch(name):
+    if _UNQUOTED.fullmatch(name):
         return name
     return "`" + name.replace("`", "``") + "`"
 

@@ -42,6 +42,7 @@ class UnknownFields(StrEnum):
 
     IGNORE = "ignore"
     RESCUE = "rescue"
+    EVOLVE = "evolve"
 
 
 class FieldNames(StrEnum):
@@ -231,13 +232,19 @@ class Stream(_Section):
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
         description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
-        "them out; `rescue` keeps them, as they were sent, in the rescue column.",
+        "them out; `rescue` keeps them, as they were sent, in the rescue column; `evolve` also makes columns of them.",
     )
     rescue_column: str = Field(
         default="_rescued",
         min_length=1,
         description="Name of the STRING column that holds, as a JSON object, what a record has besides the declared "
-        "fields; null where that is nothing. Only with `unknown_fields: rescue`.",
+        "fields; null where that is nothing. Only with `unknown_fields: rescue` or `evolve`.",
+    )
+    evolve_limit: int = Field(
+        default=1000,
+        ge=0,
+        description="Most fields that `unknown_fields: evolve` adds to the table, those inside of structs counted; "
+        "what comes after them stays in the rescue column.",
     )
     jmespath: dict[str, str] = Field(
         default_factory=dict,
@@ -382,7 +389,28 @@ class Stream(_Section):
         if not self.rescues and self.rescue_column != "_rescued":
             msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
             raise ValueError(msg)
+        if self.evolves:
+            renames = {
+                "jmespath": self.jmespath,
+                "explode": self.explode,
+                "rename": self.rename,
+                "field_names": self.field_names != "as_is",
+            }
+            for key in (key for key, value in renames.items() if value):
+                msg = (
+                    f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
+                    f"be evolve; leave {key} out, or write unknown_fields: rescue"
+                )
+                raise ValueError(msg)
+            for path in (path for path in self.drop if "." in path or path == self.rescue_column):
+                msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
+                raise ValueError(msg)
         return self
+
+    @property
+    def evolves(self) -> bool:
+        """Whether the table gains columns."""
+        return self.unknown_fields is UnknownFields.EVOLVE
 
     @property
     def rescues(self) -> bool:

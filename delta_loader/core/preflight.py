@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.schema.spark_json import schema_to_json
+from common.errors import SchemaError
+from common.schema.evolution import additions, with_additions
+from common.schema.spark_json import schema_from_json, schema_to_json
 from common.table_properties import TXN_RETENTION, retention_ms
 from common.table_urls import comparable
 from delta_loader.core.fit import Refused, differences, way_of_loading
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
+    from common.schema import StructType
     from common.settings import Stream
     from delta_loader.core.status import Json
 
@@ -80,7 +83,8 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
 
 def _columns(stream: Stream, state: TableState, url: str) -> Check:
     declared = TableShape(schema_to_json(stream.declared_columns_of_table), stream.partition_by)
-    found = differences(TableShape(state.schema, state.partition_by), declared)
+    schema = _with_what_it_gains(state.schema, stream.declared_columns_of_table) if stream.evolves else state.schema
+    found = differences(TableShape(schema, state.partition_by), declared)
     if found:
         return Check(
             "columns",
@@ -90,6 +94,15 @@ def _columns(stream: Stream, state: TableState, url: str) -> Check:
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def _with_what_it_gains(schema: str, declared: StructType) -> str:
+    """A table that evolves gets the columns that it lacks by the first load (delta_loader/evolving.py)."""
+    try:
+        table = schema_from_json(schema)
+    except SchemaError:
+        return schema  # told by `differences`
+    return schema_to_json(with_additions(table, additions(table, declared)))
 
 
 def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.debts import Debt
+    from common.evolved import Gained
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
@@ -77,6 +78,8 @@ class StreamStatus:
     """Why the table does not take what the stream declares; empty when it does."""
     owed: tuple[Debt, ...] = ()
     """What others of the stream's tables may still lack of what its own one has."""
+    gained: tuple[Gained, ...] = ()
+    """The columns that it gained because records had their fields, as writers were told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class LeaseStatus:
     renewed_ms: int
     """By the store's clock."""
 
+
+_COLUMNS_SHOWN = 10
 
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
@@ -128,6 +133,10 @@ def _stream_json(stream: StreamStatus) -> Json:
                 "to": debt.owed.end,
             }
             for debt in stream.owed
+        ],
+        "gained": [
+            {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
+            for one in stream.gained
         ],
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
@@ -193,6 +202,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
         )
+    lines += _gained_lines(stream.gained)
     if not stream.partitions:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
@@ -206,3 +216,12 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
     return lines
+
+
+def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:
+    if not gained:
+        return []
+    last = gained[-_COLUMNS_SHOWN:]
+    shown = ", ".join(one.column for one in last)
+    more = f"{len(gained):,} columns, the last ones " if len(last) < len(gained) else ""
+    return [f"  gained {more}{shown} (the last one offered by {gained[-1].offered_by or 'nobody'})"]

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from common.commit_metadata import CommitMetadata
 from common.delta_log import TableState
-from common.schema import nullable_columns, schema_from_json, schema_to_json
+from common.schema import nullable_columns, quote_name, schema_from_json, schema_to_json
 from common.table_history import read_history
 from common.went_back import turning_points
 from delta_loader.core.commits import (
@@ -45,11 +45,12 @@ from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from common.ports import Clock
+    from common.schema.evolution import Addition
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import TableCommit
 
@@ -123,6 +124,12 @@ class SparkDeltaTables:
             except (Py4JError, PySparkException):
                 if self.state(url) is None:  # Else another loader was faster.
                     raise
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        """Add columns to a table, also inside of its structs, by one commit. Raises TableError."""
+        columns = ", ".join(map(str, added))
+        with _errors("add columns to", url):
+            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.pieces import Pieces
+from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from stage_writer.core.encodings import choose_encodings
 from stage_writer.core.partitioning import Groups, Values
 from stage_writer.core.statistics import Path, delta_statistics, floating_point_paths
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.markers import TableKind
+    from common.schema import StructType
     from common.spans import Position
 
 FIRST_GUESS = 0.25
@@ -276,6 +278,8 @@ class Buffer:
     dead_letters: Counter[str] = field(default_factory=Counter)
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
+    offered: StructType = NO_COLUMNS
+    """What the table could gain."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
     _filing: Filing = Filing()
@@ -323,6 +327,8 @@ class Buffer:
         self.filtered += staged.filtered
         self.exploded += staged.exploded
         self.dead_letters.update(staged.dead_letters)
+        if staged.offered.fields:
+            self.offered = joined_within(self.offered, staged.offered, MOST_OFFERED)
         if staged.timestamp_bounds_ms is not None:
             low, high = staged.timestamp_bounds_ms
             self.lowest_timestamp_ms = min(low, low if self.lowest_timestamp_ms is None else self.lowest_timestamp_ms)
@@ -352,6 +358,8 @@ class StagedRows:
     timestamp_bounds_ms: tuple[int, int] | None
     rows: tuple[pa.Table, ...]
     """One for each of the converter's formats, in their order."""
+    offered: StructType = NO_COLUMNS
+    """What the stream's table could gain, by the rows' rescue column."""
     filtered_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """The messages that a condition left out. Rising."""
     exploded: int = 0

@@ -31,8 +31,10 @@ from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.derive import Deriver
 from stage_writer.core.envelopes import decoder_of
+from stage_writer.core.evolving import usable
 from stage_writer.core.explode import Exploder
 from stage_writer.core.names import Names
+from stage_writer.core.offers import Offers
 from stage_writer.core.partitioning import can_partition
 from stage_writer.core.route import OWN, Router, parted
 from stage_writer.core.rows import Rows
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decode import Reject
+    from stage_writer.core.evolving import Way
     from stage_writer.core.framing import SchemaTypes
     from stage_writer.core.rows import Step
 
@@ -73,10 +76,21 @@ DEAD_LETTER_SCHEMA = StructType(
 class StreamConverter:
     """The conversion of one stream. Raises SchemaError and ExpressionError for a stream that cannot work."""
 
-    def __init__(self, stream: Stream, schemas: SchemaTypes | None = None) -> None:
-        """``schemas`` is the registry of a stream whose messages have frames."""
+    def __init__(
+        self,
+        stream: Stream,
+        schemas: SchemaTypes | None = None,
+        *,
+        gained: Way = (),
+        taken: frozenset[str] = frozenset(),
+    ) -> None:
+        """``schemas`` is the registry of a stream whose messages have frames.
+
+        ``gained`` are columns beside the declared ones, ``taken`` the names that none can have: see `at`.
+        """
         self._stream = stream
-        self._decoder = decoder_of(stream, schemas)
+        self._schemas = schemas
+        self._decoder = decoder_of(stream, schemas, gained)
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
@@ -88,6 +102,17 @@ class StreamConverter:
                 raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
         self._formats = (rows, dead_letters)
         self._row_formats = tuple(replace(rows, url=url) for url in stream.row_tables)
+        self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
+        self._offers = None
+        if stream.evolves:
+            room = stream.evolve_limit - sum(one.size for one in gained)
+            kept = StructType(tuple(one for one in self._decoder.columns if schema.field(one.name)))
+            self._offers = Offers(kept, self._taken, room)
+
+    def at(self, gained: StructType) -> StreamConverter:
+        """The conversion once the stream has gained columns; of those that are not for it, it takes no notice."""
+        way = usable(self._stream.schema_of_columns, gained, self._taken)
+        return StreamConverter(self._stream, self._schemas, gained=way, taken=self._taken)
 
     @property
     def stream(self) -> Stream:
@@ -127,7 +152,8 @@ class StreamConverter:
             rejects,
             (decoded.tombstones, rows.filtered),
         )
-        return self._with_routed(staged, messages, parts) if parts else staged
+        staged = self._with_routed(staged, messages, parts) if parts else staged
+        return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
 
     def _with_routed(
         self, staged: Sequence[StagedRows], messages: Messages, parts: Mapping[int, _Part]
@@ -137,6 +163,19 @@ class StreamConverter:
             for place, rows in part.filled(messages):
                 routed[place].append((self._row_formats[number], rows))
         return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
+
+    def _with_offers(
+        self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
+    ) -> list[StagedRows]:
+        """What each batch's rows have in their rescue column, as an offer; rows that were left out offer nothing."""
+        if self._stream.rescue_column not in rows.table.column_names:
+            return staged
+        texts = rows.table[self._stream.rescue_column]
+        if texts.null_count == len(texts):
+            return staged
+        parts = pairwise(messages.bounds(rows.index).tolist())
+        offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
+        return [replace(one, offered=found) for one, found in zip(staged, offered, strict=True)]
 
 
 def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:

@@ -5,10 +5,12 @@ Each is a decoder around the next one, so that a stream without one of them pays
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stage_writer.core.debezium import EventDecoder
 from stage_writer.core.decode import Decoder
+from stage_writer.core.evolving import EvolvingDecoder
 from stage_writer.core.framing import FramedDecoder
 from stage_writer.core.jmespath_decoder import JmesPathDecoder
 from stage_writer.core.reading import Reading
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.batch import Messages
     from stage_writer.core.decode import Decoded, Decodes
+    from stage_writer.core.evolving import Way
     from stage_writer.core.framing import SchemaTypes
 
 
 class Records:
     """Decodes messages that are records."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
         self._decoder = decoder
 
     @property
@@ -37,8 +40,11 @@ class Records:
         return self._decoder.decode(messages.values)
 
 
-def decoder_of(stream: Stream, schemas: SchemaTypes | None) -> Decodes:
-    """What makes rows of a stream's messages. Raises SchemaError and ExpressionError for one that cannot work."""
+def decoder_of(stream: Stream, schemas: SchemaTypes | None, gained: Way = ()) -> Decodes:
+    """What makes rows of a stream's messages, also in columns that it has ``gained``.
+
+    Raises SchemaError and ExpressionError for one that cannot work.
+    """
     columns = stream.schema_of_columns
     rescue_column = stream.rescue_column if stream.rescues else None
     reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
@@ -46,7 +52,8 @@ def decoder_of(stream: Stream, schemas: SchemaTypes | None) -> Decodes:
     if stream.jmespath:
         decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
     else:
-        decoder = Records(Decoder(columns, reading, rescue_column=rescue_column))
+        make = partial(Decoder, reading=reading, rescue_column=rescue_column)
+        decoder = Records(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.has_events:
         decoder = EventDecoder(decoder)
     if stream.framing == "none":

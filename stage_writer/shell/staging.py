@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
 from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
+from common.evolved import latest
 from common.markers import (
     Manifest,
     Marker,
@@ -46,6 +47,7 @@ from common.markers import (
 )
 from common.pieces import Pieces
 from common.ports import AlreadyExists, Clock, ObjectStore
+from common.schema import schema_to_json
 from common.spans import Span
 from stage_writer.ports import (
     ClaimGuard,
@@ -62,6 +64,7 @@ from stage_writer.ports import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
     from stage_writer.core.buffer import Buffer, EncodedFile, TableFormat
@@ -175,7 +178,13 @@ class ObjectStage:
             tables=tables,
             topic_id=flush.lineage.topic_id,
             generation=flush.lineage.generation,
+            offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
         )
+
+    def gained(self, app_id: str) -> StructType | None:
+        """The columns that a stream has gained, as the loader published them last; None while there are none."""
+        found = latest(self._store, app_id)
+        return None if found is None else found.columns
 
     def claim(self, name: MarkerName, data: bytes) -> bool:
         """Create the marker; whether it is ours."""

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.delta_log import TableState
+from common.errors import TableError
 from common.schema import nullable_columns, schema_from_json, schema_to_json
+from common.schema.evolution import Addition, additions, with_additions
 from common.spans import Position
 from common.table_history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from delta_loader.core.plan import TableShape
 
@@ -73,6 +75,15 @@ class MemoryDeltaTables:
             self._made += 1
             schema = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
             self.tables[url] = MemoryTable(f"table-{self._made}", schema, shape.partition_by)
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        table = self.tables[url]
+        columns = schema_from_json(table.schema)
+        wanted = with_additions(columns, added)
+        if len(additions(columns, wanted)) != len(added):
+            msg = f"cannot add columns to the Delta table {url}: they are there"
+            raise TableError(msg, "look again")
+        table.schema = schema_to_json(wanted)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         table, target = self.tables[commit.target.url], commit.target

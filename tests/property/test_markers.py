@@ -48,6 +48,7 @@ def manifests(draw: st.DrawFn, start: Position) -> Manifest:
         tombstones=draw(counts),
         filtered=draw(counts),
         exploded=draw(counts),
+        offered=draw(st.none() | texts),
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),

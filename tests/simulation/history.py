@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
+    from common.schema.evolution import Addition
     from common.settings import Stream
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
@@ -97,6 +98,10 @@ class PlainConverter:
                 (),
             ),
         )
+
+    def at(self, gained: StructType) -> PlainConverter:  # noqa: ARG002 - the port's
+        """The world's streams gain nothing."""
+        return self
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """Rows, dead letters and tombstones by value."""
@@ -213,6 +218,10 @@ class SimulatedTables:
         """An empty table."""
         self._check(url)
         self._world.effect(f"create {url}", lambda: self._tables.create(url, shape), changes=True)
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        """An ALTER TABLE."""
+        self._world.effect(f"alter {url}", lambda: self._tables.add_columns(url, added), changes=True)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""

@@ -1,0 +1,115 @@
+"""The columns that a stream has gained, as the loader publishes them in the stage for the writers.
+
+Rules:
+
+1. ``schema/<app_id>/<version, 20 digits>.json`` holds all columns that were agreed on up to that version, made by
+   exclusive create; the highest version counts. A version has every column of the one before it, with its type.
+2. A column is published only when the table has it, with the table's type: a file that has the columns of any version
+   fits the table. The table is the truth; when these objects are lost, they are made anew from it and from new offers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.errors import MarkerError, SchemaError
+from common.schema import StructType, schema_from_json, schema_to_json
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+
+SCHEMA = "schema"
+_VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """How one column came, for people."""
+
+    column: str
+    """Its path and type, as SQL writes them."""
+    offered_by: str
+    """The marker that offered it."""
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """All that a stream has gained."""
+
+    app_id: str
+    version: int
+    columns: StructType
+    """Beside the declared ones; what was gained inside of a declared struct stands in a struct of its name."""
+    gained: tuple[Gained, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Its object in the stage."""
+        return f"{folder_of(self.app_id)}{self.version:020d}.json"
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        stored = _Stored(
+            app_id=self.app_id,
+            columns=schema_to_json(self.columns),
+            gained=[
+                _StoredGained(column=one.column, offered_by=one.offered_by, created_ms=one.created_ms)
+                for one in self.gained
+            ],
+        )
+        return stored.model_dump_json(indent=2).encode()
+
+    @classmethod
+    def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
+        """The inverse. Raises MarkerError, which names the object."""
+        try:
+            stored = _Stored.model_validate_json(data)
+            columns = schema_from_json(stored.columns)
+        except (ValidationError, SchemaError) as error:
+            problem = f"the object {path} cannot be read: {' '.join(str(error).split())[:200]}"
+            raise MarkerError(problem, "delete it: the loader publishes the columns anew, by the table") from error
+        gained = tuple(Gained(one.column, one.offered_by, one.created_ms) for one in stored.gained)
+        return cls(stored.app_id, version, columns, gained)
+
+
+def folder_of(app_id: str) -> str:
+    """The folder of a stream's published columns, with the closing slash."""
+    return f"{SCHEMA}/{quote(app_id, safe='')}/"
+
+
+def latest(store: ObjectStore, app_id: str) -> Evolved | None:
+    """What is published last for a stream; None while there is nothing. Raises StoreError and MarkerError."""
+    folder = folder_of(app_id)
+    versions = [
+        (int(match[1]), item.path)
+        for item in store.list(folder)
+        if (match := _VERSION.fullmatch(item.path.removeprefix(folder)))
+    ]
+    if not versions:
+        return None
+    version, path = max(versions)
+    data = store.read(path)
+    return None if data is None else Evolved.from_bytes(path, version, data)
+
+
+class _StoredGained(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    column: str
+    offered_by: str
+    created_ms: int
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    version: int = Field(default=1, le=1)
+    app_id: str
+    columns: str
+    gained: list[_StoredGained]

@@ -1,0 +1,206 @@
+"""How types that were inferred from values become one, and what a table gets of them.
+
+Rules:
+
+1. Inferred types form a lattice: no type (null) below everything, LONG below DOUBLE, STRING above everything; structs
+   are joined field by field, arrays element by element. `joined` is commutative, associative and idempotent, so in
+   whatever order and groups values are looked at, the same type comes out.
+2. What is known wins: `additions` never changes the type of a field that is there, at any depth. So whoever joins
+   twice, or late, or what another one has joined already, changes nothing.
+3. Two names of one struct that differ in case only cannot both be columns: the one that is there stays, of two new ones
+   the first by code points is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.schema.ddl import quote_name, type_to_ddl
+from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ELEMENT = "element"
+VALUE = "value"
+NO_COLUMNS = StructType(())
+MOST_OFFERED = 10_000
+"""Fields that are offered at once, whatever the settings say: an offer travels in a marker."""
+_NUMBERS = frozenset({Primitive.LONG, Primitive.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A field that a schema lacks."""
+
+    path: tuple[str, ...]
+    """Names from the top; the element of an array is `ELEMENT`, the value of a map `VALUE`, as in Spark's SQL."""
+    type: DataType
+
+    @property
+    def name(self) -> str:
+        """The path as SQL writes it."""
+        return ".".join(quote_name(name) for name in self.path)
+
+    def __str__(self) -> str:
+        return f"{self.name} {type_to_ddl(self.type)}"
+
+    @property
+    def size(self) -> int:
+        """How many fields it is, with those inside of it."""
+        return fields_in(self.type) + 1
+
+
+def joined(left: DataType | None, right: DataType | None) -> DataType | None:  # noqa: PLR0911 - one for each case
+    """The least type above both (rule 1)."""
+    if left is None or right is None:
+        return right if left is None else left
+    match left, right:
+        case StructType(), StructType():
+            return joined_columns(left, right)
+        case ArrayType(), ArrayType():
+            return ArrayType(joined(left.element, right.element) or Primitive.STRING)
+        case MapType(), MapType():
+            return MapType(left.key, joined(left.value, right.value) or Primitive.STRING)
+        case _ if left == right:
+            return left
+        case Primitive(), Primitive() if {left, right} == _NUMBERS:
+            return Primitive.DOUBLE
+        case _:
+            return Primitive.STRING
+
+
+def joined_columns(left: StructType, right: StructType) -> StructType:
+    """The same for two structs; the fields come in the order of their names."""
+    types: dict[str, DataType] = {field.name: field.type for field in left}
+    for field in right:
+        types[field.name] = joined(types.get(field.name), field.type) or field.type
+    fields: dict[str, Field] = {}
+    for name in sorted(types):
+        fields.setdefault(name.casefold(), Field(name, types[name]))
+    return StructType(tuple(sorted(fields.values(), key=lambda field: field.name)))
+
+
+def joined_within(left: StructType, right: StructType, room: int) -> StructType:
+    """The same, as far as there is room for so many fields; a struct that is too large is left out as a whole."""
+    both = joined_columns(left, right)
+    if fields_in(both) <= room:
+        return both
+    one_by_one = (Addition((field.name,), field.type) for field in both)
+    return with_additions(NO_COLUMNS, within(one_by_one, room))
+
+
+def additions(known: StructType, wanted: StructType) -> tuple[Addition, ...]:
+    """What ``known`` lacks of ``wanted``, at any depth (rules 2 and 3)."""
+    return tuple(_additions(known, wanted))
+
+
+def _additions(known: StructType, wanted: StructType) -> Iterator[Addition]:
+    taken = {name.casefold() for name in known.names}
+    for field in wanted:
+        there = known.field(field.name)
+        if there is not None:
+            yield from _within(there.type, field.type, (field.name,))
+        elif field.name.casefold() not in taken:
+            yield Addition((field.name,), nullable(field.type))
+
+
+def _within(known: DataType, wanted: DataType, path: tuple[str, ...]) -> Iterator[Addition]:
+    match known, wanted:
+        case StructType(), StructType():
+            yield from (replace(found, path=(*path, *found.path)) for found in _additions(known, wanted))
+        case ArrayType(), ArrayType():
+            yield from _within(known.element, wanted.element, (*path, ELEMENT))
+        case MapType(), MapType():
+            yield from _within(known.value, wanted.value, (*path, VALUE))
+        case _:
+            return
+
+
+def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
+    """The schema with more fields, each at the end of its struct; the paths are those of `additions`."""
+    by_first: dict[str, list[Addition]] = {}
+    for addition in added:
+        by_first.setdefault(addition.path[0], []).append(addition)
+    fields = [_extended(field, by_first.pop(field.name, [])) for field in known]
+    return StructType((*fields, *(Field(name, found[0].type) for name, found in by_first.items())))
+
+
+def _extended(field: Field, added: list[Addition]) -> Field:
+    inner = [replace(addition, path=addition.path[1:]) for addition in added]
+    return replace(field, type=_extended_type(field.type, inner)) if inner else field
+
+
+def _extended_type(known: DataType, added: list[Addition]) -> DataType:
+    below = [replace(addition, path=addition.path[1:]) for addition in added]
+    match known:
+        case StructType():
+            return with_additions(known, added)
+        case ArrayType():
+            return replace(known, element=_extended_type(known.element, below))
+        case MapType():
+            return replace(known, value=_extended_type(known.value, below))
+        case _:
+            msg = f"{type_to_ddl(known)} has no fields"
+            raise ValueError(msg)
+
+
+def restricted(table: StructType, wanted: StructType) -> StructType:
+    """The fields of ``wanted`` that the table has, with the table's types."""
+    fields = [
+        Field(field.name, found)
+        for field in wanted
+        if (there := table.field(field.name)) is not None and (found := _restricted(there.type, field.type)) is not None
+    ]
+    return StructType(tuple(fields))
+
+
+def _restricted(table: DataType, wanted: DataType) -> DataType | None:
+    match table, wanted:
+        case StructType(), StructType():
+            return restricted(table, wanted) if restricted(table, wanted).fields else None
+        case ArrayType(), ArrayType():
+            element = _restricted(table.element, wanted.element)
+            return None if element is None else ArrayType(element)
+        case MapType(), MapType():
+            value = _restricted(table.value, wanted.value)
+            return None if value is None else MapType(table.key, value)
+        case _:
+            return nullable(table)
+
+
+def nullable(data_type: DataType) -> DataType:
+    """The type with all its parts nullable, and without metadata."""
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(Field(field.name, nullable(field.type)) for field in fields))
+        case ArrayType(element):
+            return ArrayType(nullable(element))
+        case MapType(key, value):
+            return MapType(nullable(key), nullable(value))
+        case Primitive() | DecimalType():
+            return data_type
+
+
+def fields_in(data_type: DataType) -> int:
+    """How many fields are in a type, at any depth."""
+    match data_type:
+        case StructType(fields):
+            return sum(1 + fields_in(field.type) for field in fields)
+        case ArrayType(element):
+            return fields_in(element)
+        case MapType(_, value):
+            return fields_in(value)
+        case Primitive() | DecimalType():
+            return 0
+
+
+def within(added: Iterable[Addition], room: int) -> tuple[Addition, ...]:
+    """The first of them that are no more than ``room`` fields together; one that is too large is passed over."""
+    kept: list[Addition] = []
+    for addition in added:
+        if addition.size <= room:
+            kept.append(addition)
+            room -= addition.size
+    return tuple(kept)

@@ -1,0 +1,63 @@
+"""Which columns a stream has gained: what the loader published, looked at now and then.
+
+Rules:
+
+1. Writers agree on nothing by themselves: a column is used from when the loader has published it, and only ever in a
+   new buffer, for all rows of a file have the same columns.
+2. It does not matter when a writer looks: one that knows fewer columns keeps their fields in the rescue column. So what
+   cannot be read now is told, and looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.schema import StructType
+    from stage_writer.ports import Converter, Stage
+
+LOOK_AT_SCHEMAS_S = 30.0
+
+
+class Schemas:
+    """The newest conversion of each stream."""
+
+    def __init__(
+        self, converters: Collection[Converter], stage: Stage, clock: Clock, log: FilteringBoundLogger
+    ) -> None:
+        """Looks at nothing yet."""
+        self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
+        self._newest = dict(self._declared)
+        self._known: dict[str, StructType] = {}
+        self._stage = stage
+        self._clock = clock
+        self._log = log
+        self._look_at_s = clock.monotonic_s()
+
+    def newest(self, converter: Converter) -> Converter:
+        """The conversion to use for what is read from now on."""
+        return self._newest.get(converter.stream.app_id, converter)
+
+    def look(self) -> None:
+        """Look at what is published, when it is time."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + LOOK_AT_SCHEMAS_S
+        for app_id, declared in self._declared.items():
+            try:
+                gained = self._stage.gained(app_id)
+            except (StoreError, MarkerError) as error:
+                self._log.warning("gained columns not looked at", app_id=app_id, problem=error.problem)
+                continue
+            if gained is not None and gained != self._known.get(app_id):
+                self._known[app_id] = gained
+                self._newest[app_id] = declared.at(gained)
+                self._log.info("columns gained", app_id=app_id, columns=list(gained.names))

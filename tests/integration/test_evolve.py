@@ -1,0 +1,146 @@
+"""Records gain fields, and their table gains columns: two writers, one loader, read by Spark and by delta-rs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import load_settings
+from common.store import FsspecStore
+from delta_loader.service import LoaderService, Ports
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.stage import Stage
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+# By Kafka partition: the two writers see other types of `x` and `meta.size`.
+FIRST = (
+    ['{"id": 1, "meta": {"a": 1, "size": 5}, "x": 1, "bad name": 1}', '{"id": 2, "ID": 3, "1d": {"order": true}}'],
+    ['{"id": 3, "meta": {"size": 5.5}, "x": 2, "items": [{"n": 1}, {"n": 2, "new": "n"}]}', '{"id": 4, "x": null}'],
+)
+SECOND = (
+    [
+        '{"id": 5, "meta": {"a": 2, "size": 9007199254740993}, "x": 7}',
+        '{"id": 6, "x": "seven", "1d": {"order": false}}',
+    ],
+    [
+        '{"id": 7, "meta": {"size": 6}, "x": 9223372036854775808}',
+        '{"id": 8, "items": [{"n": 3, "new": "m"}, {}], "late": [1, 2.5]}',
+    ],
+)
+
+
+def load(config: Path, spark: SparkSession) -> None:
+    settings, numbers = load_settings(config, os.environ), itertools.count(1)
+    tables = SparkDeltaTables(spark, SystemClock())
+    ports = Ports(
+        stage=Stage(FsspecStore(settings.stage.url), in_turn),
+        tables=tables,
+        open_store=FsspecStore,
+        parallel=in_turn,
+        clock=SystemClock(),
+        new_id=lambda: f"load-{next(numbers)}",
+        log=structlog.get_logger(),
+        metrics=Metrics(),
+        columns=tables,
+    )
+    (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+    assert (report.failure, report.held) == (None, {})
+
+
+def test_a_table_gains_what_records_gain(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table = new_topic(2), f"{tmp_path}/orders"
+    stream = {
+        "app_id": "orders",
+        "topics": [topic],
+        "table": table,
+        "columns": "id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>",
+        "unknown_fields": "evolve",
+    }
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None},
+            "streams": [stream],
+        }
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for batch in (FIRST, SECOND):
+        for partition, values in enumerate(batch):
+            for value in values:
+                producer.produce(topic, value, partition=partition)
+        assert producer.flush(30) == 0
+        writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(2)]
+        assert [writer.process.wait(60) for writer in writers] == [0, 0]
+        load(config, spark)
+
+    frame = spark.read.format("delta").load(table).drop("_kafka_topic", "_kafka_timestamp")
+    assert dict(frame.dtypes) == {
+        "id": "bigint",
+        "meta": "struct<a:bigint,size:double>",
+        "items": "array<struct<n:bigint,new:string>>",
+        "_rescued": "string",
+        "_kafka_partition": "int",
+        "_kafka_offset": "bigint",
+        "1d": "struct<order:boolean>",
+        "x": "bigint",
+        "late": "array<double>",
+    }
+    rows = {row["id"]: row.asDict(recursive=True) for row in frame.collect()}
+    found = {number: (row["meta"], row["items"], row["x"], row["1d"], row["_rescued"]) for number, row in rows.items()}
+    assert found == {
+        1: ({"a": 1, "size": None}, None, None, None, '{"meta":{"size":5},"x":1,"bad name":1}'),
+        2: (None, None, None, None, '{"ID":3,"1d":{"order": true}}'),
+        3: (
+            {"a": None, "size": None},
+            [{"n": 1, "new": None}, {"n": 2, "new": None}],
+            None,
+            None,
+            '{"meta":{"size":5.5},"x":2,"items":[null,{"new":"n"}]}',
+        ),
+        4: (None, None, None, None, '{"x":null}'),
+        5: ({"a": 2, "size": None}, None, 7, None, '{"meta":{"size":9007199254740993}}'),
+        6: (None, None, None, {"order": False}, '{"x":"seven"}'),
+        7: ({"a": None, "size": 6.0}, None, None, None, '{"x":9223372036854775808}'),
+        8: (None, [{"n": 3, "new": "m"}, {"n": None, "new": None}], None, None, '{"late":[1, 2.5]}'),
+    }
+    by_delta_rs = {row["id"]: row for row in DeltaTable(table).to_pyarrow_table().to_pylist()}
+    for number, row in rows.items():
+        assert {name: by_delta_rs[number][name] for name in row} == row
+
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table}`").select("version", "operation").collect()
+    operations = [operation for _, operation in sorted(map(tuple, history))]
+    assert operations == ["CREATE TABLE", "ADD COLUMNS", "STREAMING UPDATE", "ADD COLUMNS", "STREAMING UPDATE"]
+    status = json.loads(programs.succeed("delta-loader", "status", config, "--json"))
+    gained = {one["column"]: one["offered_by"] for one in status["streams"][0]["gained"]}
+    assert gained.keys() == {
+        "`1d` STRUCT<order: BOOLEAN>",
+        "items.element.new STRING",
+        "meta.size DOUBLE",
+        "x BIGINT",
+        "late ARRAY<DOUBLE>",
+    }
+    assert all(path.startswith(f"done/{topic}/") for path in gained.values())

@@ -1,0 +1,321 @@
+"""Columns that a stream gains: whoever infers what in whatever order, all end with one schema, and no value is lost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from common.markers import Manifest, Marker, MarkerName, Origin
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
+from common.schema.evolution import additions, joined, joined_columns, with_additions
+from common.settings import Settings
+from common.settings.model import KAFKA_COLUMNS
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.store import FsspecStore
+from delta_loader.core.commits import Target
+from delta_loader.core.fit import require_fit
+from delta_loader.core.plan import TableShape
+from delta_loader.evolving import Evolver
+from delta_loader.service import Ports
+from delta_loader.stage import Stage
+from stage_writer.core.batch import MessageBatch
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.json_document import Json, Number, Object, parse_document
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from stage_writer.core.buffer import StagedRows
+
+# Types.
+
+
+def struct(types: dict[str, DataType]) -> StructType:
+    fields: dict[str, Field] = {}
+    for name in sorted(types):
+        fields.setdefault(name.casefold(), Field(name, types[name]))
+    return StructType(tuple(sorted(fields.values(), key=lambda one: one.name)))
+
+
+NAMES = st.sampled_from(["a", "A", "b", "c"])
+TYPES: st.SearchStrategy[DataType] = st.recursive(
+    st.sampled_from([Primitive.BOOLEAN, Primitive.LONG, Primitive.DOUBLE, Primitive.STRING]),
+    lambda inner: inner.map(ArrayType) | st.dictionaries(NAMES, inner, min_size=1, max_size=3).map(struct),
+    max_leaves=5,
+)
+STRUCTS = st.dictionaries(NAMES, TYPES, min_size=1, max_size=3).map(struct)
+
+
+@given(TYPES, TYPES, TYPES)
+def test_types_are_joined_in_any_order(one: DataType, two: DataType, three: DataType) -> None:
+    assert joined(one, one) == one == joined(one, None) == joined(None, one)
+    assert joined(one, two) == joined(two, one)
+    assert joined(joined(one, two), three) == joined(one, joined(two, three))
+
+
+@given(STRUCTS, STRUCTS)
+def test_what_is_known_stays(known: StructType, wanted: StructType) -> None:
+    after = with_additions(known, additions(known, wanted))
+    assert additions(after, wanted) == ()
+    assert additions(after, known) == ()
+    assert after.names[: len(known)] == known.names
+
+
+# Histories.
+
+COLUMNS = "id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>"
+FIELDS = st.sampled_from(["x", "X", "y", "z", "bad name", "_kafka_offset", "kafka", "_rescued", "META", "é"])
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.sampled_from([2**53 - 1, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**63, 10**30]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "7", "text", '\u2028"\\']),
+)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3), max_leaves=6
+)
+EXTRA = st.dictionaries(FIELDS, VALUES, max_size=3)
+RECORDS = st.builds(
+    lambda number, extra, meta, items: {"id": number, **extra, **meta, **items},
+    st.integers(0, 9),
+    EXTRA,
+    st.one_of(st.just({}), EXTRA.map(lambda extra: {"meta": {"a": 1, **extra}})),
+    st.one_of(st.just({}), st.lists(st.none() | EXTRA, max_size=3).map(lambda extras: {"items": extras})),
+)
+Record = dict[str, object]
+Step = tuple[str, int, list[Record]]
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    st.tuples(st.just("read"), st.integers(0, 1), st.lists(RECORDS, min_size=1, max_size=4)),
+    st.tuples(st.sampled_from(["flush", "look", "load"]), st.integers(0, 1), st.just([])),
+)
+
+
+def stream_of(limit: int = 1000) -> Stream:
+    stream = {
+        "app_id": "orders",
+        "topics": ["orders"],
+        "table": "memory://tables/orders",
+        "columns": COLUMNS,
+        "unknown_fields": "evolve",
+        "evolve_limit": limit,
+    }
+    return Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "x"}, "stage": {"url": "memory://stage"}, "streams": [stream]}
+    ).streams[0]
+
+
+CONVERTER = StreamConverter(stream_of())
+
+
+@lru_cache
+def converter_at(gained: str) -> StreamConverter:
+    return CONVERTER.at(schema_from_json(gained))
+
+
+@dataclass
+class Writer:
+    """One writer's Kafka partition: a buffer with the columns that it knew when it began."""
+
+    source: TopicPartition
+    converter: StreamConverter = CONVERTER
+    newest: StreamConverter = CONVERTER
+    waiting: list[tuple[list[Record], StagedRows]] = field(default_factory=list)
+    position: int = 0
+
+    def read(self, records: list[Record]) -> None:
+        values = [json.dumps(record).encode() for record in records]
+        size = len(values)
+        offsets = np.arange(self.position, self.position + size)
+        batch = MessageBatch(self.source, offsets, offsets, pa.array(values), pa.nulls(size, pa.binary()), None)
+        (staged,) = self.converter.convert([batch])
+        assert not staged.dead_letters
+        self.waiting.append((records, staged))
+        self.position += size
+
+
+@dataclass
+class World:
+    """A stage, a table, two writers and a loader."""
+
+    stream: Stream
+    store: FsspecStore
+    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+    staged: list[tuple[Marker, TableShape, list[tuple[Record, Record]]]] = field(default_factory=list)
+    rows: list[tuple[Record, Record]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.writers = [Writer(TopicPartition(Topic("orders"), Partition(index))) for index in range(2)]
+        self.loaded = 0
+
+    def ports(self) -> Ports:
+        return Ports(
+            stage=Stage(self.store, in_turn),
+            tables=self.tables,
+            open_store=lambda _: self.store,
+            parallel=in_turn,
+            clock=SystemClock(),
+            new_id=lambda: "",
+            log=structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[]),
+            metrics=Metrics(),
+            columns=self.tables,
+        )
+
+    def flush(self, writer: Writer) -> None:
+        if writer.waiting:
+            own = writer.converter.formats[0]
+            offered = StructType(())
+            rows: list[tuple[Record, Record]] = []
+            for records, staged in writer.waiting:
+                offered = joined_columns(offered, staged.offered)
+                table = staged.rows[0].drop_columns(list(KAFKA_COLUMNS))
+                rows += zip(records, table.to_pylist(), strict=True)
+            text = schema_to_json(offered) if offered.fields else None
+            span = Span(Position(writer.position - len(rows)), Position(writer.position))
+            manifest = Manifest(span, None, "orders", Origin.FLUSH, "writer", 0, offered=text)
+            marker = Marker(MarkerName(writer.source, span.start), manifest)
+            self.staged.append((marker, TableShape(own.schema, own.partition_by), rows))
+            writer.waiting = []
+        writer.converter = writer.newest
+
+    def look(self, writer: Writer) -> None:
+        published = Stage(self.store, in_turn).evolved("orders")
+        if published is not None:
+            writer.newest = converter_at(schema_to_json(published.columns))
+
+    def load(self) -> None:
+        """What waits longest."""
+        if self.loaded == len(self.staged):
+            return
+        marker, shape, rows = self.staged[self.loaded]
+        self.loaded += 1
+        url = self.stream.table
+        self.tables.create(url, shape)
+        evolver = Evolver.of(self.stream, self.ports(), self.ports().log)
+        assert evolver is not None
+        evolver.evolve(self.target(), shape, [marker])
+        require_fit(self.target().shape, shape, url)
+        self.rows += rows
+
+    def target(self) -> Target:
+        table = self.tables.tables[self.stream.table]
+        return Target(self.stream.table, table.table_id, TableShape(table.schema, table.partition_by), {})
+
+    @property
+    def columns(self) -> StructType:
+        return schema_from_json(self.target().shape.schema)
+
+
+def recovered(sent: Json, typed: object, left: Json) -> bool:  # noqa: PLR0911 - one for each kind of value
+    """Whether a value is in a typed column, or in the rescue column, or each part of it in one of them."""
+    if left is not None and left == sent:
+        return True
+    match sent:
+        case None:
+            return typed is None
+        case Object():
+            inner = typed if isinstance(typed, dict) else {}
+            rest = dict(left) if isinstance(left, Object) else {}
+            return all(recovered(item, inner.get(name), rest.get(name)) for name, item in sent)
+        case bool():
+            return typed is sent
+        case Number():
+            if isinstance(typed, bool) or not isinstance(typed, int | float):
+                return False
+            return float(sent) == typed if any(sign in sent for sign in ".eE") else int(sent) == int(typed)
+        case str():
+            return typed == sent
+        case list():
+            inners = typed if isinstance(typed, list) else [None] * len(sent)
+            rests = left if isinstance(left, list) else [None] * len(sent)
+            same = len(inners) == len(rests) == len(sent)
+            return same and all(recovered(*one) for one in zip(sent, inners, rests, strict=True))  # type: ignore[arg-type]
+
+
+def check(world: World) -> None:
+    for record, row in world.rows:
+        sent, text = parse_document(json.dumps(record)), row["_rescued"]
+        left = parse_document(text) if isinstance(text, str) else None
+        assert recovered(sent, row, left), (record, row)
+
+
+def finish(world: World) -> None:
+    """All that is known is staged and loaded, twice: the second time with what the first one agreed on."""
+    for _ in range(2):
+        for writer in world.writers:
+            world.look(writer)
+            world.flush(writer)
+            world.flush(writer)
+        for _ in range(len(world.staged) - world.loaded):
+            world.load()
+    for writer in world.writers:
+        world.look(writer)
+        world.flush(writer)
+
+
+STORES = iter(range(10**9))
+
+
+@settings(max_examples=12)
+@given(st.lists(STEPS, max_size=20))
+@example(
+    [
+        ("read", 0, [{"id": 1, "x": 1, "meta": {"a": 1, "y": {"z": [1]}}}]),
+        ("flush", 0, []),
+        ("read", 1, [{"id": 1, "x": "text", "meta": {"a": 1, "y": [1]}}]),
+        ("flush", 1, []),
+        ("load", 0, []),
+        ("look", 1, []),
+        ("read", 1, [{"id": 2, "x": 2}]),
+        ("flush", 1, []),
+        ("load", 0, []),
+        ("load", 0, []),
+        ("look", 0, []),
+        ("flush", 0, []),
+        ("read", 0, [{"id": 3, "x": 2.5}, {"id": 4, "x": 3}, {"id": 5, "x": 2**63}]),
+    ]
+)
+def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step]) -> None:
+    world = World(stream_of(), FsspecStore(f"memory://stage-{next(STORES)}"))
+    for step, index, records in steps:
+        writer = world.writers[index]
+        match step:
+            case "read":
+                writer.read(records)
+            case "flush":
+                world.flush(writer)
+            case "look":
+                world.look(writer)
+            case _:
+                world.load()
+    finish(world)
+    one, two = (writer.converter.formats[0] for writer in world.writers)
+    assert one.schema == two.schema
+    if world.rows:
+        columns = schema_from_json(one.schema)
+        assert additions(world.columns, columns) == additions(columns, world.columns) == ()
+    check(world)
+    # What is read again changes nothing more, but for names that could not be offered beside others of another case.
+    again = [record for record, _ in world.rows]
+    after = [read_again(world, again) for _ in range(2)] if again else []
+    assert after[:1] == after[1:]
+    check(world)
+
+
+def read_again(world: World, records: list[Record]) -> StructType:
+    for writer in world.writers:
+        writer.read(records)
+    finish(world)
+    return world.columns
