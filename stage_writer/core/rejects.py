@@ -55,7 +55,7 @@ class ErrorClass(StrEnum):
     """A message of a stream with `envelope: debezium` is no change of a row: it lacks its `op` or its image."""
 
     EXPRESSION_FAILED = "expression_failed"
-    """A `derive` expression failed for this record."""
+    """An expression of the settings (`jmespath`, `where`, `derive`, `route`) failed for this record."""
 
     UNROUTED = "unrouted"
     """The record's route is null, or none of `routes`, and the stream says `unrouted: dead_letters`."""
