@@ -315,13 +315,10 @@ def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
 def _duplicates(
     tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
-    regions = tables.regions(source)
-    shape = tables.shape.of(regions)
-    if shape.explodes:
-        place = (source, tables.url)
-        yield from exploded_findings(regions, seen.total - seen.distinct, shape, tables.rows, place)
+    explodes = tables.shape.of(tables.regions(source)).explodes
+    yield from exploded_findings(tables, source, seen.total - seen.distinct)
     for ranges, offsets, ledgers, url in (
-        (Ranges(0) if shape.explodes else seen.twice, rows, tables.row_ledgers, tables.url),
+        (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
         (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None:

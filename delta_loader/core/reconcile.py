@@ -371,8 +371,7 @@ def kafka_findings(
         text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
         yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
     yield from _kafka_differs(tables, source, seen)
-    shape = tables.shape.of(found)
-    filtered = list(filtered_findings(found, seen.left_out, shape, tables.rows, (source, tables.url)))
+    filtered = list(filtered_findings(tables, source, seen.left_out, excused))
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered:
         left_out = seen.left_out.tally.total

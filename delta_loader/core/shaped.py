@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from common.spans import Span, TopicPartition
-    from delta_loader.core.ledger import Ledger
+    from delta_loader.core.reconcile import Tables
     from delta_loader.core.regions import Region
 
 
@@ -67,46 +67,59 @@ class LeftOut:
 
 
 def filtered_findings(
-    found: Iterable[Region], left_out: LeftOut, shape: Shape, ledger: Ledger, place: tuple[TopicPartition, str]
+    tables: Tables, source: TopicPartition, left_out: LeftOut, excused: Sequence[Span]
 ) -> Iterator[Finding]:
-    """Whether no more records are in Kafka and in no table than were filtered (rule 1); ``place`` ends with a URL."""
-    source, url = place
-    for region in found if left_out.spans else ():
+    """Whether no more records are in Kafka and in no table than were filtered (rule 1).
+
+    ``excused`` are spans of which other findings say why records are in no table.
+    """
+    found = tables.regions(source) if left_out.spans else []
+    shape = tables.shape.of(found)
+    for region in found:
         have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
-        versions = ", ".join(str(one.version) for one in region.brought)
         text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
         if have and most is None:
             text += "; the commits that brought the others do not count those that `where` left out"
-            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, url, source, (region.span,))
+            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, source, (region.span,))
         elif most is not None and have > most:
-            text += f"; version {versions} of {url} counted {most:,} that `where` left out"
-            by_right = [one.by_right for one in ledger.touching(source, region.span, -1)]
-            if by_right and all(by_right):
-                yield Finding(Verdict.UNPROVED, "may_be_deleted", text, url, source, (region.span,))
-            else:
-                yield Finding(Verdict.FAULT, "missing_from_tables", text, url, source, (region.span,), region.version)
+            versions = ", ".join(str(one.version) for one in region.brought)
+            text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
+            by_right = [removal.by_right for _, removal in tables.touching(source, region.span)]
+            is_excused = any(one.start <= region.span.start and region.span.end <= one.end for one in excused)
+            verdict, kind = Verdict.FAULT, "missing_from_tables"
+            if is_excused or (by_right and all(by_right)):
+                verdict, kind = Verdict.UNPROVED, "may_be_deleted"
+            yield Finding(verdict, kind, text, tables.url, source, (region.span,), region.version)
 
 
-def exploded_findings(
-    found: Iterable[Region], extra_rows: int, shape: Shape, ledger: Ledger, place: tuple[TopicPartition, str]
-) -> Iterator[Finding]:
+def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -> Iterator[Finding]:
     """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
-    source, url = place
-    counted = [region.exploded(may_be=shape.explodes) for region in found]
+    found = tables.regions(source)
+    shape = tables.shape.of(found)
+    if not shape.explodes:
+        return
+    counted = [region.exploded(may_be=True) for region in found]
     staged = sum(one for one in counted if one is not None)
-    removals = [one for region in found for one in ledger.touching(source, region.span, -1)]
     text = f"the rows of {source} are {extra_rows:,} more than its records"
     if None in counted:
         text += ", and not every commit that brought them counts how many it made of a record"
-        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, url, source)
+        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, source)
     elif extra_rows > staged:
         text += f", and the commits counted {staged:,}: rows are there more than once"
-        yield Finding(Verdict.FAULT, "rows_twice", text, url, source)
+        yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, source)
     elif extra_rows < staged:
-        text += f", and the commits counted {staged:,}"
-        if removals and all(one.by_right for one in removals):
-            text += "; others have deleted rows since, and that each of the rest is there once is not proved"
-            yield Finding(Verdict.UNPROVED, "exploded_deleted", text, url, source)
-        else:
-            version = max((one.version for one in removals), default=None)
-            yield Finding(Verdict.FAULT, "rows_missing", text + ": some are missing", url, source, (), version)
+        yield _fewer(tables, source, f"{text}, and the commits counted {staged:,}")
+
+
+def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
+    """Rows beyond the first one of a record are missing."""
+    spans = [region.span for region in tables.regions(source)]
+    removals = [removal for span in spans for _, removal in tables.touching(source, span)]
+    if any(tables.owed(source, span, dead=False) for span in spans):
+        text += "; a table still waits for some"
+        return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, source)
+    if removals and all(one.by_right for one in removals):
+        text += "; others have deleted rows since, and that each of the rest is there once is not proved"
+        return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, source)
+    version = max((one.version for one in removals), default=None)
+    return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, source, (), version)

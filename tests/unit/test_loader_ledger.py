@@ -106,9 +106,7 @@ def judged(
     explained = Explained()
     _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
     findings += explained.findings("t")
-    if shape.explodes:
-        extra_rows = seen.total - seen.distinct
-        findings += exploded_findings(found, extra_rows, shape, history.ledger, (SOURCE, "t"))
+    findings += exploded_findings(tables, SOURCE, seen.total - seen.distinct)
     return [*findings, *(kafka_findings(tables, SOURCE, seen, findings) if kafka is not None else ())]
 
 
@@ -327,3 +325,24 @@ def test_several_rows_of_a_record_in_a_replaced_range_are_counted_when_all_of_it
     history.commit(remove("g"), add("h", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: part}))
     found = kinds(judged(history, [0, 0, 0, 2]))
     assert found == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]
+
+
+def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not_proved_and_no_fault() -> None:
+    history, letters = History(), History()
+    letters.ledger = Ledger("d", IDS, ("orders",), dead_letters=True)
+    counts = {SOURCE: Counts(10, 6, 0, 1, filtered=3)}
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, counts))
+    letters.commit(add("d", 9, 9, 1), txn(9), ours=shaped(0, 10, counts))
+    letters.commit(remove("d"), operation="DELETE")
+    tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
+    found = tables.regions(SOURCE)
+    left_out = LeftOut.of(found, tables.shape)
+    kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
+    rows = [bucket(0, 2, 4, 6, 7, 8)]
+    seen = walk([one.span for one in found], Position(10), rows, [], kafka=kafka, left_out=left_out)
+    _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
+    findings += kafka_findings(tables, SOURCE, seen, findings)
+    assert [(one.verdict.value, one.kind) for one in findings] == [
+        ("noted", "deleted"),
+        ("not proved", "may_be_deleted"),
+    ]
