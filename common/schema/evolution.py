@@ -119,7 +119,10 @@ def _within(known: DataType, wanted: DataType, path: tuple[str, ...]) -> Iterato
 
 
 def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
-    """The schema with more fields, each at the end of its struct; the paths are those of `additions`."""
+    """The schema with more fields, each at the end of its struct; the paths are those of `additions`.
+
+    Raises ValueError for one that is there, or that no struct leads to.
+    """
     by_first: dict[str, list[Addition]] = {}
     for addition in added:
         by_first.setdefault(addition.path[0], []).append(addition)
@@ -134,6 +137,9 @@ def _extended(field: Field, added: list[Addition]) -> Field:
 
 def _extended_type(known: DataType, added: list[Addition]) -> DataType:
     below = [replace(addition, path=addition.path[1:]) for addition in added]
+    if not all(addition.path for addition in added):
+        msg = "a field is there already"
+        raise ValueError(msg)
     match known:
         case StructType():
             return with_additions(known, added)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.commit_metadata import Answered, CommitMetadata, Decision
+from common.errors import TableError
 from common.markers import StagedFile
 from common.ports import SystemClock
+from common.schema import parse_ddl, schema_from_json, schema_to_json
+from common.schema.evolution import additions, with_additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from delta_loader.ports import DeltaTables
+    from delta_loader.shell.delta import SparkDeltaTables
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 SHAPE = TableShape(SCHEMA, ())
@@ -26,7 +30,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 
 
 @pytest.fixture(params=["memory", pytest.param("spark", marks=pytest.mark.spark)])
-def tables(request: pytest.FixtureRequest) -> DeltaTables:
+def tables(request: pytest.FixtureRequest) -> MemoryDeltaTables | SparkDeltaTables:
     if request.param == "memory":
         return MemoryDeltaTables()
     from delta_loader.shell.delta import SparkDeltaTables
@@ -131,3 +135,23 @@ def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: Delt
     assert isinstance(tables.commit(commit_to(target(tables, url), last=19)), Committed)
     assert isinstance(tables.commit(obedience), Conflicted)
     assert target(tables, url).transactions == {"a-0": 19}
+
+
+def test_a_table_gains_columns_at_any_depth_and_each_once(
+    tables: MemoryDeltaTables | SparkDeltaTables, url: str
+) -> None:
+    known = parse_ddl("id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>")
+    wanted = parse_ddl(
+        "`1d` STRUCT<`2e5`: BIGINT, `order`: BOOLEAN>, `a.b-é` DOUBLE, "
+        "meta STRUCT<new: ARRAY<STRING>>, items ARRAY<STRUCT<`select`: STRUCT<x: BIGINT>>>"
+    )
+    tables.create(url, TableShape(schema_to_json(known), ()))
+    tables.commit(commit_to(target(tables, url)))
+    added = additions(known, wanted)
+    tables.add_columns(url, added)
+    state = tables.state(url)
+    assert state is not None
+    assert schema_from_json(state.schema) == with_additions(known, added)
+    assert state.transactions == {"a-0": 9}
+    with pytest.raises(TableError):
+        tables.add_columns(url, added[:1])

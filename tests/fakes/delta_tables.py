@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.delta_log import TableState
 from common.errors import TableError
 from common.schema import nullable_columns, schema_from_json, schema_to_json
-from common.schema.evolution import Addition, additions, with_additions
+from common.schema.evolution import Addition, with_additions
 from common.spans import Position
 from common.table_history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
@@ -78,11 +78,11 @@ class MemoryDeltaTables:
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         table = self.tables[url]
-        columns = schema_from_json(table.schema)
-        wanted = with_additions(columns, added)
-        if len(additions(columns, wanted)) != len(added):
-            msg = f"cannot add columns to the Delta table {url}: they are there"
-            raise TableError(msg, "look again")
+        try:
+            wanted = with_additions(schema_from_json(table.schema), added)
+        except ValueError as error:
+            msg = f"cannot add columns to the Delta table {url}: {error}"
+            raise TableError(msg, "look again") from error
         table.schema = schema_to_json(wanted)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:

@@ -1,0 +1,239 @@
+"""Writers and a loader over one stage: how columns are offered, added, published and taken up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from common.errors import ConfigError, TableError
+from common.evolved import Evolved, folder_of, latest
+from common.markers import MarkerName, marker_from_bytes
+from common.metrics import Metrics
+from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.store import FsspecStore
+from delta_loader.core.evolve import Known, agree
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage import Stage
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.flushing import Limits
+from stage_writer.schemas import LOOK_AT_SCHEMAS_S
+from stage_writer.service import StageWriter
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from common.schema.evolution import Addition
+    from stage_writer.core.batch import MessageBatch
+
+SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
+
+
+class Member(LonelyMember):
+    """Its records are what the test says."""
+
+    def _batch(self, source: TopicPartition) -> MessageBatch:
+        batch = super()._batch(source)
+        values = [json.dumps(VALUES[source][offset]).encode() for offset in batch.offsets.tolist()]
+        return replace(batch, values=pa.array(values, pa.binary()))
+
+
+VALUES: dict[TopicPartition, list[object]] = {}
+
+
+class Picky(MemoryDeltaTables):
+    """Takes no column of one name."""
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        if any(one.path == ("sick",) for one in added):
+            msg = "no such column here"
+            raise TableError(msg, "")
+        super().add_columns(url, added)
+
+
+class World:
+    """One stage and one table; writers and loaders as the test makes them."""
+
+    def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, **stream: object) -> None:
+        self.store, self.table = FsspecStore(f"{folder}/stage"), FsspecStore(f"{folder}/table")
+        self.tables = tables or MemoryDeltaTables()
+        self.clock = HandClock()
+        self.settings = settings_of(f"{folder}", **stream)
+        self.stream = self.settings.streams[0]
+
+    def writer(self, source: TopicPartition) -> tuple[StageWriter, Member]:
+        group = Member(self.clock, {source: 0}, ids={source.topic: "first"})
+        names = iter(range(1_000))
+        stage = ObjectStage(
+            self.store, lambda _: self.table, self.clock, lambda: f"{source.partition}{next(names):031x}", "w"
+        )
+        writer = StageWriter(
+            converters=[StreamConverter(self.stream)],
+            limits=Limits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
+            revoke_timeout_s=5.0,
+            report_positions=False,
+            source=group,
+            stage=stage,
+            workers=InTurn(),
+            clock=self.clock,
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        group.subscribe([self.stream], writer)
+        VALUES[source] = []
+        return writer, group
+
+    def load(self) -> None:
+        ports = Ports(
+            stage=Stage(self.store, in_turn),
+            tables=self.tables,
+            open_store=FsspecStore,
+            parallel=in_turn,
+            clock=self.clock,
+            new_id=lambda: "load",
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+            columns=self.tables,
+        )
+        (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
+        assert (report.failure, report.held) == (None, {})
+
+    def staged(self, source: TopicPartition) -> list[tuple[str, str | None]]:
+        """By marker, the columns of its files, and what it offers."""
+        found = []
+        for item in sorted(self.store.list(f"done/orders/{source.partition}"), key=lambda item: item.path):
+            name = MarkerName.parse(item.path)
+            assert name is not None
+            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
+            assert manifest is not None
+            offered = None if manifest.offered is None else to_ddl(schema_from_json(manifest.offered))
+            found.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
+        return found
+
+    @property
+    def columns(self) -> str:
+        return to_ddl(schema_from_json(self.tables.tables[self.stream.table].schema))
+
+
+def settings_of(folder: str, **stream: object) -> Settings:
+    settings = {"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "columns": "id BIGINT"}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": f"{folder}/stage"},
+            "streams": [{**settings, "kafka_columns": False, "unknown_fields": "evolve", **stream}],
+        }
+    )
+
+
+def produce(writer: StageWriter, group: Member, source: TopicPartition, *values: object) -> None:
+    VALUES[source] += values
+    group.ends[source] = len(VALUES[source])
+    for _ in range(8):
+        writer.step(0.5)
+
+
+def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    one, two = (world.writer(source) for source in SOURCES)
+    produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
+    produce(*two, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
+    assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
+    assert world.staged(SOURCES[1]) == [("id BIGINT, _rescued STRING", "x DOUBLE, y STRUCT<z: BOOLEAN>")]
+    world.load()
+    assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRUCT<z: BOOLEAN>"
+    assert len(world.tables.tables[world.stream.table].paths) == 2
+
+    world.clock.now_s += LOOK_AT_SCHEMAS_S
+    for writer, source in ((one, SOURCES[0]), (two, SOURCES[1])):
+        produce(*writer, source, {"id": 4, "x": 2})  # the buffer that stands has the columns of before
+        produce(*writer, source, {"id": 5, "x": "text"})
+        assert [columns for columns, _ in world.staged(source)][-1] == (
+            "id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING"
+        )
+        assert world.staged(source)[-1][1] is None
+    world.load()
+    assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRUCT<z: BOOLEAN>"
+    published = latest(world.store, "orders")
+    assert published is not None
+    assert (published.version, to_ddl(published.columns)) == (1, "x DOUBLE, y STRUCT<z: BOOLEAN>")
+    assert {gained.offered_by.split("/")[2] for gained in published.gained} <= {"0", "1"}
+
+
+def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1, "x": 1})
+    world.load()
+    table = world.tables.tables[world.stream.table]
+    table.schema = schema_to_json(parse_ddl("id BIGINT, _rescued STRING"))  # as a RESTORE does
+    world.clock.now_s += LOOK_AT_SCHEMAS_S
+    produce(*writer, SOURCES[0], {"id": 2, "x": 2})
+    produce(*writer, SOURCES[0], {"id": 3, "x": 3})
+    world.load()
+    assert world.columns == "id BIGINT, _rescued STRING, x BIGINT"
+
+
+def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) -> None:
+    world = World(tmp_path, Picky())
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1, "a": 1, "sick": 1, "z": "z"})
+    world.load()
+    assert world.columns == "id BIGINT, _rescued STRING, a BIGINT, z STRING"
+    assert len(world.tables.tables[world.stream.table].paths) == 1
+
+
+def test_there_is_a_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, evolve_limit=3)
+    one, two = (world.writer(source) for source in SOURCES)
+    produce(*one, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
+    produce(*two, SOURCES[1], {"id": 1, "a": {"b": 1, "c": 1, "d": 1}})
+    world.load()
+    assert world.columns == "id BIGINT, _rescued STRING, `user-0` BIGINT, `user-1` BIGINT, `user-10` BIGINT"
+
+
+def test_the_columns_of_a_table_that_somebody_has_altered_are_used_as_they_are() -> None:
+    table = parse_ddl("id BIGINT, day DATE, _rescued STRING")
+    known = Known(parse_ddl("id BIGINT"), parse_ddl("old STRING"), 10)
+    agreement = agree(table, known, parse_ddl("day STRING, ID BIGINT"), table)
+    assert [str(one) for one in agreement.added] == ["old STRING"]
+    assert to_ddl(agreement.columns) == "old STRING, day DATE"
+
+
+def test_an_object_that_cannot_be_read_changes_nothing_for_a_writer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.store.write(Evolved("orders", 1, parse_ddl("x BIGINT")).path, b"{")
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1, "x": 1})
+    assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
+
+
+def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
+    store = FsspecStore(f"{tmp_path}/stage")
+    assert latest(store, "a/b") is None
+    for version in (2, 10, 9):
+        evolved = Evolved("a/b", version, parse_ddl(f"x{version} STRUCT<y: ARRAY<BIGINT>>"))
+        store.create(evolved.path, evolved.to_bytes())
+    found = latest(store, "a/b")
+    assert found == Evolved("a/b", 10, parse_ddl("x10 STRUCT<y: ARRAY<BIGINT>>"))
+    assert folder_of("a/b") == "schema/a%2Fb/"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"explode": "items"}, {"rename": {"id": "number"}}, {"field_names": "snake_case"}, {"drop": ["_rescued"]}],
+)
+def test_settings_that_give_columns_other_names_are_refused(more: dict[str, object]) -> None:
+    with pytest.raises((ConfigError, ValueError), match="evolve"):
+        settings_of("/x", columns="id BIGINT, items ARRAY<BIGINT>", **more)
