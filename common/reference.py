@@ -29,6 +29,7 @@ from common.settings.values import (
     parse_bytes,
     parse_duration_s,
     parse_start,
+    parse_workers,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ _READERS = {
     check_schedule: "schedule",
     check_address: "host:port or null",
     parse_start: "start",
+    parse_workers: "whole number or `auto`",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}
 _SERVICES = {"stage_writer": "Stage writer", "delta_loader": "Delta loader"}

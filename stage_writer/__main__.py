@@ -24,6 +24,8 @@ from stage_writer.core.buffer import Filing
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.core.memory import MemoryShares
+from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.crew_pages import crew_pages
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
@@ -35,6 +37,7 @@ from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
     from common.ports import ObjectStore
@@ -51,13 +54,43 @@ def run(
         bool, typer.Option("--until-caught-up", help="Stage all that is in Kafka now, and exit.")
     ] = False,
     print_config: cli.PrintConfigOption = False,  # noqa: FBT002
+    worker: Annotated[str | None, typer.Option("--worker", hidden=True, help="The parent's word to a worker.")] = None,
 ) -> None:
     """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
     settings = cli.settings_from(config, print_config=print_config)
+    count = workers_of(settings)
+    if worker is None and count > 1:
+        _run_crew(settings, config, count, until_caught_up=until_caught_up)
+        return
+    seat = None if worker is None else Seat.parse(worker)
+    _write(settings if seat is None else settings_of(settings, seat), seat, until_caught_up=until_caught_up)
+
+
+def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: bool) -> None:
+    """Several processes (stage_writer/crew.py)."""
+    settings_of(settings, Seat(0, count))  # what cannot work is told once
+    log = set_up_logs(settings.logs, "stage-writer")
+    command = [sys.executable, "-m", "stage_writer", "run", str(config)]
+    crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
+    server = None if settings.writer.http is None else HttpServer(settings.writer.http, crew_pages(crew))
+    if server is not None:
+        log.info("serving", port=server.port)
+    try:
+        crew.start()
+        crew.run()
+    finally:
+        if server is not None:
+            server.close()
+    log.info("ended")
+
+
+def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> None:
+    """One process."""
     shares = MemoryShares.of(settings.writer.memory_bytes)
     keep_memory(shares.kept)
     rarely_collect(settings.writer.consume_records)
     log = set_up_logs(settings.logs, "stage-writer")
+    log = log if seat is None else log.bind(worker=seat.index)
     clock, metrics = SystemClock(), Metrics()
     converters = converters_of(settings)
     stage_store = open_stage(settings)
@@ -90,6 +123,10 @@ def run(
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
         server = HttpServer(settings.writer.http, pages)
         log.info("serving", port=server.port)
+    if seat is not None:
+        stop_without_parent(service.stop)
+        if server is not None:
+            tell_port(server.port)
     _stop_on_signals(service)
     try:
         service.run(until_caught_up=until_caught_up)

@@ -18,7 +18,7 @@ from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.places import nested
 from common.settings.routes import check_routes, check_shared
-from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, check_schedule
+from common.settings.values import Address, DurationS, Schedule, SizeBytes, StartAt, StartValue, Workers, check_schedule
 from common.table_urls import comparable
 
 if TYPE_CHECKING:
@@ -107,6 +107,12 @@ class WriterSettings(_Section):
         description="Bound for all that one writer holds: librdkafka's prefetch, messages that are being converted, "
         "buffers, and what is on its way to the store. When it gets short the largest buffers are flushed, and their "
         "partitions are paused meanwhile; above it nothing is read. A process needs some 200 MiB beside it.",
+    )
+    workers: Workers = Field(
+        default=1,
+        description="Processes of one `stage-writer run`, each a member of the group with its part of `memory`; `auto` "
+        "is one for each core. `http` serves the pages of all. When one dies the others are stopped and the command "
+        "ends with 1: whoever runs it starts it again.",
     )
     revoke_timeout_s: DurationS = Field(
         default=20.0,

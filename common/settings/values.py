@@ -36,6 +36,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
 _CRON_FIELDS = 5
 _LAST_PORT = 65535
+_MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -105,9 +106,29 @@ def check_address(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
+AUTO = 0
+"""As many as there are cores."""
+
+
+def parse_workers(value: object) -> int:
+    """A number of processes, `AUTO` for ``auto``."""
+    if value == "auto":
+        return AUTO
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_WORKERS:
+        return value
+    msg = f"is not a number from 1 to {_MOST_WORKERS}; write one, or auto for one worker a core"
+    raise ValueError(msg)
+
+
+def workers_text(workers: int) -> str | int:
+    """What `parse_workers` reads as ``workers``."""
+    return "auto" if workers == AUTO else workers
+
+
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text)]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text)]
 Schedule = Annotated[str, BeforeValidator(check_schedule)]
+Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text)]
 Address = Annotated[str | None, BeforeValidator(check_address)]
 
 

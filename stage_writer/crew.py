@@ -1,0 +1,176 @@
+"""One command, several writers: ``writer.workers`` processes, each a member of the consumer group.
+
+Rules:
+
+1. The parent reads no record and has no state: a worker is a writer like any other, so what holds for several writers
+   holds for several workers. Each gets its part of ``memory``, and a ``group.instance.id`` of its own.
+2. SIGTERM goes to all, and a second one too. Workers that lose their parent stop as if they had got one: their standard
+   input ends.
+3. Nobody is started again in silence. When a worker ends that should not, the others are stopped, which seals what they
+   hold, and the command ends with 1 (or 2, for a config that cannot work): whoever runs the command starts it again.
+4. With ``--until-caught-up`` the command ends with 0 once all workers have.
+5. The parent serves the pages of all at ``writer.http``: sick or not ready when one of them is, metrics with a label
+   ``worker``. Workers tell their ports on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from common.errors import ConfigError, KafkaDeltaExpressError
+from common.settings.values import AUTO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.settings import Settings
+
+LEAST_MEMORY_BYTES = 2**20
+_LOOK_EVERY_S = 0.1
+_USAGE = 2
+_STANDARD_INPUT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which of how many workers a process is."""
+
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        """As the parent says it to the worker."""
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Seat:
+        """The inverse of ``str``."""
+        index, _, count = text.partition("/")
+        return cls(int(index), int(count))
+
+
+def workers_of(settings: Settings) -> int:
+    """How many processes the settings ask for."""
+    if settings.writer.workers != AUTO:
+        return settings.writer.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def settings_of(settings: Settings, seat: Seat) -> Settings:
+    """What one worker works with (rules 1 and 5). Raises ConfigError."""
+    memory_bytes = settings.writer.memory_bytes // seat.count
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        msg = f"writer.memory is {settings.writer.memory_bytes} bytes for {seat.count} writer.workers"
+        raise ConfigError(msg, "give at least 1MiB for each worker")
+    http = None if settings.writer.http is None else "127.0.0.1:0"
+    writer = settings.writer.model_copy(update={"memory_bytes": memory_bytes, "http": http, "workers": 1})
+    kafka = dict(settings.kafka)
+    if kafka.get("group.instance.id"):
+        kafka["group.instance.id"] = f"{kafka['group.instance.id']}-{seat.index}"
+    return settings.model_copy(update={"writer": writer, "kafka": kafka})
+
+
+def stop_without_parent(stop: Callable[[], None]) -> None:
+    """Call ``stop`` when the parent is gone (rule 2); returns at once."""
+
+    def wait() -> None:
+        # Not through Python's own buffer: its lock would be held when the interpreter ends.
+        while os.read(_STANDARD_INPUT, 1):
+            pass
+        stop()
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def tell_port(port: int) -> None:
+    """Tell the parent where this worker serves."""
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process, as the parent sees it."""
+
+    seat: Seat
+    process: subprocess.Popen[bytes]
+    port: int | None = None
+    """Once it was told."""
+
+    def listen(self, output: IO[bytes]) -> None:
+        """Wait for the port, and read on so that the worker never waits for a reader."""
+        for line in output:
+            if line.strip().isdigit():
+                self.port = int(line)
+
+
+@dataclass(slots=True)
+class Crew:
+    """The workers of one command."""
+
+    command: Sequence[str]
+    """Without the seat."""
+    count: int
+    log: FilteringBoundLogger
+    ends_by_itself: bool
+    """Whether a worker may end with 0 while others work (rule 4)."""
+    workers: list[Worker] = field(default_factory=list)
+    _stopping: bool = False
+
+    def start(self) -> None:
+        """Start all."""
+        for index in range(self.count):
+            seat = Seat(index, self.count)
+            # A session of its own, so that Ctrl+C reaches the parent only, which passes one signal on.
+            process = subprocess.Popen(  # noqa: S603 - this very program
+                [*self.command, "--worker", str(seat)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            worker = Worker(seat, process)
+            self.workers.append(worker)
+            threading.Thread(target=worker.listen, args=(process.stdout,), daemon=True).start()
+        self.log.info("workers started", workers=self.count)
+
+    def run(self) -> None:
+        """Wait until all have ended; raises when one of them failed (rule 3)."""
+        signal.signal(signal.SIGTERM, self._pass_on)
+        signal.signal(signal.SIGINT, self._pass_on)
+        failed: Worker | None = None
+        while any(worker.process.poll() is None for worker in self.workers):
+            failed = failed or self._first_failed()
+            if failed is not None and not self._stopping:
+                self.log.error("worker ended", worker=str(failed.seat), code=failed.process.returncode)
+                self._stop_all()
+            time.sleep(_LOOK_EVERY_S)
+        failed = failed or self._first_failed()
+        if failed is not None:
+            code = failed.process.returncode
+            msg = f"worker {failed.seat} ended with {code}, and the others were stopped"
+            remedy = "its log says why; nothing is lost, start the command again"
+            raise ConfigError(msg, remedy) if code == _USAGE else KafkaDeltaExpressError(msg, remedy)
+
+    def _first_failed(self) -> Worker | None:
+        may_end = self.ends_by_itself or self._stopping
+        ended = [worker for worker in self.workers if worker.process.poll() is not None]
+        return next((worker for worker in ended if worker.process.returncode or not may_end), None)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopping = True
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGTERM)

@@ -1,0 +1,214 @@
+"""Several writers of a group: workers under one command, static members, and a store that holds them back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from common.markers import MarkerName, marker_from_bytes
+from common.store import FsspecStore
+from devservices.ports import free_ports
+from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from devservices import processes
+    from devservices.kafka import KafkaCluster
+    from devservices.s3 import S3Server
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+Settings = dict[str, dict[str, object]]
+
+
+def settings(kafka: KafkaCluster, folder: str, topic: str, **writer: object) -> Settings:
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None, "flush_after": "1s", **writer},
+        "streams": [{"app_id": "orders", "topics": [topic], "table": f"{folder}/orders", "columns": "id INT"}],  # type: ignore[dict-item]
+    }
+
+
+def produce(kafka: KafkaCluster, topic: str, partitions: int, records: int = 100) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(partitions * records):
+        producer.produce(topic, b'{"id": %d}' % number, partition=number % partitions)
+    assert producer.flush(30) == 0
+
+
+def staged(store: FsspecStore) -> dict[int, int]:
+    """Records by partition; each chain is checked to be unbroken."""
+    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for item in sorted(store.list("done"), key=lambda one: one.path):
+        name = MarkerName.parse(item.path)
+        assert name is not None
+        manifest = marker_from_bytes(name, store.read(item.path) or b"").manifest
+        assert manifest is not None
+        partition = int(name.topic_partition.partition)
+        assert manifest.span.start == ends.get(partition, 0)
+        ends[partition] = manifest.span.end
+        found[partition] = found.get(partition, 0) + manifest.records
+    return found
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.1)
+
+
+def events(child: processes.Child, event: str) -> list[dict[str, object]]:
+    lines = child.log.read_text("utf-8").splitlines()
+    return [found for line in lines if line.startswith("{") and (found := json.loads(line))["event"] == event]
+
+
+def get(port: int, page: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def test_workers_catch_up_together_under_one_command(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    produce(kafka, topic, 4)
+    config = programs.config(settings(kafka, str(tmp_path), topic, workers=2))
+    done = programs.run("stage-writer", "run", config, "--until-caught-up")
+    assert done.returncode == 0, done.stderr
+    assert staged(FsspecStore(f"{tmp_path}/stage")) == dict.fromkeys(range(4), 100)
+
+
+def test_workers_serve_one_page_stop_together_and_fail_together(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic, port = new_topic(4), free_ports(1)[0]
+    store = FsspecStore(f"{tmp_path}/stage")
+    given = settings(kafka, str(tmp_path), topic, workers=2, http=f"127.0.0.1:{port}")
+    given["kafka"]["session.timeout.ms"] = 6000  # so long a killed worker's partitions have no other owner
+    config = programs.config(given)
+    crew = programs.start("stage-writer", "run", config)
+    wait_until(lambda: get(port, "ready")[0] == 200)
+    produce(kafka, topic, 4)
+    wait_until(lambda: sum(staged(store).values()) == 400)
+    assert get(port, "healthcheck") == (200, "ok\n")
+    owned = re.findall(r'stage_writer_assigned_partitions\{worker="(\d)"\} (\d)', get(port, "metrics")[1])
+    assert sorted(worker for worker, _ in owned) == ["0", "1"]
+    assert sum(int(count) for _, count in owned) == 4
+
+    crew.process.send_signal(signal.SIGTERM)
+    assert crew.process.wait(60) == 0
+
+    crew = programs.start("stage-writer", "run", config)
+    wait_until(lambda: get(port, "ready")[0] == 200)
+    one, other = children_of(crew.process.pid)
+    os.kill(one, signal.SIGKILL)
+    assert crew.process.wait(60) == 1
+    assert "worker" in crew.log.read_text("utf-8").splitlines()[-2]
+    wait_until(lambda: not exists(other))
+    produce(kafka, topic, 4)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert staged(store) == dict.fromkeys(range(4), 200)
+
+
+def test_workers_without_their_parent_stop(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    crew = programs.start("stage-writer", "run", programs.config(settings(kafka, str(tmp_path), topic, workers=2)))
+    wait_until(lambda: len(events(crew, "partitions assigned")) >= 2)
+    workers = children_of(crew.process.pid)
+    crew.process.kill()
+    wait_until(lambda: not any(map(exists, workers)))
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
+
+
+def exists(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except FileNotFoundError:
+        return False
+
+
+def test_a_static_member_that_comes_back_in_time_moves_no_partition(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic = new_topic(4)
+    given = settings(kafka, str(tmp_path), topic)
+
+    def config(member: str) -> Path:
+        given["kafka"] |= {"group.instance.id": member, "session.timeout.ms": 30_000}
+        return programs.config(given, f"{member}.yaml")
+
+    stays = programs.start("stage-writer", "run", config("stays"))
+    goes = programs.start("stage-writer", "run", config("goes"))
+
+    def owned(child: processes.Child) -> object:
+        found = [*events(child, "partitions assigned"), *events(child, "partitions revoked")]
+        return max(found, key=lambda one: str(one["timestamp"]))["owned"] if found else 0
+
+    wait_until(lambda: (owned(stays), owned(goes)) == (2, 2))
+    before = len(events(stays, "partitions assigned")) + len(events(stays, "partitions revoked"))
+    goes.process.send_signal(signal.SIGTERM)
+    assert goes.process.wait(60) == 0
+    back = programs.start("stage-writer", "run", config("goes"))
+    wait_until(lambda: owned(back) == 2)
+    produce(kafka, topic, 4)
+    wait_until(lambda: staged(FsspecStore(f"{tmp_path}/stage")) == dict.fromkeys(range(4), 100))
+    assert len(events(stays, "partitions assigned")) + len(events(stays, "partitions revoked")) == before
+
+
+@pytest.mark.s3
+def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place_in_the_group(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, versitygw: S3Server
+) -> None:
+    """Longer than the group waits for a poll: reading is paused, but the loop goes on."""
+    topic = new_topic(2)
+    produce(kafka, topic, 2)
+    refused_s: list[float] = []
+
+    def policy(request: Request) -> Verdict:
+        if request.method != "PUT" or "/orders/" not in request.path:
+            return Pass()
+        refused_s.append(time.monotonic())
+        if refused_s[-1] - refused_s[0] > 10:
+            return Pass()
+        time.sleep(2)
+        return Refuse(503, "SlowDown")
+
+    with running_proxy(versitygw.endpoint_url) as proxy:
+        url = f"s3://versitygw/{topic}"
+        given = settings(kafka, url, topic, flush_records=10, consume_records=20)
+        options = {**versitygw.storage_options, "endpoint_url": proxy.endpoint_url}
+        given["stage"]["storage_options"] = options
+        given["kafka"] |= {"max.poll.interval.ms": 6000, "session.timeout.ms": 6000}
+        proxy.policy = policy
+        writer = programs.start("stage-writer", "run", programs.config(given))
+        store = FsspecStore(f"{url}/stage", options)
+        wait_until(lambda: staged(store) == {0: 100, 1: 100}, 90)
+        writer.process.send_signal(signal.SIGTERM)
+        assert writer.process.wait(60) == 0
+    assert not events(writer, "partitions lost")
+    assert len(events(writer, "partitions assigned")) == 1

@@ -1,0 +1,63 @@
+"""What a worker is given of the settings, and one page for all workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from common import metrics as catalogue
+from common.errors import ConfigError
+from common.metrics import Metrics
+from common.settings import Settings
+from stage_writer.crew import Seat, settings_of, workers_of
+from stage_writer.crew_pages import merged
+
+
+def settings(memory: str, **kafka: str) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1", **kafka},
+            "stage": {"url": "/stage"},
+            "writer": {"memory": memory, "workers": 4},
+            "streams": [{"app_id": "a", "topics": ["a"], "table": "/table", "columns": "id INT"}],
+        }
+    )
+
+
+def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
+    given = settings("1GiB", **{"group.instance.id": "writer-7"})
+    workers = [settings_of(given, Seat(index, 4)) for index in range(4)]
+    assert {worker.writer.memory_bytes for worker in workers} == {2**28}
+    assert [worker.kafka["group.instance.id"] for worker in workers] == [f"writer-7-{index}" for index in range(4)]
+    assert {(worker.writer.workers, worker.writer.http) for worker in workers} == {(1, "127.0.0.1:0")}
+
+
+def test_too_little_memory_for_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"4 writer\.workers"):
+        settings_of(settings("2MiB"), Seat(0, 4))
+
+
+def test_auto_is_a_number_of_cores() -> None:
+    given = settings("1GiB").model_dump(by_alias=True)
+    given["writer"] = {"workers": "auto"}
+    assert workers_of(Settings.model_validate(given)) >= 1
+    assert workers_of(settings("1GiB")) == 4
+
+
+def test_a_seat_is_read_as_it_was_told() -> None:
+    assert Seat.parse(str(Seat(2, 7))) == Seat(2, 7)
+
+
+def test_metrics_of_all_workers_are_told_apart() -> None:
+    texts = []
+    for worker in ("0", "1"):
+        metrics = Metrics()
+        metrics.set(catalogue.WRITER_PARTITIONS, 3)
+        metrics.add(catalogue.WRITER_RECORDS, 5, topic="orders")
+        metrics.observe(catalogue.WRITER_FLUSH_SECONDS, 0.2)
+        texts.append((worker, metrics.exposition().decode()))
+    text = merged(texts).decode()
+    for worker in ("0", "1"):
+        assert f'{catalogue.WRITER_PARTITIONS.name}{{worker="{worker}"}} 3.0' in text
+        assert f'topic="orders",worker="{worker}"}} 5.0' in text
+    assert text.count(f"# TYPE {catalogue.WRITER_PARTITIONS.name} gauge") == 1
+    assert text.count("# TYPE stage_writer_flush_seconds histogram") <= 1
