@@ -22,7 +22,7 @@ from delta_loader.core.commits import TableCommit, Target
 from delta_loader.core.plan import TableShape
 from delta_loader.core.replace import Step, txn_id
 from delta_loader.replace import Replacements
-from tests.fakes.loading import settings_for
+from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
 from tests.unit.test_loader_interplay import Restorable
 
@@ -70,14 +70,16 @@ class Replacer:
     def __init__(self, books: Books, staged: dict[str, tuple[frozenset[int], frozenset[int]]]) -> None:
         self.books = books
         self.staged = staged
+        self.routed: dict[tuple[str, str], frozenset[int]] = {}
+        """By request and table of a route, what is staged for that."""
         self.before: dict[tuple[str, TableKind, Step], Callable[[], bool]] = {}
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        rows, letters = self.staged[request.name.request]
-        return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - rows - letters)
+        staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
+        return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - staged)
 
     def stale(self, request: Request, url: str) -> int:
-        return len(self._inside(request, url) - self.staged[request.name.request][1])
+        return len(self._inside(request, url) - self._new(request, url))
 
     def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
         kind = TableKind.DEAD_LETTERS if url.endswith("_dead_letters") else TableKind.ROWS
@@ -88,11 +90,15 @@ class Replacer:
         if table.transactions.get(txn, 0) >= step:
             return True  # as Delta does with a write that it knows
         inside = self._inside(request, url)
-        new = self.staged[request.name.request][kind is TableKind.DEAD_LETTERS] | (inside if keep_stale else set())
+        new = self._new(request, url) | (inside if keep_stale else set())
         said = CommitMetadata.from_json(metadata)
         assert said is not None
         self.books.put(url, (self.books.now(url) - inside) | new, {txn: int(step)}, said)
         return True
+
+    def _new(self, request: Request, url: str) -> frozenset[int]:
+        of_both = self.staged[request.name.request][url.endswith("_dead_letters")]
+        return self.routed.get((request.name.request, url), of_both)
 
     def _inside(self, request: Request, url: str) -> frozenset[int]:
         span = request.content.span
@@ -118,15 +124,28 @@ class World:
         self.replacer = Replacer(self.books, {})
         self.store = self.staging.store(self.staging.stage_url)
 
-    def ask(self, digit: str, rows: AbstractSet[int], letters: AbstractSet[int], start: int = 0, end: int = 10) -> None:
+    def ask(
+        self,
+        digit: str,
+        rows: AbstractSet[int],
+        letters: AbstractSet[int],
+        *,
+        start: int = 0,
+        end: int = 10,
+        route: AbstractSet[int] = frozenset(),
+    ) -> None:
         name = ReplacementName(self.staging.source(0), Position(start), digit * 32)
         self.replacer.staged[name.request] = frozenset(rows), frozenset(letters)
         file = ReplacementFile(f"data/{digit}.parquet", len(letters), 1)
         self.store.write(file.path, b"1")
-        tables = (
+        tables: tuple[ReplacementTable, ...] = (
             ReplacementTable(self.rows, TableKind.ROWS, self.staging.schema(), ()),
             ReplacementTable(self.dead, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (file,)),
         )
+        if route:
+            url = self.staging.route("a")
+            self.replacer.routed[name.request, url] = frozenset(route)
+            tables = (*tables, ReplacementTable(url, TableKind.ROWS, self.staging.schema(), (file,)))
         content = Replacement(Span(Position(start), Position(end)), "orders", "eve", int(digit), 10, 0, tables=tables)
         self.store.write(name.path, replacement_to_bytes(name, content))
 
@@ -251,3 +270,30 @@ def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: 
     world.books.tables[world.dead].commits[-1] = world.books.tables[world.dead].commits[0]
     (held,) = world.run()
     assert (held.reason, world.now()[0]) == ("replacement_refused", EVEN)
+
+
+def test_a_record_that_takes_another_route_goes_from_table_to_table_and_is_in_one_at_any_time(world: World) -> None:
+    """Even offsets were rows of the own table and are of the route's now, which has had 1 and 3."""
+    route = world.staging.route("a")
+    settings = routed_settings_for(world.staging, ["a"])
+    world.stream = settings.streams[0].model_copy(update={"kafka_columns": True})
+    world.books.begin(route, world.staging.schema(), {1, 3})
+    world.books.contents[world.dead][-1] -= {1, 3}
+    seen: list[bool] = []
+
+    def look() -> bool:
+        everywhere = frozenset[int]().union(*(world.books.now(url) for url in (world.rows, world.dead, route)))
+        seen.append(everywhere == set(RANGE))
+        return True
+
+    world.ask("1", set(), {9}, route=EVEN | {5, 7})
+    world.replacer.routed["1" * 32, world.rows] = frozenset({1, 3})
+    for kind in TableKind:
+        for step in (Step.ADD, Step.DROP):
+            world.replacer.before["1" * 32, kind, step] = look
+    assert world.run() == []
+    assert look()
+    assert (world.now(), set(world.books.now(route))) == (({1, 3}, {9}), EVEN | {5, 7})
+    assert seen
+    assert all(seen)
+    assert world.requests() == []

@@ -263,6 +263,34 @@ WRONG = {
         another_stream(app_id="x", topics=["x"], table="/data/orders_dead_letters"),
         ["dead letters of 'orders'", "URL"],
     ),
+    "routes that nothing chooses from": (with_stream(routes={"a": "/a"}), ["no route says which", "add route"]),
+    "a route to nowhere": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
+    "a route for each value": (
+        with_stream(route="city", routes="/data/{route}"),
+        ["streams[0].routes", "know each table", "a line for each value"],
+    ),
+    "a route with a template": (
+        with_stream(route="city", routes={"a": "/data/{route}"}),
+        ["routes.a", "'/data/{route}'", "one route for each value"],
+    ),
+    "a route without a table": (with_stream(route="city", routes={"a": " "}), ["routes.a", "give its URL"]),
+    "a route into the dead letters": (
+        with_stream(route="city", routes={"a": "file:///data/orders_dead_letters/"}),
+        ["routes.a", "dead_letters", "unrouted: dead_letters"],
+    ),
+    "an unrouted record's place": (
+        with_stream(route="city", routes={"a": "/a"}, unrouted="nowhere"),
+        ["unrouted", "'nowhere'", "table, dead_letters"],
+    ),
+    "an unrouted record's place without a route": (with_stream(unrouted="dead_letters"), ["unrouted", "add route"]),
+    "a route into another's dead letters": (
+        another_stream(app_id="x", topics=["x"], table="/x", route="city", routes={"a": "/data/orders_dead_letters"}),
+        ["a route of stream 'x'", "dead letters of 'orders'"],
+    ),
+    "two streams whose progress could be mixed up in a route's table": (
+        another_stream(app_id="orders-eu", topics=["x"], table="/x", route="city", routes={"a": "/data/orders"}),
+        ["'orders-eu'", "txn actions"],
+    ),
     "a variable that is not set": (with_section(stage={"url": "${KDE_NOT_SET}/x"}), ["KDE_NOT_SET", "export"]),
     "a file that is not there": (
         with_section(kafka={"bootstrap.servers": "${file:/not/there}"}),
