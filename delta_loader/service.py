@@ -215,7 +215,14 @@ class StreamLoad:
         self._patience = Patience(ports.clock, ports.new_id)
         evolver = Evolver.of(stream, ports, self._log)
         self._tables = StreamTables(
-            stream, ports.tables, self._guard, self._look_back, self._log, stage=ports.stage, evolver=evolver
+            stream,
+            ports.tables,
+            self._guard,
+            self._look_back,
+            parallel=ports.parallel,
+            stage=ports.stage,
+            evolver=evolver,
+            log=self._log,
         )
         self._urls = self._tables.urls
         self._stop: Callable[[], bool] = lambda: False

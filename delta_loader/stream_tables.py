@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.debts import Debt
+    from common.delta_log import TableState
     from common.markers import Marker, StagedFile
     from common.settings import Stream
     from common.spans import Position, TopicPartition
@@ -53,14 +54,19 @@ class StreamTables:
         tables: DeltaTables,
         guard: VacuumGuard,
         look_back: LookBack,
-        log: FilteringBoundLogger,
         *,
+        parallel: ParallelMap,
         stage: Stage,
         evolver: Evolver | None = None,
+        log: FilteringBoundLogger,
     ) -> None:
-        """Touches nothing yet; ``evolver`` gives tables the columns that they lack."""
+        """Touches nothing yet. There may be hundreds of tables, so they are looked at in parallel.
+
+        ``evolver`` gives tables the columns that they lack.
+        """
         self._stream = stream
         self._tables = tables
+        self._parallel = parallel
         self._guard = guard
         self._look_back = look_back
         self._stage = stage
@@ -97,13 +103,20 @@ class StreamTables:
         """See what the tables are now. Raises TableError."""
         self.targets.clear()
         self.went_back = []
-        for url in self._stream.tables:
-            if url not in self.failed:
-                with self.tried(url):
-                    self._look_at(url)
+        urls = [url for url in self._stream.tables if url not in self.failed]
+        for url, found in zip(urls, self._parallel(self._state_or_error, urls), strict=True):
+            with self.tried(url):
+                self._take(url, found)
 
-    def _look_at(self, url: str) -> None:
-        state = self._tables.state(url)
+    def _state_or_error(self, url: str) -> TableState | KafkaDeltaExpressError | None:
+        try:
+            return self._tables.state(url)
+        except KafkaDeltaExpressError as error:
+            return error
+
+    def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None) -> None:
+        if isinstance(state, KafkaDeltaExpressError):
+            raise state
         if state is None:
             return
         require_add(state, url)
@@ -144,7 +157,7 @@ class StreamTables:
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
-            self._look_at(url)
+            self._take(url, self._tables.state(url))
 
     def gone_files(
         self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None
