@@ -114,6 +114,8 @@ class Messages:
 
     def parted(self, index: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Rising indices of messages, by batch."""
+        if len(index) == 0:
+            return [index] * len(self.batches)
         return np.split(index, self.bounds(index)[1:-1])
 
     def topics(self, index: NDArray[np.int64]) -> pa.StringArray:

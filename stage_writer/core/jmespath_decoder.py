@@ -25,6 +25,7 @@ from common.schema import DataType, Field, Primitive, StructType, to_arrow_schem
 from common.schema.naming import Naming
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.core.decode import Decoded, Decoder
+from stage_writer.core.expressions import refused
 from stage_writer.core.jmespath_expressions import OfMessage, Path, Substring, assignments_of
 from stage_writer.core.jmespath_rewriting import MessageRewriter
 from stage_writer.core.names import remade
@@ -62,6 +63,8 @@ class JmesPathDecoder:
     ) -> None:
         """``expressions`` by the columns that they fill; without ``in_bulk`` all messages go the way of rule 1."""
         self._assignments = assignments_of(columns, expressions)
+        for assignment in self._assignments:
+            _require_own_form(assignment, reading)
         self._decoder = Decoder(columns, reading, rescue_column=rescue_column)
         sourced = rescue_column is not None or reading.holds_json
         self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
@@ -102,6 +105,15 @@ class JmesPathDecoder:
         rejects += (replace(reject, index=int(given[reject.index])) for reject in decoded.rejects)
         rejects.sort(key=lambda reject: reject.index)
         return Decoded(decoded.rows, given[decoded.row_index], tuple(rejects), given[decoded.tombstones])
+
+
+def _require_own_form(assignment: Assignment, reading: Reading) -> None:
+    """What Kafka says is written in one form, whatever `formats` says of the record's values."""
+    for step in assignment.goal.steps:
+        reading = reading.at(step)
+    if isinstance(assignment.plain, OfMessage) and reading.format is not None:
+        problem = f"its column has the format {reading.format.value}"
+        raise refused(assignment.setting, assignment.text, problem, "take the column out of `formats`")
 
 
 class _About:

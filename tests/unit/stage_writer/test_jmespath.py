@@ -179,3 +179,13 @@ def test_good_and_bad_messages_keep_their_order_and_their_bytes() -> None:
         (5, "expression_failed"),
     ]
     assert decoded.tombstones.tolist() == [2]
+
+
+def test_what_kafka_says_has_a_form_of_its_own() -> None:
+    stream = stream_of(columns="t TIMESTAMP", jmespath={"t": "kafka.timestamp"}, formats={"t": "epoch_ms"})
+    with pytest.raises(ExpressionError, match="its column has the format epoch_ms"):
+        StreamConverter(stream)
+    stream = stream_of(columns="t TIMESTAMP", jmespath={"t": "sent"}, formats={"t": "epoch_ms"}, kafka_columns=False)
+    (staged,) = StreamConverter(stream).convert([batch_of([b'{"sent": 1600000000123}'])])
+    moment = dt.datetime(2020, 9, 13, 12, 26, 40, 123000, tzinfo=dt.UTC)
+    assert staged.rows[0].to_pylist() == [{"t": moment}]
