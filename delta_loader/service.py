@@ -45,7 +45,7 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
-from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+from delta_loader.core.settle import highest_timestamp_ms, idle_through_ms, settle_candidates, settled, valid_through_ms
 from delta_loader.evolving import Evolver
 from delta_loader.generations import put_older_aside, readable, younger
 from delta_loader.guard import VacuumGuard
@@ -464,11 +464,14 @@ class StreamLoad:
             self._tables.look()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
+        facts = self._ports.stage.idle(self._stream, self._ports.clock.wall_ms())
         highest: dict[TopicPartition, int | None] = {}
         for source in listing:
             run = load.runs.get(source)
             end = self._position(source) if run is None else run.end
-            highest[source] = highest_timestamp_ms(self._found(source), end)
+            idle_ms = idle_through_ms(facts, source, end, self._ids.generations.get(source, 0))
+            loaded_ms = highest_timestamp_ms(self._found(source), end)
+            highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
         return valid_through_ms(highest)
 
     # Settle.

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.errors import MarkerError
 from common.evolved import latest
+from common.idle import IDLE, facts_from_bytes
 from common.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.ports import Created
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
@@ -27,10 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from common.evolved import Evolved
+    from common.idle import IdleFact
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from delta_loader.ports import ParallelMap
+
+
+_IDLE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,18 @@ class Stage:
             )
             for source, names in sorted(paths.items())
         }
+
+    def idle(self, stream: Stream, now_ms: int) -> tuple[IdleFact, ...]:
+        """What writers say of partitions without new records; what a writer said a day ago goes. Raises StoreError."""
+        found = list(self._store.list(f"{IDLE}/"))
+        recent = [item for item in found if item.modified_ms > now_ms - _IDLE_MS]
+        self._store.delete([item.path for item in found if item not in recent])
+        contents = self._parallel(lambda item: self._store.read(item.path), recent)
+        facts: list[IdleFact] = []
+        for item, data in zip(recent, contents, strict=True):
+            with suppress(MarkerError):  # it is of no consequence, and another release's
+                facts += facts_from_bytes(item.path, data or b"")
+        return tuple(fact for fact in facts if stream.takes(fact.source.topic))
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has been begun (common/beginnings.py). Raises StoreError, MarkerError."""

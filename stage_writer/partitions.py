@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.spans import Position
 from stage_writer.core.flushing import Filling
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Owned:
     age_share: float = 1.0
     flight: Flight | None = None
     caught_up: bool = False
+    read_to: Position = Position(0)  # noqa: RUF009 - a number
+    """The end that reading has reached last; records need not lie right before it."""
 
     def filling(self) -> Filling:
         """What the flush decision looks at."""

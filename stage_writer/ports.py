@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from common.beginnings import Beginning
+    from common.idle import IdleFact
     from common.markers import Marker
     from common.schema import StructType
     from common.settings import Start, Stream
@@ -78,6 +79,9 @@ class RecordSource(Protocol):
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
+
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The end of these partitions, open transactions included."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
@@ -235,6 +239,9 @@ class Stage(Protocol):
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker; None while nothing says so."""
+
+    def tell_idle(self, facts: Collection[IdleFact]) -> None:
+        """Write down which partitions had nothing new, in place of what this writer said before."""
 
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
         """Write down where a new chain begins; what is there already wins."""

@@ -33,6 +33,7 @@ from stage_writer.catching_up import CatchingUp
 from stage_writer.core.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
+from stage_writer.idling import Idling
 from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
@@ -109,6 +110,7 @@ class StageWriter:
         self._catching_up: CatchingUp | None = None
         self._joined = False
         self._topic_look = TopicLook(source, clock)
+        self._idling = Idling(source, stage, clock, log)
         self._pressure = Pressure()
         self._filing = filing
         self._guesses: dict[str, float] = {}
@@ -151,6 +153,7 @@ class StageWriter:
             self._faulty(fault)
         self._look_at_topics()
         self._look_at_quiet()
+        self._idling.tell(self._owned.values())
         self._schemas.look()
         self._read_chains()
         self._land()
@@ -195,7 +198,7 @@ class StageWriter:
     def _reached_end(self, source: TopicPartition, position: Position) -> None:
         owned = self._owned.get(source)
         if owned is not None and position >= owned.buffer.end:
-            owned.caught_up = True
+            owned.caught_up, owned.read_to = True, position
             if not owned.buffer.is_empty:
                 # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
                 # would be a position that Kafka no longer has, once retention has taken it.

@@ -8,7 +8,8 @@ Rules:
 3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
    its own still there knows that its claim was of a position that nobody had claimed before (G2).
 4. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
-   timestamp that is loaded; nothing can be said while one of them has none.
+   timestamp that is loaded, or of the moment at which a writer found nothing beyond what is loaded (common/idle.py);
+   nothing can be said while one of them has neither.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from common.markers import Marker, MarkerName
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from common.idle import IdleFact
     from common.spans import Position, TopicPartition
     from delta_loader.core.plan import Found
 
@@ -62,6 +64,22 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
             and found.span.end <= position
             and found.manifest is not None
             and found.manifest.highest_timestamp_ms is not None
+        ),
+        default=None,
+    )
+
+
+def idle_through_ms(
+    facts: Iterable[IdleFact], source: TopicPartition, position: Position | None, generation: int
+) -> int | None:
+    """The latest moment at which a Kafka partition had nothing beyond ``position`` (common/idle.py, rule 3)."""
+    if position is None:
+        return None
+    return max(
+        (
+            fact.time_ms
+            for fact in facts
+            if fact.source == source and fact.generation == generation and fact.position <= position
         ),
         default=None,
     )

@@ -166,6 +166,11 @@ class KafkaSource:
         }
         return self._offsets(specs) if specs else {}
 
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The end of these partitions, open transactions included."""
+        latest = OffsetSpec.latest()
+        return self._offsets(dict.fromkeys(sources, latest), IsolationLevel.READ_UNCOMMITTED)
+
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
         with self._errors("describe topics"):
@@ -334,9 +339,13 @@ class KafkaSource:
             topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
         return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
 
-    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, Position]:
-        committed = self._properties.get("isolation.level") == "read_committed"
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    def _offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Position]:
+        """Of what this consumer sees, or at another level."""
+        if level is None:
+            committed = self._properties.get("isolation.level") == "read_committed"
+            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         with self._errors("look up offsets"):
             futures = self._admin.list_offsets(
                 {_kafka(source): spec for source, spec in specs.items()},

@@ -32,6 +32,7 @@ from common.beginnings import Beginning, begin_path, beginning_from_bytes, begin
 from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
 from common.evolved import latest
+from common.idle import facts_to_bytes, idle_path
 from common.markers import (
     Manifest,
     Marker,
@@ -62,8 +63,9 @@ from stage_writer.ports import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
+    from common.idle import IdleFact
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
@@ -128,6 +130,10 @@ class ObjectStage:
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
         """Write down where a new chain begins; what is there already wins."""
         self._store.create(begin_path(source), beginning_to_bytes(beginning))
+
+    def tell_idle(self, facts: Collection[IdleFact]) -> None:
+        """Write down which partitions had nothing new, in place of what this writer said before."""
+        self._store.write(idle_path(self._writer), facts_to_bytes(facts))
 
     def flush_job(
         self,

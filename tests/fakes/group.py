@@ -118,6 +118,10 @@ class LonelyMember:
         del streams
         return {source: Position(end) for source, end in self.ends.items()}
 
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """As far as the logs go."""
+        return {source: Position(self.ends[source]) for source in sources}
+
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 

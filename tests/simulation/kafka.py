@@ -168,6 +168,10 @@ class GroupMember:
         del streams
         return {source: Position(self._broker.end(source)) for source in self._broker.logs}
 
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """As far as the logs go."""
+        return {source: Position(self._broker.end(source)) for source in sources}
+
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """Each topic has one for ever."""
         return dict.fromkeys(topics, "1")

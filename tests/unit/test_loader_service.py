@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.idle import IdleFact, facts_to_bytes, idle_path
 from common.ports import SystemClock
 from common.spans import Position
 from delta_loader.core.commits import Conflicted
@@ -213,6 +214,31 @@ def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, 
     staging.flush(0, 50, 60)
     loader_for(staging, tables, settings_for(staging, marker_retention=0), Later(1)).run_pass()
     assert staging.markers() == ["done/orders/0/00000000000000000050.done"]
+
+
+def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_it(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    """Partition 1 is staged to 4 and loaded; a writer finds nothing beyond; of partition 2 not all is loaded."""
+
+    def idle(partition: int, position: int, after_ms: int, generation: int = 0) -> IdleFact:
+        return IdleFact(staging.source(partition), Position(position), staging.created_ms + after_ms, generation)
+
+    store = staging.store(staging.stage_url)
+    staging.flush(0, 0, 10)
+    staging.flush(1, 0, 4)
+    store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 7)]))
+    store.write(idle_path("two"), facts_to_bytes([idle(1, 4, 6), idle(1, 5, 90), idle(1, 4, 95, 1), idle(9, 0, 1)]))
+    store.write(idle_path("broken"), b"{")
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 7
+    store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 50)]))
+    staging.flush(0, 10, 30)
+    loader_for(staging, tables, clock=Later(1)).run_pass()
+    assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 29
+    staging.flush(0, 30, 40)
+    loader_for(staging, tables, clock=Later(48)).run_pass()
+    assert not list(store.list("idle")), "a day later they go"
 
 
 def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from common.beginnings import Beginning, begin_path, beginning_to_bytes
 from common.errors import BrokerError, ConfigError, StoreError
+from common.idle import facts_from_bytes
 from common.markers import MarkerName, marker_from_bytes
 from common.metrics import Metrics
 from common.settings import Settings
@@ -16,6 +17,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
+from stage_writer.idling import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import HandClock, InTurn, LonelyMember
@@ -118,6 +120,44 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
     world.group.holes = {10, 11}
     world.steps()
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 12)]
+
+
+# Idle partitions (stage_writer/idling.py).
+
+
+def idle_facts(world: World) -> dict[int, tuple[int, int]]:
+    """By partition its position, and how many seconds ago it was idle."""
+    return {
+        int(fact.source.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
+        for item in world.store.list("idle")
+        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")
+    }
+
+
+def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 12, SECOND: 5, THIRD: 0})
+    world.group.holes = {10, 11}  # a transaction's end
+    world.steps()
+    assert idle_facts(world) == {}, "not at once"
+    world.clock.now_s += TELL_EVERY_S
+    world.group.ends[SECOND] = 9
+    world.steps(1, 0.0)
+    assert idle_facts(world).keys() <= {0}, "one that has something new is not, nor one that never had anything"
+    world.steps(40)
+    world.clock.now_s += TELL_EVERY_S
+    world.steps(40, 0.0)
+    found = idle_facts(world)
+    assert {partition: position for partition, (position, _) in found.items()} == {0: 12, 1: 9}
+    assert all(60 <= seconds < 62 for _, seconds in found.values())
+
+
+def test_of_a_topic_that_was_created_again_nothing_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = "second"
+    world.clock.now_s += TELL_EVERY_S
+    world.steps(4)
+    assert idle_facts(world) == {}
 
 
 # Rewinds (rule 8).

@@ -1,0 +1,32 @@
+"""What writers say of idle partitions is read as it was written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import MarkerError
+from common.idle import IdleFact, facts_from_bytes, facts_to_bytes, idle_path
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+
+_facts = st.builds(
+    IdleFact,
+    st.builds(TopicPartition, st.sampled_from(["a", "b.c"]).map(Topic), st.integers(0, 2**31 - 1).map(Partition)),
+    st.integers(0, MAX_POSITION).map(Position),
+    st.integers(-(2**62), 2**62),
+    st.integers(0, 9),
+)
+
+
+@given(st.lists(_facts, max_size=4))
+def test_facts_are_read_as_they_were_written(facts: list[IdleFact]) -> None:
+    path = idle_path("host/1")
+    assert path.count("/") == 1
+    assert facts_from_bytes(path, facts_to_bytes(facts)) == tuple(facts)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"version": 2}', b'{"version": 1}'])
+def test_what_cannot_be_read_is_named(data: bytes) -> None:
+    with pytest.raises(MarkerError, match="idle/one"):
+        facts_from_bytes(idle_path("one"), data)
