@@ -189,7 +189,7 @@ class EvolvingDecoder:
     def _fits(self, message: bytes, addition: Addition) -> bool:
         columns = only(self._declared, addition.path, addition.type)
         row = StrictDecoder(columns).decode(message)
-        return not isinstance(row, Refusal) and not _rounds(row)
+        return not isinstance(row, Refusal) and not rounds(row)
 
     def _rounded(self, rows: pa.Table, way: Way) -> Mask | None:
         """Which rows have a number in a gained column that may be rounded (rule 2); None when none has."""
@@ -253,14 +253,14 @@ def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:
     return None
 
 
-def _rounds(value: object) -> bool:
-    """The same for one value of the strict decoder's."""
+def rounds(value: object) -> bool:
+    """Whether a value of the strict decoder's holds such a number."""
     match value:
         case float():
             return abs(value) >= EXACT_BELOW
         case dict():
-            return any(_rounds(item) for item in value.values())
+            return any(rounds(item) for item in value.values())
         case list():
-            return any(_rounds(item) for item in value)
+            return any(rounds(item) for item in value)
         case _:
             return False

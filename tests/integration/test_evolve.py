@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from typing import TYPE_CHECKING
@@ -15,10 +14,9 @@ from deltalake import DeltaTable
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import load_settings
-from common.store import FsspecStore
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.stage import Stage
+from delta_loader.wiring import spark_ports
 from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
@@ -50,19 +48,9 @@ SECOND = (
 
 
 def load(config: Path, spark: SparkSession) -> None:
-    settings, numbers = load_settings(config, os.environ), itertools.count(1)
+    settings = load_settings(config, os.environ)
     tables = SparkDeltaTables(spark, SystemClock())
-    ports = Ports(
-        stage=Stage(FsspecStore(settings.stage.url), in_turn),
-        tables=tables,
-        open_store=FsspecStore,
-        parallel=in_turn,
-        clock=SystemClock(),
-        new_id=lambda: f"load-{next(numbers)}",
-        log=structlog.get_logger(),
-        metrics=Metrics(),
-        columns=tables,
-    )
+    ports = spark_ports(settings, spark, tables, in_turn, log=structlog.get_logger(), metrics=Metrics())
     (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
     assert (report.failure, report.held) == (None, {})
 
@@ -144,3 +132,11 @@ def test_a_table_gains_what_records_gain(
         "late ARRAY<DOUBLE>",
     }
     assert all(path.startswith(f"done/{topic}/") for path in gained.values())
+
+    ask = ("--topic", topic, "--partition", "0", "--from", "0", "--to", "2")
+    programs.succeed("stage-writer", "replay", config, *ask, "--yes")
+    load(config, spark)
+    rows = {row["id"]: row for row in spark.read.format("delta").load(table).where("id <= 2").collect()}
+    assert len(rows) == 2
+    assert (rows[1]["x"], rows[1]["meta"]["size"], rows[1]["_rescued"]) == (1, 5.0, '{"bad name":1}')
+    assert (rows[2]["1d"]["order"], rows[2]["_rescued"]) == (True, '{"ID":3}')

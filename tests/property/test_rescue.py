@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from hypothesis import example, given, settings
 
 from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
 from stage_writer.core.decode import Decoder
+from stage_writer.core.evolving import EvolvingDecoder, only, rounds, usable
 from stage_writer.core.json_document import Json, Object, parse_document
 from stage_writer.core.rejects import Refusal
 from stage_writer.core.strict import StrictDecoder
@@ -100,3 +103,42 @@ def test_words_are_kept() -> None:
     }
     decoded = decoder.decode([message.encode() for message in messages])
     assert decoded.rows["rest"].to_pylist() == list(messages.values())
+
+
+GAINED = parse_ddl(
+    "l BIGINT, d DOUBLE, t STRING, o BOOLEAN, p STRUCT<q: BIGINT, r: DOUBLE>, v ARRAY<DOUBLE>, m STRUCT<n: BIGINT>"
+)
+WIDE = parse_ddl(
+    "i INT, m STRUCT<a: INT, n: BIGINT>, l BIGINT, d DOUBLE, t STRING, o BOOLEAN, p STRUCT<q: BIGINT, r: DOUBLE>, "
+    "v ARRAY<DOUBLE>"
+)
+DECLARED = parse_ddl("i INT, m STRUCT<a: INT>")
+WAY = usable(DECLARED, GAINED, ())
+RESCUING = partial(Decoder, rescue_column="rest", block_bytes=400)
+EVOLVING, NARROW = EvolvingDecoder(DECLARED, WAY, RESCUING), RESCUING(DECLARED)
+
+
+@settings(max_examples=60)
+@given(batches(WIDE))
+@example([b'{"i":1,"l":1}', b'{"i":1,"l":"1","d":1}', b'{"i":"1","l":1}', b'{"i":1,"d":9007199254740993,"t":""}', None])
+@example([b'{"l":1,"l":2}', b'{"m":{"a":1,"n":1.5},"o":true}', b"{", b'{"p":{"q":1,"r":"x"},"v":[1,null,[]]}'])
+def test_a_gained_column_refuses_no_record_and_takes_what_fits(batch: list[bytes | None]) -> None:
+    values = pa.array(batch, pa.binary())
+    wide, narrow = EVOLVING.decode(values), NARROW.decode(values)
+    assert wide.rejects == narrow.rejects
+    assert wide.row_index.tolist() == narrow.row_index.tolist()
+    assert wide.tombstones.tolist() == narrow.tombstones.tolist()
+    assert wide.rows["i"].to_pylist() == narrow.rows["i"].to_pylist()
+    for index, row in zip(wide.row_index.tolist(), wide.rows.to_pylist(), strict=True):
+        message = batch[index]
+        assert message is not None
+        rest = parse_document(row["rest"] or "{}")
+        assert isinstance(rest, Object)
+        kept = {name for name, _ in rest}
+        for addition in WAY:
+            alone = StrictDecoder(only(DECLARED, addition.path, addition.type)).decode(message)
+            if len(batch) == 1 and addition.path[0] != "m" and not isinstance(alone, Refusal) and not rounds(alone):
+                assert row[addition.path[0]] == alone[addition.path[0]]
+                assert addition.path[0] not in kept or isinstance(addition.type, StructType)
+            elif isinstance(alone, Refusal):
+                assert addition.path[0] in kept
