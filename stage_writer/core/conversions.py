@@ -4,7 +4,7 @@ Rules:
 
 1. `reading_type` is the Arrow type under which no value of a Delta type can be changed in silence: integers as 64 bits,
    FLOAT as a double, DECIMAL in 256 bits (Arrow scales one of 128 bits without looking for an overflow), dates, times
-   and binary as their text, times that are epochs as decimals.
+   and binary as their text, times that are epochs as decimals, MAP as the list of its entries.
 2. `convert` never raises for a value. It gives the column in its type, and which entries are *suspect*: those are read
    again by the strict decoder, so suspecting too much costs time, and suspecting too little would be a bug.
 3. A suspect entry's value is unspecified; whoever converts drops it.
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _TEXTS = (Primitive.BINARY, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
 _DECIMAL_DIGITS = 38
+KEY, VALUE = "key", "value"
+"""What the parts of a map's entry are called where maps are read as lists of entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Converted:
 
 
 def holds_map(data_type: DataType) -> bool:
-    """Whether a map is in the type, at any depth: `pyarrow.json` cannot read such a column."""
+    """Whether a map is in the type, at any depth."""
     match data_type:
         case MapType():
             return True
@@ -81,7 +83,7 @@ def holds_decimal(data_type: DataType, reading: Reading = STRICT) -> bool:
 
 
 def reading_type(data_type: DataType, reading: Reading = STRICT) -> pa.DataType:  # noqa: PLR0911 - one for each kind
-    """The Arrow type to read a Delta type's JSON as. Raises TypeError for a type that holds a map."""
+    """The Arrow type to read a Delta type's JSON as, of which `stage_writer.core.rewriting` has written maps anew."""
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
             return pa.int64()
@@ -99,9 +101,9 @@ def reading_type(data_type: DataType, reading: Reading = STRICT) -> pa.DataType:
             return pa.list_(reading_type(element, reading.at("element")))
         case StructType(fields):
             return pa.struct([(field.name, reading_type(field.type, reading.at(field.name))) for field in fields])
-        case MapType():
-            msg = "`pyarrow.json` does not read an object as a map"
-            raise TypeError(msg)
+        case MapType(_, value):
+            entry = pa.struct([(KEY, pa.string()), (VALUE, reading_type(value, reading.at("value")))])
+            return pa.list_(entry)
         case _:
             assert_never(data_type)
 
@@ -118,8 +120,7 @@ def convert(array: pa.Array, data_type: DataType, reading: Reading = STRICT) -> 
         case StructType():
             return convert_struct(array, data_type, reading)
         case MapType():
-            msg = "maps are not read as arrays"
-            raise TypeError(msg)
+            return _convert_map(array, data_type, reading.at("value"))
         case _:
             assert_never(data_type)
 
@@ -219,6 +220,36 @@ def _convert_list(array: pa.ListArray, data_type: ArrayType, reading: Reading) -
         pa.array(_offsets(lengths)), element.array, type=to_arrow_type(data_type), mask=array.is_null()
     )
     return Converted(rebuilt, suspects)
+
+
+def _convert_map(array: pa.ListArray, data_type: MapType, reading: Reading) -> Converted:
+    entries = array.flatten()
+    keys, values = entries.field(KEY), entries.field(VALUE)
+    items = convert(values, data_type.value, reading)
+    parents = pc.list_parent_indices(array).to_numpy()
+    inner = _or(items.suspects, _repeated(parents, keys))
+    if not data_type.value_contains_null and values.null_count:
+        inner = _or(inner, _mask(values.is_null()))
+    suspects = None
+    if inner is not None:
+        suspects = np.zeros(len(array), np.bool_)
+        suspects[parents[inner]] = True
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    starts = pa.array(_offsets(lengths))
+    maps = pa.MapArray.from_arrays(
+        starts, keys, items.array, type=to_arrow_type(data_type), mask=array.is_null() if array.null_count else None
+    )
+    return Converted(maps, suspects)
+
+
+def _repeated(parents: NDArray[np.int64], keys: pa.StringArray) -> Mask | None:
+    """Which entries have a key that another one of their map has too."""
+    encoded = keys.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    pairs = parents * len(encoded.dictionary) + codes
+    ordered = np.sort(pairs)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    return np.isin(pairs, twice) if len(twice) else None
 
 
 def convert_struct(array: pa.StructArray, data_type: StructType, reading: Reading = STRICT) -> Converted:

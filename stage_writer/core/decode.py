@@ -26,12 +26,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from common.schema import Field, Primitive, StructType, nullable_columns, to_arrow_field, to_arrow_schema
+from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.core.blocks import BLOCK_BYTES, begin_as_objects, blocks, texts_of
-from stage_writer.core.conversions import Converted, holds_map
 from stage_writer.core.documents import DocumentReader, Unreadable, doubts_about, proved_documents
 from stage_writer.core.duck import connect
-from stage_writer.core.maps import MapReader, reads_map
 from stage_writer.core.reading import STRICT, Reading
 from stage_writer.core.rejects import ErrorClass, Refusal, Reject
 from stage_writer.core.rescue import Rescuer
@@ -41,10 +39,10 @@ from stage_writer.core.strict import Row, StrictDecoder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import duckdb
     from numpy.typing import NDArray
 
     from stage_writer.core.batch import Messages
+    from stage_writer.core.conversions import Converted
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -53,7 +51,6 @@ __all__ = ["Decoded", "Decoder", "ErrorClass", "Reject"]
 
 _SMALL_GROUP = 32
 _SEARCH_GROUP = 1024
-_NO_COLUMN = Field("\x00", Primitive.BOOLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +108,12 @@ class Decoder:
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._connection = connect()
         self._doubts = doubts_about(columns, reading)
-        self._formats = Rewriter(columns, reading, Use.FORMATS)
+        self._shapes = Rewriter(columns, reading, Use.SHAPE)
         self._coercion = Rewriter(columns, reading, Use.COERCION) if reading.lenient else None
-        self._bulk = _BulkReader(columns, self._connection, reading.rewritten)
+        self._bulk = DocumentReader(columns, self._connection, reading.rewritten)
         self._rescuer = None if rescue_column is None else Rescuer(rescue_column, columns, self._connection)
         self._closed = None
-        if rescue_column is not None and not any(holds_map(field.type) for field in columns):
+        if rescue_column is not None:
             self._closed = DocumentReader(columns, self._connection, reading.rewritten, unknown_fields="error")
         read = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
         self._schema = to_arrow_schema(read)
@@ -152,7 +149,7 @@ class Decoder:
         proved = self._prove(texts)
         places = np.flatnonzero(proved)
         good = texts if len(places) == len(texts) else texts.filter(pa.array(proved))
-        pieces = self._read_in_bulk(*_rewritten(self._formats, good, places))
+        pieces = self._read_in_bulk(*_rewritten(self._shapes, good, places))
         left = np.ones(len(block), np.bool_)
         for piece in pieces:
             left[piece.places] = False
@@ -216,62 +213,6 @@ class Decoder:
         order = np.argsort(places)
         rows = pa.concat_arrays([piece.rows for piece in filled])
         return _Piece(rows.take(pa.array(order)), places[order])
-
-
-class _BulkReader:
-    """Columns without maps by `DocumentReader`, plain maps by `MapReader`; others with maps one message at a time.
-
-    `DocumentReader` reads every message, if there is no column for it then a column that no message has: it completes
-    the proof that the messages are JSON (see its module).
-    """
-
-    def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection, reading: Reading) -> None:
-        self._fields = [to_arrow_field(field) for field in columns]
-        plain = StructType(tuple(field for field in columns if not holds_map(field.type)))
-        self._reader = DocumentReader(plain if plain.fields else StructType((_NO_COLUMN,)), connection, reading)
-        self._maps: list[tuple[Field, MapReader]] = []
-        others: list[Field] = []
-        for field in (field for field in columns if holds_map(field.type)):
-            inner = reading.at(field.name)
-            if reads_map(field.type, inner):
-                self._maps.append((field, MapReader(field.name, field.type, connection, inner)))
-            else:
-                others.append(field)
-        self._others = StructType(tuple(others))
-        self._strict_others = StrictDecoder(self._others, reading)
-        self._others_type = pa.struct([to_arrow_field(field) for field in self._others])
-
-    def read(self, texts: pa.StringArray) -> Converted | Unreadable:
-        """The rows of messages that are one object each, with the suspects among them."""
-        plain = self._reader.read(texts)
-        if isinstance(plain, Unreadable) or not (self._maps or self._others.fields):
-            return plain
-        arrays: dict[str, pa.Array] = {part.name: plain.array.field(part.name) for part in plain.array.type}
-        suspects = np.zeros(len(texts), np.bool_) if plain.suspects is None else plain.suspects
-        for field, reader in self._maps:
-            column = reader.read(texts)
-            if isinstance(column, Unreadable):
-                return column
-            arrays[field.name] = column.array
-            suspects |= False if column.suspects is None else column.suspects
-            if not field.nullable:
-                suspects |= column.array.is_null().to_numpy(zero_copy_only=False)
-        if self._others.fields:
-            others, refused = self._read_others(texts)
-            arrays |= dict(zip(self._others.names, others.flatten(), strict=True))
-            suspects |= refused
-        columns = [arrays[field.name] for field in self._fields]
-        return Converted(pa.StructArray.from_arrays(columns, fields=self._fields), suspects)
-
-    def _read_others(self, texts: pa.StringArray) -> tuple[pa.StructArray, Mask]:
-        outcomes = [self._strict_others.decode(text.encode()) for text in texts.to_pylist()]
-        refused = np.fromiter((isinstance(outcome, Refusal) for outcome in outcomes), np.bool_, len(outcomes))
-        rows = [None if isinstance(outcome, Refusal) else outcome for outcome in outcomes]
-        return pa.array(rows, self._others_type), refused
-
-    def unexpected(self, texts: pa.StringArray) -> Mask:
-        """Which messages have surely made a reading fail; see `DocumentReader.unexpected`."""
-        return self._reader.unexpected(texts)
 
 
 def _rewritten(rewriter: Rewriter, texts: pa.StringArray, places: Index) -> tuple[pa.StringArray, Index]:

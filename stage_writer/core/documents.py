@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from common.schema import INTEGER_BITS, ArrayType, DataType, DecimalType, Primitive, StructType, to_arrow_type
+from common.schema import INTEGER_BITS, ArrayType, DataType, DecimalType, MapType, Primitive, StructType, to_arrow_type
 from stage_writer.core.conversions import Converted, convert_struct, holds_decimal, reading_type
 from stage_writer.core.reading import STRICT, Reading
 
@@ -85,7 +85,7 @@ def proved_documents(texts: pa.StringArray, connection: duckdb.DuckDBPyConnectio
 
 
 class DocumentReader:
-    """Reads JSON objects into the columns of a struct, none of which holds a map.
+    """Reads JSON objects into the columns of a struct; maps as `stage_writer.core.rewriting` writes them.
 
     With ``unknown_fields="error"`` a field that is no column, at any depth, makes the messages unreadable.
     """
@@ -190,7 +190,7 @@ def _json_types(data_type: DataType) -> tuple[str, ...]:  # noqa: PLR0911 - one 
             return _NUMBERS
         case Primitive.BOOLEAN:
             return ("BOOLEAN",)
-        case ArrayType():
+        case ArrayType() | MapType():
             return ("ARRAY",)
         case StructType():
             return ("OBJECT",)

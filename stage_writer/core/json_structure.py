@@ -96,6 +96,16 @@ class Structure:
             self._doubtful.append(names[0][escapes])
         return Values(starts, ends, *names)
 
+    def closings(self, level: int, containers: Places) -> Places:
+        """Where the containers at a level that begin at ``containers`` end."""
+        places, kinds, inside = self._at(level, containers)
+        return places[np.flatnonzero((kinds == _CLOSE) & inside)]
+
+    def doubt(self, places: Places) -> None:
+        """Count the documents at these places to the doubtful ones."""
+        if len(places):
+            self._doubtful.append(places)
+
     def elements(self, level: int, containers: Places) -> Values:
         """The elements of the arrays at a level that begin at ``containers``."""
         places, kinds, inside = self._at(level, containers)

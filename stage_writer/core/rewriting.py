@@ -1,8 +1,8 @@
 """Values that a column does not take as they are written, written so that it does, in the text of many documents.
 
-Two uses: a STRING of the format `json` gets its value's text as a JSON string, so that it is read like any other; and
-what lenient reading takes is given the form that strict reading wants (`stage_writer.core.strict`, rules 8 and 9).
-Rules:
+Two uses. So that all columns can be read together, a MAP's object becomes the list of its entries (`pyarrow.json` reads
+no object of any names), and a STRING of the format `json` gets its value's text as a JSON string. And what lenient
+reading takes is given the form that strict reading wants (`stage_writer.core.strict`, rules 8 and 9). Rules:
 
 1. Only values at the columns' paths are changed; each means to the strict reader what it means to the one that is
    asked for, or is left as it was. What is left is refused by the strict reader or read one message at a time.
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from common.schema import INTEGER_BITS, ArrayType, DataType, MapType, Primitive, StructType
 from common.settings.formats import ValueFormat
 from stage_writer.core.blocks import cut, offsets_of, small_pieces, spans
+from stage_writer.core.conversions import KEY, VALUE
 from stage_writer.core.json_structure import Structure, Values
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ _TRUTH = r'^"(?P<value>true|false)"$'
 class Use(Enum):
     """What values are written anew for."""
 
-    FORMATS = "formats"
-    COERCION = "coercion"
+    SHAPE = "maps as lists of entries, JSON texts as strings"
+    COERCION = "what is lenient as what is strict; of texts that have their shape"
 
 
 class _Edit(Enum):
@@ -62,7 +63,14 @@ class _Plan:
     edit: _Edit | None = None
     fields: tuple[tuple[bytes, _Plan], ...] = ()
     element: _Plan | None = None
+    is_map: bool = False
     values: _Plan | None = None
+    """What to do with a map's values."""
+
+    @property
+    def opening(self) -> str:
+        """How a value begins that the plan looks into."""
+        return "{" if self.fields or self.is_map else "["
 
 
 def _plan(data_type: DataType, reading: Reading, use: Use) -> _Plan | None:
@@ -76,7 +84,9 @@ def _plan(data_type: DataType, reading: Reading, use: Use) -> _Plan | None:
             return None if plan is None else _Plan(element=plan)
         case MapType(_, value):
             plan = _plan(value, reading.at("value"), use)
-            return None if plan is None else _Plan(values=plan)
+            if use is Use.SHAPE:
+                return _Plan(is_map=True, values=plan)
+            return None if plan is None else _Plan(element=_Plan(fields=((VALUE.encode(), plan),)))
         case _:
             edit = _edit(data_type, reading, use)
             return None if edit is None else _Plan(edit)
@@ -84,7 +94,7 @@ def _plan(data_type: DataType, reading: Reading, use: Use) -> _Plan | None:
 
 def _edit(data_type: DataType, reading: Reading, use: Use) -> _Edit | None:
     is_json = reading.format is ValueFormat.JSON
-    if use is Use.FORMATS:
+    if use is Use.SHAPE:
         return _Edit.QUOTE if is_json else None
     if is_json or not isinstance(data_type, Primitive):
         return None
@@ -160,9 +170,29 @@ def _edits(structure: Structure, data: pa.Buffer, root: _Plan) -> Iterator[_Repl
         for inner, values in _values_of(structure, plan, level, containers):
             if inner.edit is not None:
                 yield _replaced(structure, data, values, inner.edit)
-            else:
-                opening = "{" if inner.fields or inner.values is not None else "["
-                todo.append((inner, level + 1, structure.beginning_with(values, opening)))
+                continue
+            inside = structure.beginning_with(values, inner.opening)
+            if inner.is_map:
+                # An array would be read as the list that a map becomes.
+                structure.doubt(structure.beginning_with(values, "["))
+                yield from _entries(structure, level + 1, inside)
+            if inner.fields or inner.element is not None or inner.values is not None:
+                todo.append((inner, level + 1, inside))
+
+
+def _entries(structure: Structure, level: int, maps: Places) -> Iterator[_Replaced]:
+    """What makes lists of entries of the objects that begin at ``maps``."""
+    members, ends = structure.members(level, maps), structure.closings(level, maps)
+    names = members.name_starts - 1
+    yield _put(maps, maps + 1, "[")
+    yield _put(names, names, f'{{"{KEY}":')
+    yield _put(members.name_ends + 1, members.starts, f',"{VALUE}":')
+    yield _put(members.ends, members.ends, "}")
+    yield _put(ends, ends + 1, "]")
+
+
+def _put(starts: Places, ends: Places, text: str) -> _Replaced:
+    return _Replaced(starts, ends, pa.repeat(pa.scalar(text), len(starts)))
 
 
 def _values_of(
@@ -211,8 +241,9 @@ def _quoted(texts: pa.StringArray) -> pa.StringArray:
 def _applied(data: pa.Buffer, offsets: Places, edits: list[_Replaced]) -> pa.StringArray:
     """The documents with all replacements made."""
     starts = np.concatenate([edit.starts for edit in edits])
-    order = np.argsort(starts)
-    starts, ends = starts[order], np.concatenate([edit.ends for edit in edits])[order]
+    ends = np.concatenate([edit.ends for edit in edits])
+    order = np.lexsort((ends, starts))  # what is put in comes before what is replaced there
+    starts, ends = starts[order], ends[order]
     new = pa.concat_arrays([edit.texts for edit in edits]).take(pa.array(order))
     pieces = cut(data, starts, ends)
     count = len(starts)

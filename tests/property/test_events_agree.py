@@ -53,7 +53,15 @@ def events(draw: st.DrawFn) -> str:
     image = draw(objects(VALUES))
     members = [f'"op":{json.dumps(op)}', f'"before":{image if op == "d" else draw(VALUES)}']
     members.append(f'"after":{draw(VALUES) if op == "d" else image}')
-    members += draw(st.lists(st.sampled_from(['"ts_ms":1', '"op":"c"', '"payload":{}', '"x":{"op":"c"}']), max_size=1))
+    members.append('"source":{"db":"a"}')
+    members += draw(
+        st.lists(
+            st.sampled_from(
+                ['"ts_ms":1', '"op":"c"', '"source":{}', '"before":{}', '"after":{}', '"payload":{}', '"x":{"op":"c"}']
+            ),
+            max_size=1,
+        )
+    )
     space = draw(SPACES)
     return f"{space}{{{space}{f',{space}'.join(draw(st.permutations(members)))}{space}}}{space}"
 
