@@ -79,6 +79,11 @@ WRITER_STAGED_POSITION = _gauge(
 WRITER_LAST_FLUSH = _gauge("stage_writer_last_flush_timestamp_seconds", (), "When the last flush was sealed.")
 
 LOADER_COMMITS = _counter("delta_loader_commits_total", ("app_id", "outcome"), "Delta commits tried, by outcome.")
+LOADER_CONFLICTS = _counter(
+    "delta_loader_conflicts_total",
+    ("app_id",),
+    "Commits, of loads and of replacements, that met another writer's and are tried again from a new look.",
+)
 LOADER_FILES = _counter("delta_loader_files_total", ("app_id",), "Data files added to tables.")
 LOADER_ROWS = _counter("delta_loader_rows_total", ("app_id",), "Rows added to tables, dead letters included.")
 LOADER_BYTES = _counter("delta_loader_bytes_total", ("app_id",), "Bytes of Parquet added to tables.")
@@ -88,6 +93,14 @@ LOADER_STRAYS = _counter(
 )
 LOADER_COLUMNS_GAINED = _counter(
     "delta_loader_columns_gained_total", ("app_id",), "Columns added to tables because records had their fields."
+)
+LOADER_REPLACEMENTS = _counter(
+    "delta_loader_replacements_total", ("app_id",), "Requests to replace a range (`stage-writer replay`) carried out."
+)
+LOADER_REPLACEMENTS_LEFT = _gauge(
+    "delta_loader_replacements_left",
+    ("app_id",),
+    "Requests to replace a range that the last run left: they wait, were refused, failed or met another commit.",
 )
 LOADER_CLEANED = _counter(
     "delta_loader_cleaned_total", ("what",), "Objects that the clean-up removed: data files, stray markers, uploads."
@@ -108,6 +121,9 @@ LOADER_LOADED_POSITION = _gauge(
 LOADER_LAG = _gauge("delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded.")
 LOADER_VALID_THROUGH = _gauge(
     "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
+)
+LOADER_UNFIT = _gauge(
+    "delta_loader_unfit", ("app_id",), "1 while a stream's settings and tables are not fit for each other, else 0."
 )
 LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
 LOADER_LEASE_HELD = _gauge(

@@ -231,6 +231,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         look_at=lambda app_id: list(_preflight(settings, pool).stream_checks(app_id)),
         prove=lambda: prove_log_stores(spark, _tables_of(settings), _opener(settings)),
         log=log,
+        metrics=metrics,
     )
     begun.append(fitness)
     fitness.begin(once=once, wait=stopped.wait)

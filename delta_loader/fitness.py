@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common import metrics as catalogue
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from delta_loader.core.preflight import Level, fatal
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.metrics import Metrics
     from delta_loader.core.preflight import Check
 
 _FIRST_PAUSE_S = 1.0
@@ -39,6 +41,7 @@ class Fitness:
         look_at: Callable[[str], Sequence[Check]],
         prove: Callable[[], None],
         log: FilteringBoundLogger,
+        metrics: Metrics,
     ) -> None:
         """``look`` at everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
         self._app_ids = app_ids
@@ -46,6 +49,7 @@ class Fitness:
         self._look_at = look_at
         self._prove = prove
         self._log = log
+        self._metrics = metrics
         self._told: tuple[Check, ...] = ()
         self._unfit: dict[str, Check] = {}
         self.away: str | None = None
@@ -81,6 +85,11 @@ class Fitness:
                 self._log.info("stream is fit to load", app_id=app_id)
             else:
                 self._unfit[app_id] = found
+        self._count()
+
+    def _count(self) -> None:
+        for app_id in self._app_ids:
+            self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._unfit, app_id=app_id)
 
     def _try(self) -> StoreError | None:
         """What is away; None when loading may begin."""
@@ -110,6 +119,7 @@ class Fitness:
         self._told = checks
         errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
         self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
+        self._count()
 
 
 def _first_error(checks: Iterable[Check]) -> Check | None:

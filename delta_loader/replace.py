@@ -11,10 +11,12 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from common import metrics as catalogue
 from common.errors import MarkerError, TableError
+from common.metrics import Metrics
 from common.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.transactions import TxnIds
 from delta_loader.core.commits import Target
@@ -59,6 +61,7 @@ class Replacements:
     replacer: Replacer
     new_id: NewId
     log: FilteringBoundLogger
+    metrics: Metrics = field(default_factory=Metrics)
 
     def run(
         self, stream: Stream, position: Callable[[TopicPartition], Position | None], stop: Callable[[], bool]
@@ -66,7 +69,10 @@ class Replacements:
         """Carry out what can be; the partitions whose requests have to wait, and why. Raises StoreError."""
         held: dict[TopicPartition, Held] = {}
         left: list[Request] = []
-        for request in sorted(self._requests(stream, held), key=lambda one: (one.content.created_ms, one.name)):
+        unreadable: list[ReplacementName] = []
+        for request in sorted(
+            self._requests(stream, held, unreadable), key=lambda one: (one.content.created_ms, one.name)
+        ):
             if stop():
                 break
             reason = behind(request, left)
@@ -77,16 +83,22 @@ class Replacements:
                     reason = self._carry_out(request, stream)
                 except _InTheWayError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
                     left.append(request)
                     continue
                 except TableError as error:
                     reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
-            if reason is not None:
+            if reason is None:
+                self.metrics.add(catalogue.LOADER_REPLACEMENTS, app_id=stream.app_id)
+            else:
                 left.append(request)
                 held.setdefault(request.name.topic_partition, reason)
+        self.metrics.set(catalogue.LOADER_REPLACEMENTS_LEFT, len(left) + len(unreadable), app_id=stream.app_id)
         return held
 
-    def _requests(self, stream: Stream, held: dict[TopicPartition, Held]) -> Iterator[Request]:
+    def _requests(
+        self, stream: Stream, held: dict[TopicPartition, Held], unreadable: list[ReplacementName]
+    ) -> Iterator[Request]:
         for found in self.store.list(f"{REPLACE}/"):
             name = ReplacementName.parse(found.path)
             if name is None or not stream.takes(name.topic_partition.topic):
@@ -97,6 +109,7 @@ class Replacements:
             try:
                 yield Request(name, replacement_from_bytes(name, data))
             except MarkerError as error:
+                unreadable.append(name)
                 held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
 
     def _carry_out(self, request: Request, stream: Stream) -> Held | None:

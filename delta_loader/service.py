@@ -433,6 +433,7 @@ class StreamLoad:
                 self._landed(commit, version)
                 return not self._tables.went_back
             case AlreadyLoaded() | Conflicted():
+                self._ports.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self._stream.app_id)
                 if not self._patience.wait(self._stop):
                     msg = (
                         f"{self._patience.conflicts} commits in a row to {commit.target.url} met other writers' commits"

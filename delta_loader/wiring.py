@@ -42,8 +42,8 @@ def spark_ports(
         new_id=new_id,
         log=log,
         metrics=metrics,
-        replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log),
         columns=tables if isinstance(tables, SparkDeltaTables) else None,
+        replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
 
 

@@ -11,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from structlog.testing import capture_logs
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.metrics import Metrics
 from common.store import FsspecStore
 from delta_loader.core.preflight import Check, Level
 from delta_loader.fitness import Fitness
@@ -33,12 +34,14 @@ class World:
         self.seen: list[str | None] = []
         self.stop_after = 99
         self.stream: list[Check] = []
+        self.metrics = Metrics()
         self.fitness = Fitness(
             ["orders", "returns"],
             look=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
             look_at=lambda app_id: [found for found in self.stream if found.app_id == app_id],
             prove=self._prove,
             log=structlog.get_logger(),
+            metrics=self.metrics,
         )
 
     def _prove(self) -> None:
@@ -152,3 +155,12 @@ def test_a_store_that_says_no_is_told_from_one_that_is_away(
     with pytest.raises(StoreError) as caught:
         list(store.list("done"))
     assert isinstance(caught.value, StoreRefusedError) is refused
+
+
+def test_streams_that_are_not_fit_are_a_metric() -> None:
+    world = World([FINE, UNFIT])
+    world.fitness.begin(once=True, wait=lambda _: False)
+    assert 'delta_loader_unfit{app_id="orders"} 1.0' in world.metrics.exposition().decode()
+    assert 'delta_loader_unfit{app_id="returns"} 0.0' in world.metrics.exposition().decode()
+    world.fitness.look_again()
+    assert 'delta_loader_unfit{app_id="orders"} 0.0' in world.metrics.exposition().decode()

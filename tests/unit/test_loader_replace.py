@@ -10,6 +10,7 @@ import structlog
 
 from common.commit_metadata import CommitMetadata
 from common.markers import TableKind
+from common.metrics import Metrics
 from common.replacements import (
     Replacement,
     ReplacementFile,
@@ -123,6 +124,7 @@ class World:
         self.books.begin(self.dead, _schema(DEAD_LETTERS), {1, 3, 5, 7, 9})
         self.replacer = Replacer(self.books, {})
         self.store = self.staging.store(self.staging.stage_url)
+        self.metrics = Metrics()
 
     def ask(
         self,
@@ -150,7 +152,8 @@ class World:
         self.store.write(name.path, replacement_to_bytes(name, content))
 
     def run(self) -> list[Held]:
-        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", structlog.get_logger())
+        log = structlog.get_logger()
+        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics)
         return list(replacements.run(self.stream, lambda _: Position(10), lambda: False).values())
 
     def requests(self) -> list[str]:
@@ -251,8 +254,18 @@ def test_a_later_request_over_the_same_range_waits_for_one_that_was_stopped(worl
     assert held.reason == "replacement_waits"
     assert "1.replace, which replaces [0, 10)" in held.problem
     assert (len(world.requests()), world.missing()) == (3, set())
+    assert counted(world) == (1, 0, 3)
     assert world.run() == []
     assert world.now() == ({0, 1, 2, 4, 6, 9}, {3, 5, 7, 8})
+    assert counted(world) == (1, 3, 0)
+
+
+def counted(world: World) -> tuple[int, int, int]:
+    """Conflicts, requests that were carried out, and those that were left."""
+    lines = dict(line.rsplit(" ", 1) for line in world.metrics.exposition().decode().splitlines() if line[0] != "#")
+    names = ("conflicts_total", "replacements_total", "replacements_left")
+    conflicts, done, left = (int(float(lines.get(f'delta_loader_{name}{{app_id="orders"}}', 0))) for name in names)
+    return conflicts, done, left
 
 
 def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> None:
