@@ -27,8 +27,8 @@ from bootstrap.core.sources import (
 from bootstrap.core.state import Author, PartitionState
 from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
+from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
-from common.debts import debts_of
 from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
 from common.http_server import release
@@ -244,27 +244,7 @@ class Work:
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
         self._turns.look(source)  # before the chain: that is what makes a plan stale
-        beginning = staging.beginning_of(self._store, source)
-        transactions = {} if table is None else table.transactions
-        begun = {} if beginning is None else {source: beginning.generation}
-        ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
-        generation = ids.generations[source]
-        debts = debts_of(ids, transactions, stream.side_tables, [source])
-        markers = staging.staged_markers(self._store, source)
-        older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(generation))
-        return PartitionState(
-            source=source,
-            app_id=stream.app_id,
-            start=stream.start,
-            ends=ends,
-            table=ids.position(transactions, source),
-            staged=tuple(found for found in markers if found not in older),
-            older=older,
-            beginning=beginning,
-            generation=generation,
-            topic_id=topic_id,
-            owed_from=min((debt.owed.start for debt in debts), default=None),
-        )
+        return partition_state(self._store, stream, source, ends=ends, table=table, topic_id=topic_id)
 
 
 def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, name: str) -> Requested:

@@ -12,12 +12,14 @@ import itertools
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
+from common.beginnings import begin_path, beginning_from_bytes
 from common.errors import KafkaDeltaExpressError, TableError
 from common.markers import TableKind
 from common.metrics import Metrics
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
+    from common.markers import MarkerName
     from common.schema.evolution import Addition
     from common.settings import Stream
     from common.table_history import LoggedCommit
@@ -76,6 +79,8 @@ _ROUTES = {b'{"n": 2}': LEFT, b'{"n": 3}': RIGHT}
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
 _ROUTED_VALUES = (GOOD, GOOD, *_ROUTES, *_ROUTES, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
+Place = tuple[int, int, int]
+"""Of a record: its partition, offset and time, in milliseconds. A topic that is made anew uses its offsets again."""
 _LEASE_S = 15.0
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
 
@@ -112,8 +117,15 @@ class PlainConverter:
 
         def rows(wanted: bytes, table: TableFormat) -> pa.Table:
             partition = int(batch.source.partition)
-            offsets = [int(batch.offsets[index]) for index, value in enumerate(values) if value == wanted]
-            found = [{"_kafka_partition": partition, "_kafka_offset": offset} for offset in offsets]
+            found = [
+                {
+                    "_kafka_partition": partition,
+                    "_kafka_offset": int(batch.offsets[index]),
+                    "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
+                }
+                for index, value in enumerate(values)
+                if value == wanted
+            ]
             return pa.Table.from_pylist(found, schema=table.arrow_schema)
 
         tables = tuple(rows(wanted, table) for wanted, table in zip((GOOD, BAD), self.formats, strict=True))
@@ -191,6 +203,20 @@ class Strands:
         """Nothing is kept."""
 
 
+class WatchedStage(ObjectStage):
+    """A writer's stage; who asks for a claim after the group gave it up is written down."""
+
+    def watch(self, member: GroupMember, stale: list[str]) -> None:
+        """``stale`` gets what should not be."""
+        self._member, self._stale = member, stale
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """The real one."""
+        if self._member.expelled:
+            self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
+        return super().claim(name, data)
+
+
 class SimulatedTables:
     """`delta_loader.ports.DeltaTables`, reached through the world."""
 
@@ -250,10 +276,12 @@ class History:
     _running: dict[str, Process] = field(default_factory=dict)
     _given_up: GivenUp = field(default_factory=GivenUp)
     _repairs: Repairs = field(default_factory=Repairs)
-    _places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _stale_claims: list[str] = field(default_factory=list)
+    _places: dict[str, list[Place]] = field(default_factory=dict)
     _leased: bool = False
     _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
+    _mended: set[TopicPartition] = field(default_factory=set)
     _routed: bool = False
     _broken: dict[str, int] = field(default_factory=dict)
 
@@ -283,7 +311,7 @@ class History:
                 problems = self.problems()
                 if not problems:
                     break
-            if self.world.chances.operator and step % 1500 == 1499:
+            if (self.world.chances.operator or self.broker.past) and step % 1500 == 1499:
                 self._mend()
         for process in self._running.values():
             self.world.crash(process)
@@ -292,7 +320,7 @@ class History:
 
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
-        return (*self._missing_or_twice(), *self._positions(), *self._repairs.problems())
+        return (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
 
     # The world's turns.
 
@@ -305,6 +333,10 @@ class History:
         if rng.random() < produce:
             values = _ROUTED_VALUES if self._routed else _VALUES
             self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(values))
+        if not self.world.healed and rng.random() < self.world.chances.recreated:
+            self.world.faults[Fault.RECREATED] += 1
+            self.world.tell("the topic is deleted and created again")
+            self.broker.recreate()
         if self._routed and not self.world.healed and rng.random() < self.world.chances.broken_table:
             self._break_a_table()
         self.broker.expel_silent()
@@ -358,7 +390,9 @@ class History:
             loaded = self._position(source)
             stands = source in self._loaded and self._loaded[source] == loaded
             if log and loaded != log[-1].offset and stands:
-                self._operate(source, lambda operator, source=source: operator.mend(source))  # type: ignore[misc]
+                again = source in self._mended
+                self._mended.add(source)
+                self._operate(source, partial(Operator.mend, source=source, give_up=again))
             self._loaded[source] = loaded
 
     def _scale(self, roles: list[str]) -> None:
@@ -387,19 +421,21 @@ class History:
 
     def _writer(self, process: Process) -> None:
         clock, rng = WorldClock(self.world), self.world.rng
-        stage = ObjectStage(
+        member = GroupMember(self.world, self.broker, process)
+        stage = WatchedStage(
             self._store(STAGE),
             self._store,
             clock,
             lambda: str(uuid.UUID(int=rng.getrandbits(128))),
             process.name,
         )
+        stage.watch(member, self._stale_claims)
         service = StageWriter(
             converters=[_ROUTED_CONVERTER if self._routed else _PLAIN_CONVERTER],
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
-            source=GroupMember(self.world, self.broker, process),
+            source=member,
             stage=stage,
             workers=Strands(self.world, process),
             clock=clock,
@@ -456,34 +492,38 @@ class History:
         places = {GOOD: TABLE, BAD: DEAD_LETTERS, **_ROUTES}
         found = {url: self._offsets(url) for url in places.values()}
         problems: list[str] = []
-        for source, log in self.broker.logs.items():
-            for record in log:
-                place = (int(source.partition), record.offset)
+        known: set[Place] = set()
+        for logs in (*self.broker.past, self.broker.logs):
+            for source, record in ((source, record) for source, log in logs.items() for record in log):
+                place = (int(source.partition), record.offset, record.timestamp_ms)
+                known.add(place)
                 have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
                 wanted = {} if record.value is None else {places[record.value]: 1}
-                if have != wanted and not (self._given_up.has(source, record.offset) and not have):
+                # What nobody had staged of a topic that was deleted is gone with it.
+                may_lack = logs is not self.broker.logs or self._given_up.has(source, record.offset)
+                if have != wanted and not (may_lack and not have):
                     problems.append(f"{source} offset {record.offset}: {have} instead of {wanted}")
-        known = {(int(source.partition), record.offset) for source, log in self.broker.logs.items() for record in log}
-        everything = set[tuple[int, int]]().union(*found.values())
+        everything = set[Place]().union(*found.values())
         problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
 
-    def _offsets(self, url: str) -> Counter[tuple[int, int]]:
+    def _offsets(self, url: str) -> Counter[Place]:
         table = self.tables.tables.get(url)
-        offsets: Counter[tuple[int, int]] = Counter()
+        offsets: Counter[Place] = Counter()
         for path, start in table.parts if table is not None else []:
             offsets.update(place for place in self._places_in(f"{url}/{path}") if place[1] >= start)
         return offsets
 
-    def _places_in(self, path: str) -> list[tuple[int, int]]:
-        """The rows of a data file, by partition and offset. A file of this name never changes."""
+    def _places_in(self, path: str) -> list[Place]:
+        """The rows of a data file. A file of this name never changes."""
         stored = self.bucket.objects.get(path)
         if stored is None:
             return []  # shows as missing rows
         if path not in self._places:
             file = pq.ParquetFile(io.BytesIO(stored[0]))
-            columns = file.read(["_kafka_partition", "_kafka_offset"], use_threads=False)
-            self._places[path] = list(zip(columns[0].to_pylist(), columns[1].to_pylist(), strict=True))
+            found = file.read(["_kafka_partition", "_kafka_offset", "_kafka_timestamp"], use_threads=False)
+            times_ms = [time_us // 1000 for time_us in found[2].cast(pa.int64()).to_pylist()]
+            self._places[path] = list(zip(found[0].to_pylist(), found[1].to_pylist(), times_ms, strict=True))
         return self._places[path]
 
     def _positions(self) -> list[str]:
@@ -494,5 +534,9 @@ class History:
         ]
 
     def _position(self, source: TopicPartition) -> int | None:
+        """The last offset of the partition's newest chain that the table has."""
         table = self.tables.tables.get(TABLE)
-        return None if table is None else table.transactions.get(f"orders-{source.partition}")
+        path, stored = begin_path(source), self.bucket.objects.get(f"{STAGE}/{begin_path(source)}")
+        generation = 0 if stored is None else beginning_from_bytes(path, stored[0]).generation
+        made_anew = f"@{generation}" if generation else ""
+        return None if table is None else table.transactions.get(f"orders-{source.partition}{made_anew}")

@@ -53,6 +53,9 @@ class Broker:
     owners: dict[TopicPartition, GroupMember] = field(default_factory=dict)
     generation: int = 0
     sticky: bool = True
+    topic_id: int = 1
+    past: list[dict[TopicPartition, list[Record]]] = field(default_factory=list)
+    """The logs of topics that were deleted."""
 
     def append(self, source: TopicPartition, value: bytes | None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
@@ -60,6 +63,13 @@ class Broker:
         after = log[-1].offset + 1 if log else 0
         hole = self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
         log.append(Record(after + hole, self.world.now_ms, value))
+
+    def recreate(self) -> None:
+        """Delete the topic and create it again. Clients read on from where they were, as librdkafka does."""
+        self.world.now_ms += 1  # so that no record of the new topic has the place and time of an old one
+        self.past.append(self.logs)
+        self.logs = {source: [] for source in self.logs}
+        self.topic_id += 1
 
     def end(self, source: TopicPartition) -> int:
         """The next offset."""
@@ -173,8 +183,8 @@ class GroupMember:
         return {source: Position(self._broker.end(source)) for source in sources}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """Each topic has one for ever."""
-        return dict.fromkeys(topics, "1")
+        """The one topic's; a new one has another."""
+        return dict.fromkeys(topics, str(self._broker.topic_id))
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """Those without an owner."""

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import typer
 
+from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.shell.turns import Turns
 from common.ports import AlreadyExists, Created
 from common.spans import Position
@@ -29,16 +30,21 @@ from delta_loader.stream_tables import StreamTables
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.buffer import Buffer
+from stage_writer.core.freshness import Freshness
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
+from stage_writer.topic_look import TopicLook
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.simulation import operators
 from tests.simulation.history import History
 from tests.simulation.store import SimulatedStore
+from tests.simulation.world import RECREATED, Chances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from bootstrap.core.state import PartitionState
     from common.markers import Manifest, Marker, MarkerName, StagedTable
     from common.ports import CreateOutcome, ObjectStore
     from common.spans import TopicPartition
@@ -59,13 +65,15 @@ class Mutation:
 
     rule: str
     breaking: Callable[[], AbstractContextManager[object]]
+    chances: Chances | None = None
+    """The world in which it shows; all of them in turn when absent."""
 
     def first_failure(self, seeds: Iterable[int]) -> int | None:
         """The first seed whose history the books refuse, or that the services do not survive."""
         for seed in seeds:
             with self.breaking():
                 try:
-                    caught = bool(History(seed).run().problems)
+                    caught = bool(History(seed, self.chances).run().problems)
                 except (AssertionError, ValueError, KeyError):
                     caught = True
             if caught:
@@ -128,7 +136,7 @@ def _two_flushes_at_once() -> AbstractContextManager[object]:
 def _the_next_buffer_begins_after_its_first_record() -> AbstractContextManager[object]:
     begin = Buffer.begin.__func__  # type: ignore[attr-defined]
     return patch.object(
-        Buffer, "begin", classmethod(lambda cls, start, formats: begin(cls, Position(start + (start > 0)), formats))
+        Buffer, "begin", classmethod(lambda cls, start, *more: begin(cls, Position(start + (start > 0)), *more))
     )
 
 
@@ -331,6 +339,29 @@ def _rows_go_to_the_own_table_only() -> AbstractContextManager[object]:
     return patch.object(StreamTables, "side_commit", lambda *_arguments, **_named: None)
 
 
+def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
+    return patch.object(writer_service, "is_other", lambda _lineage, _topic_id: False)
+
+
+def _the_topic_is_not_looked_up_before_a_claim() -> AbstractContextManager[object]:
+    """It is when a partition is taken, and now and then, which comes too late."""
+    return patch.object(TopicLook, "since", lambda _self, _topic, _moment_s: None)
+
+
+def _a_new_topic_has_the_old_one_s_generation() -> AbstractContextManager[object]:
+    def same_generation(state: PartitionState, *, give_up: bool) -> Restart | Left:
+        plan = plan_restart(state, give_up=give_up)
+        if isinstance(plan, Left) or plan.beginning is None:
+            return plan
+        return replace(plan, beginning=replace(plan.beginning, generation=state.generation))
+
+    return patch.object(operators, "plan_restart", same_generation)
+
+
+def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
+    return patch.object(Freshness, "is_fresh", lambda _self, _now_s: True)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed),
@@ -353,6 +384,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a span ends where reading goes on", _a_span_reaches_too_far),
     Mutation("a data file has a name of its own", _files_are_named_alike),
     Mutation("repairs of one partition take turns", _repairs_take_no_turns),
+    Mutation("a topic that was made anew is told by its id", _a_topic_s_id_is_not_compared, RECREATED),
+    Mutation("a topic's id is looked up before each claim", _the_topic_is_not_looked_up_before_a_claim, RECREATED),
+    Mutation("a new topic's chain has a generation of its own", _a_new_topic_has_the_old_one_s_generation, RECREATED),
+    Mutation("who was silent asks its group before it claims", _who_was_silent_claims_all_the_same),
     Mutation("what a table does not get is noted", _a_table_that_is_left_out_is_forgotten),
     Mutation("what a table lacks stays staged", _what_a_table_lacks_is_settled),
     Mutation("a table gets first what it lacks", _later_records_come_before_what_a_table_lacks),

@@ -12,19 +12,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.core.restart import Restart, plan_restart
+from bootstrap.core.state import Author, Ends
 from bootstrap.core.turns import last_turn, turns_folder
 from bootstrap.shell import stage as staging
+from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
-from common.debts import debts_of
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
-from common.transactions import TxnIds
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bootstrap.core.state import PartitionState
     from common.settings import Stream
     from common.spans import TopicPartition
     from tests.simulation.history import SimulatedTables
@@ -107,11 +108,17 @@ class Operator:
         except Crash:
             return
 
-    def mend(self, source: TopicPartition) -> None:
-        """What the loader names where it holds a partition: stage again what the table does not have."""
+    def mend(self, source: TopicPartition, *, give_up: bool) -> None:
+        """What the loader and the writers name where a partition is held: stage again what the table does not have.
+
+        A topic that was made anew gets a new chain; with ``give_up`` also where something of the old one is not loaded.
+        """
         try:
             state = self._look(source)
-            self._rewind(state, state.table or Position(0), below_table=False)
+            if state.chain_topic_id in {None, state.topic_id}:
+                self._rewind(state, state.table or Position(0), below_table=False)
+            else:
+                self._restart(state, give_up=give_up)
         except KafkaDeltaExpressError as error:
             self._world.tell(f"an operator is told: {error.problem}")
         except Crash:
@@ -122,19 +129,9 @@ class Operator:
         self._turns.look(source)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
-        ids = TxnIds(self._stream.app_id, self._stream.several_topics)
-        transactions = {} if table is None else table.transactions
-        debts = debts_of(ids, transactions, self._stream.side_tables, [source])
-        return PartitionState(
-            source=source,
-            app_id=self._stream.app_id,
-            start=self._stream.start,
-            ends=Ends(Position(0), Position(self._broker.end(source))),
-            table=None if table is None else ids.position(table.transactions, source),
-            staged=staging.staged_markers(self._store, source),
-            beginning=staging.beginning_of(self._store, source),
-            owed_from=min((debt.owed.start for debt in debts), default=None),
-        )
+        ends = Ends(Position(0), Position(self._broker.end(source)))
+        topic_id = str(self._broker.topic_id)
+        return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
 
     def _new_turns(self, source: TopicPartition) -> Turns:
         """Somebody's turn that has not ended is taken over when all others are dead."""
@@ -164,6 +161,14 @@ class Operator:
         with self._turns.taken(state.source, "rewind") as store:
             staging.rewind(store, plan)
             self._done(state.source)
+
+    def _restart(self, state: PartitionState, *, give_up: bool) -> None:
+        plan = plan_restart(state, give_up=give_up)
+        if isinstance(plan, Restart):
+            self._world.tell(f"an operator begins a new chain of {state.source}")
+            with self._turns.taken(state.source, "restart") as store:
+                staging.restart(store, plan)
+                self._done(state.source)
 
     def _done(self, source: TopicPartition) -> None:
         self._repairs.done.setdefault(source, []).append((self._looked_ms, self._world.now_ms))

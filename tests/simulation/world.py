@@ -46,6 +46,7 @@ class Fault(StrEnum):
     REWIND = "operator rewinds"
     SKIP = "operator skips"
     FOREIGN_COMMIT = "foreign commit comes between"
+    RECREATED = "topic deleted and created again"
     BROKEN_TABLE = "a table does not work"
 
 
@@ -102,6 +103,8 @@ class Chances:
     """Someone repairs what need not be repaired."""
     foreign: float = 0.1
     """Of the loader's commits: another writer of the table came first."""
+    recreated: float = 0.0
+    """For each turn: the topic is deleted, and created again with other records at the same offsets."""
     crash: float = 0.003
     pause: float = 0.004
     stall: float = 0.01
@@ -113,6 +116,9 @@ class Chances:
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair what is whole."""
 
+RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
+"""A topic that does not last."""
+
 PROFILES = (
     Chances(),
     Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005),
@@ -121,6 +127,7 @@ PROFILES = (
     Chances(pause=0.03, crash=0.0, refused=0.0, claim_stall=0.1),
     Chances(given_up=0.15, duplicate=0.15, claim_stall=0.2, shuffle=0.02, refused=0.0, crash=0.001, pause=0.0005),
     OPERATED,
+    RECREATED,
 )
 """Worlds with habits: a bit of everything, late claims in a restless group, a bad network, machines that die, machines
 that stop, requests that come when nobody expects them any more, operators."""
