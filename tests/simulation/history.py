@@ -386,10 +386,11 @@ class History:
 
     def _mend(self) -> None:
         """What the documents ask of operators: look where a partition is held, and do what the loader says."""
-        for source, log in sorted(self.broker.logs.items()):
+        problems = self.problems()
+        for source in sorted(self.broker.logs):
             loaded = self._position(source)
             stands = source in self._loaded and self._loaded[source] == loaded
-            if log and loaded != log[-1].offset and stands:
+            if stands and any(problem.startswith(f"{source} ") for problem in problems):
                 again = source in self._mended
                 self._mended.add(source)
                 self._operate(source, partial(Operator.mend, source=source, give_up=again))
