@@ -37,6 +37,7 @@ def state(
     low: int = 0,
     high: int = 1_000,
     table: int | None = None,
+    owed_from: int | None = None,
     start: Start = StartAt.EARLIEST,
     beginning: Beginning | None = None,
 ) -> PartitionState:
@@ -52,6 +53,7 @@ def state(
         table=None if table is None else Position(table),
         staged=tuple(sorted(staged, key=lambda found: found.name)),
         beginning=beginning,
+        owed_from=None if owed_from is None else Position(owed_from),
     )
 
 
@@ -343,6 +345,20 @@ def test_a_rewind_to_the_table_s_position_splits_a_marker_that_straddles_it() ->
     assert (plan.position, aside(plan)) == (17, [20, 10])
     assert plan.marker is not None
     assert plan.marker.span == span(16, 17)
+
+
+def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
+    # To 17, where the own table is, another one would never get [10, 17): so down to where a marker ends.
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 17)
+    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+    # And what all of them have is sound.
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 3, below_table=True)
+    assert (plan.position, aside(plan)) == (3, [20, 10, 0])
+
+
+def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
+    assert skipped(state(chain_of(0, 10, 20), table=40), 50)[0] == span(40, 50)
+    assert skipped(state(chain_of(0, 10, 20), table=40, owed_from=12), 50)[0] == span(20, 50)
 
 
 def test_a_rewind_above_the_table_never_leaves_a_hole() -> None:
