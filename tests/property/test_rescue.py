@@ -60,6 +60,7 @@ def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
             assert parse_document(text) == wanted
 
 
+@settings(max_examples=60)
 @given(batches(PLAIN))
 @example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
 @example([b'{"i":1}', b'{"i":2}'])
@@ -67,6 +68,7 @@ def test_plain_columns(batch: list[bytes | None]) -> None:
     check(PLAIN, batch)
 
 
+@settings(max_examples=60)
 @given(batches(NESTED))
 @example([b'{"r":"","p":null}', b'{"r":"","p":{"q":{"t":"","u":1}}}', b'{"r":"","vs":[null,{"d":"2020-01-01","e":0}]}'])
 @example([b'{"r":"","vs":[{"d":"2020-01-01"},{"d":"2020-01-01","m":1,"D":[]}]}'])

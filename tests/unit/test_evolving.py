@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import structlog
 
-from common.errors import ConfigError, TableError
+from common.errors import ConfigError, StoreError, TableError
 from common.evolved import Evolved, folder_of, latest
 from common.markers import MarkerName, marker_from_bytes
 from common.metrics import Metrics
@@ -62,6 +62,28 @@ class Picky(MemoryDeltaTables):
         super().add_columns(url, added)
 
 
+class Fails(Stage):
+    """Cannot publish."""
+
+    def publish(self, evolved: Evolved) -> bool:
+        msg = f"no {evolved.path} today"
+        raise StoreError(msg, "")
+
+
+class Beaten(Stage):
+    """Another loader publishes right before this one."""
+
+    def __init__(self, store: FsspecStore) -> None:
+        super().__init__(store, in_turn)
+        self.other: Evolved | None = Evolved("orders", 1, parse_ddl("x BIGINT"))
+
+    def publish(self, evolved: Evolved) -> bool:
+        if self.other is not None:
+            super().publish(self.other)
+            self.other = None
+        return super().publish(evolved)
+
+
 class World:
     """One stage and one table; writers and loaders as the test makes them."""
 
@@ -94,9 +116,9 @@ class World:
         VALUES[source] = []
         return writer, group
 
-    def load(self) -> None:
+    def load(self, stage: Stage | None = None, failure: str | None = None) -> None:
         ports = Ports(
-            stage=Stage(self.store, in_turn),
+            stage=stage or Stage(self.store, in_turn),
             tables=self.tables,
             open_store=FsspecStore,
             parallel=in_turn,
@@ -107,7 +129,7 @@ class World:
             columns=self.tables,
         )
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
-        assert (report.failure, report.held) == (None, {})
+        assert (report.failure and report.failure.problem, report.held) == (failure, {})
 
     def staged(self, source: TopicPartition) -> list[tuple[str, str | None]]:
         """By marker, the columns of its files, and what it offers."""
@@ -183,6 +205,31 @@ def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
     produce(*writer, SOURCES[0], {"id": 3, "x": 3})
     world.load()
     assert world.columns == "id BIGINT, _rescued STRING, x BIGINT"
+
+
+def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    produce(*world.writer(SOURCES[0]), SOURCES[0], {"id": 1, "x": 1})
+    world.load(Fails(world.store, in_turn), failure=f"no {folder_of('orders')}{1:020d}.json today")
+    assert (world.columns, world.tables.tables[world.stream.table].paths) == (
+        "id BIGINT, _rescued STRING, x BIGINT",
+        [],
+    )
+    world.load()
+    published = latest(world.store, "orders")
+    assert published is not None
+    assert to_ddl(published.columns) == "x BIGINT"
+    assert len(world.tables.tables[world.stream.table].paths) == 1
+
+
+def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    produce(*world.writer(SOURCES[0]), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
+    world.load(Beaten(world.store))
+    published = latest(world.store, "orders")
+    assert published is not None
+    assert (published.version, to_ddl(published.columns)) == (2, "x DOUBLE, y STRING")
+    assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRING"
 
 
 def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) -> None:
