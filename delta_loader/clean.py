@@ -6,7 +6,8 @@ Rules:
    that way: what gets its marker, or is loaded, while this looks is seen in a later look.
 2. A file goes only if it is older than the safe age, and no marker in the chain (of any stream of this stage), no
    staged replacement, and no version of the table that can still be read speaks of it (core/cleaning.py).
-3. What cannot be read refers to everything: a marker keeps its Kafka partition's files, a log its table's.
+3. What cannot be read refers to everything: a marker keeps its Kafka partition's files, a log its table's. So does a
+   stream of another config that brings the same topics into the table: its stage is not looked at.
 4. Copies of late claims go too once they are old. Those of a rewind stay: writers take them for its sign.
 5. Ages are by the store's own clock: the time of an object that was written just now.
 """
@@ -19,11 +20,13 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from common.delta_log import COMMIT, LOG
 from common.errors import StoreError, TableError
 from common.markers import DONE, STRAY, MarkerName, is_late_path
 from common.store import PROBES
 from common.table_files import spoken_of
-from delta_loader.core.cleaning import Area, Tally, areas, names_in, require_safe
+from common.table_history import read_history, store_lines
+from delta_loader.core.cleaning import Area, Tally, areas, names_in, other_stage, require_safe
 from delta_loader.ports import ScannedStore
 from delta_loader.shell.candidates import Candidates
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from common.scanning import Upload
     from common.settings import Settings
+    from common.table_history import LoggedCommit
     from delta_loader.ports import ParallelMap
 
 Item = TypeVar("Item")
@@ -122,13 +126,16 @@ class CleanUp:
         """Take out what a table speaks of; the reason why that cannot be told (rule 3)."""
         if not area.has_log:
             return None
+        store = self._open(area.url)
         try:
-            for names in spoken_of(self._open(area.url)):
+            for names in spoken_of(store):
                 candidates.keep(names)
+            failure = other_stage(area, self._settings, _history(store))
         except (StoreError, TableError) as error:
+            failure = error.problem
+        if failure is not None:
             candidates.keep_area(number)
-            return error.problem
-        return None
+        return failure
 
     # Remove, or only count.
 
@@ -170,6 +177,12 @@ class CleanUp:
             store.delete([path])
 
         self._parallel(remove_one, paths)
+
+
+def _history(store: CleanStore) -> Iterator[LoggedCommit]:
+    matches = (COMMIT.fullmatch(found.path) for found in store.list(LOG))
+    newest = max((int(match[1]) for match in matches if match), default=-1)
+    return read_history(newest, store_lines(store))
 
 
 def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -14,16 +14,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.data_files import DataFileName, shortened
 from common.errors import MarkerError, UsageError
 from common.settings.values import duration_text
+from common.went_back import MOST_COMMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from common.settings import Settings, Stream
+    from common.table_history import LoggedCommit
 
 RETRIES_S = 3600.0
 """More than the time for which a writer tries to flush; it gives up long before."""
@@ -53,6 +56,26 @@ class Area:
 
 def _takes(stream: Stream, topic: str) -> bool:
     return stream.takes(topic) or any(shortened(found) == topic for found in stream.topics)
+
+
+def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:
+    """Who else brings this area's topics into the table, from a stage that this clean-up does not see; None for nobody.
+
+    Its newest commits tell (as many as common/went_back.py reads).
+    """
+    known = {stream.app_id for stream in settings.streams}
+    for commit in islice(history, MOST_COMMITS):
+        metadata = commit.metadata
+        if metadata is not None and metadata.app_id not in known:
+            topics = sorted({str(source.topic) for source in metadata.spans})
+            shared = next((topic for topic in topics if any(stream.takes(topic) for stream in area.streams)), None)
+            if shared is not None:
+                return (
+                    f"version {commit.version} of {area.url} was loaded by {metadata.app_id!r}, which is no stream of "
+                    f"this config, from a topic {shared!r}: its stage may speak of files here that this one does not "
+                    "know, so none is removed"
+                )
+    return None
 
 
 def areas(settings: Settings) -> tuple[Area, ...]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from common.commit_metadata import CommitMetadata
 from common.errors import TableError, UsageError
 from common.metrics import Metrics
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 from delta_loader.clean import CleanUp
 from delta_loader.clean_schedule import ScheduledCleanUp
@@ -106,6 +108,27 @@ def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> Non
     clean(staging)
     assert files(staging) == {first, second}
     assert third not in files(staging)
+
+
+def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: Staging) -> None:
+    def loaded(version: int, app_id: str, topic: str) -> None:
+        span = Span(Position(0), Position(9))
+        metadata = CommitMetadata("c", app_id, {TopicPartition(Topic(topic), Partition(0)): span}, None)
+        commit(staging, version, {"commitInfo": {"operation": "W", "userMetadata": metadata.to_json()}})
+
+    (path,) = orphan(staging, 0, 10)
+    loaded(0, "orders", "orders")
+    loaded(1, "payments", "payments")
+    grow_old(staging)
+    loaded(2, "orders_us", "orders")  # of another cluster, through another stage
+    tally = clean(staging)["data files /tables/orders"]
+    assert (tally.count, files(staging)) == (0, {path})
+    assert tally.failure is not None
+    assert "version 2" in tally.failure
+    assert "'orders_us', which is no stream of this config" in tally.failure
+    staging.store(staging.table).delete([f"_delta_log/{2:020d}.json"])
+    assert clean(staging)["data files /tables/orders"].failure is None
+    assert files(staging) == set()
 
 
 def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> None:
