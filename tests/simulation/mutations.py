@@ -38,7 +38,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.simulation import operators
 from tests.simulation.history import History
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import RECREATED, Chances
+from tests.simulation.world import LATE_CLAIMS, RECREATED, Chances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -364,7 +364,7 @@ def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
-    Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed),
+    Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
     Mutation("data files come before the marker", _the_marker_comes_before_the_files),
     Mutation("after a lost claim the chain is read again", _memory_is_trusted_after_a_lost_claim),
     Mutation("offsets rise strictly", _repeated_records_are_taken),

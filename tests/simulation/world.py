@@ -116,12 +116,13 @@ class Chances:
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair what is whole."""
 
+LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
 """A topic that does not last."""
 
 PROFILES = (
     Chances(),
-    Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005),
+    LATE_CLAIMS,
     Chances(refused=0.1, lost_answer=0.1, duplicate=0.1, claim_stall=0.2, shuffle=0.005),
     Chances(crash=0.01, pause=0.01, late=0.9),
     Chances(pause=0.03, crash=0.0, refused=0.0, claim_stall=0.1),
