@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LOOK_EVERY_S = 0.02
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,12 +35,18 @@ def run(command: Sequence[str]) -> Cost:
     """Run a program to its end; raises CalledProcessError when it fails."""
     began_s = time.monotonic()
     with subprocess.Popen(command) as process:
-        _, status, usage = os.wait4(process.pid, 0)
+        peak_bytes = 0
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            peak_bytes = max(peak_bytes, _peak_bytes(process.pid))
+            time.sleep(_LOOK_EVERY_S)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     wall_s = time.monotonic() - began_s
-    return Cost(usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024)
+    return Cost(usage.ru_utime + usage.ru_stime, wall_s, peak_bytes)
 
 
 def run_together(commands: Sequence[Sequence[str]]) -> Cost:
@@ -66,6 +73,15 @@ class Meter:
 
     def _used_s(self) -> float:
         return sum(_cpu_s(pid) for pid in self._pids)
+
+
+def _peak_bytes(pid: int) -> int:
+    """Of a process that runs. What `wait4` says is no less than the memory of who started it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _cpu_s(pid: int) -> float:

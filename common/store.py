@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.pieces import Pieces
 
 PROBES = "probe"
-PART_BYTES = 8 * 2**20
+PART_BYTES = 5 * 2**20
 """Of a file that is uploaded in parts."""
 _PARTS_AT_ONCE = 2
 _RACERS = 4

@@ -19,6 +19,8 @@ _MIB = 2**20
 _COPIES_OF_A_POLL = 6
 _ROW_GROUPS_AT_ONCE = 3
 """Beside the rows themselves, while they are encoded."""
+_UPLOADS_BYTES = 64 * _MIB
+"""What four upload threads hold beside their files: parts of 5 MiB, several times each."""
 _POLL_BYTES = 16 * _MIB
 """The decoder takes no more at a time."""
 _ROW_GROUP_BYTES = 64 * _MIB
@@ -49,7 +51,9 @@ class MemoryShares:
         fetch = _within(memory_bytes // 32, _MIB, 50 * _MIB)
         poll = _within(memory_bytes // 32, _MIB, _POLL_BYTES)
         row_group = _within(memory_bytes // 32, _MIB, _ROW_GROUP_BYTES)
-        rest = memory_bytes - prefetch - fetch - _COPIES_OF_A_POLL * poll - _ROW_GROUPS_AT_ONCE * row_group
+        uploads = _within(memory_bytes // 8, _MIB, _UPLOADS_BYTES)
+        conversion = _COPIES_OF_A_POLL * poll + _ROW_GROUPS_AT_ONCE * row_group
+        rest = memory_bytes - prefetch - fetch - conversion - uploads
         return cls(
             prefetch,
             fetch,

@@ -384,6 +384,8 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         # Of all partitions together: their queues are one. It may be passed by an answer of each broker.
         "queued.max.messages.kbytes": shares.prefetch // 1024,
         "fetch.max.bytes": max(shares.fetch, _LEAST_FETCH_BYTES),
+        # librdkafka's own is a second for which a full queue stops fetching: long enough to run dry.
+        "fetch.queue.backoff.ms": 50,
     }
     if settings.kafka.get("group.protocol") == "consumer":
         del defaults["partition.assignment.strategy"]  # there the broker assigns, and librdkafka refuses the property
