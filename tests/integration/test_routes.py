@@ -188,7 +188,6 @@ def test_every_record_is_in_the_table_of_its_route_once(world: World) -> None:
     world.tables.dies_after = None
     assert world.load(config).failure is None
     assert world.where() == world.expected()
-    assert proved(world.verify(config))
 
     # A table that cannot be written to is told, and holds no other one.
     world.produce(config)
