@@ -6,14 +6,24 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from common.commit_metadata import CommitMetadata
+from common.markers import StagedFile
 from common.metrics import Metrics
 from common.ports import SystemClock
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.schema.evolution import additions
 from common.settings import load_settings
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.commits import Committed, TableCommit, Target
+from delta_loader.core.plan import TableShape
+from delta_loader.core.shares import SparkWrite
 from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.wiring import spark_ports
@@ -140,3 +150,44 @@ def test_a_table_gains_what_records_gain(
     assert len(rows) == 2
     assert (rows[1]["x"], rows[1]["meta"]["size"], rows[1]["_rescued"]) == (1, 5.0, '{"bad name":1}')
     assert (rows[2]["1d"]["order"], rows[2]["_rescued"]) == (True, '{"ID":3}')
+
+
+def test_what_goes_through_spark_may_be_older_than_the_columns_of_its_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    older, url = (
+        "id BIGINT, meta STRUCT<a: BIGINT>, items ARRAY<STRUCT<n: BIGINT>>, _kafka_offset BIGINT",
+        f"{tmp_path}/t",
+    )
+    known = parse_ddl(older)
+    gained = parse_ddl("meta STRUCT<size: DOUBLE>, items ARRAY<STRUCT<new: STRING>>, x BIGINT")
+    shape, tables = TableShape(schema_to_json(known), ()), SparkDeltaTables(spark, SystemClock())
+    tables.create(url, shape)
+    tables.add_columns(url, additions(known, gained))
+    rows = [{"id": n, "meta": {"a": n}, "items": [{"n": n}, None], "_kafka_offset": n} for n in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(known)), f"{url}/f.parquet")
+    state, source = tables.state(url), TopicPartition(Topic("t"), Partition(0))
+    assert state is not None
+    file = StagedFile("f.parquet", {}, (tmp_path / "t" / "f.parquet").stat().st_size, 4, "{}")
+    written = SparkWrite(source, url, shape, (file,), Position(2))
+    commit = TableCommit(
+        target=Target(url, state.table_id, TableShape(state.schema, ()), {}),
+        app_id="a",
+        files=(),
+        expected={"a-0": None},
+        advances={"a-0": 3},
+        metadata=CommitMetadata("c", "a", {source: Span(Position(2), Position(4))}, None),
+        written=(written,),
+    )
+    assert isinstance(tables.commit(commit), Committed)
+    found = [row.asDict(recursive=True) for row in spark.read.format("delta").load(url).orderBy("id").collect()]
+    assert found == [
+        {
+            "id": n,
+            "meta": {"a": n, "size": None},
+            "items": [{"n": n, "new": None}, None],
+            "_kafka_offset": n,
+            "x": None,
+        }
+        for n in (2, 3)
+    ]
