@@ -192,7 +192,7 @@ def test_every_record_is_there_once_whoever_was_killed(
     state = read_table_state(FsspecStore(table, lake.storage_options))
     assert state is not None
     assert state.transactions == {f"orders-{partition}": 2999 for partition in range(PARTITIONS)}
-    if lake.kind == "file":
+    if lake.kind == "versitygw":  # over S3; over a disk it is in test_replay.py
         report = json.loads(programs.succeed("delta-loader", "verify", config, "--kafka", "--json"))
         (stream,) = report["streams"]
         assert (report["proved"], [one["proved"] for one in stream["partitions"]]) == (True, [True] * PARTITIONS)
