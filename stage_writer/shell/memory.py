@@ -18,6 +18,7 @@ import pyarrow as pa
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _LARGEST_FROM_HEAP_BYTES = 32 * 2**20  # glibc takes no more
+_KEPT_MS = 10_000
 _POLLS_ALIVE = 10
 
 
@@ -34,7 +35,8 @@ def keep_memory(kept_bytes: int) -> None:
     """Have Arrow and the C library keep freed memory, the latter so much; does nothing where that cannot be had."""
     with suppress(NotImplementedError):  # a build of Arrow without it
         pa.set_memory_pool(pa.jemalloc_memory_pool())
+        pa.jemalloc_set_decay_ms(_KEPT_MS)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc; other C libraries have other ways, or none
-        mallopt(_MMAP_THRESHOLD, min(kept_bytes // 8, _LARGEST_FROM_HEAP_BYTES))
+        mallopt(_MMAP_THRESHOLD, min(kept_bytes // 4, _LARGEST_FROM_HEAP_BYTES))
         mallopt(_TRIM_THRESHOLD, kept_bytes)
