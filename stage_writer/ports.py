@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from common.markers import digest_of, marker_to_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from common.beginnings import Beginning
     from common.idle import IdleFact
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +174,16 @@ class Flushing(Protocol):
 
 
 class Workers(Protocol):
-    """Where flush jobs run."""
+    """Where flush jobs run, and what else waits for the store."""
 
     def start(self, job: FlushJob) -> Flushing:
         """Run the job soon, beside the loop."""
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         """Wait until one of them has ended, or the time is over."""
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """The function of each, in their order, asked side by side; returns when all have been."""
 
     def close(self) -> None:
         """Take no more jobs; nobody waits for those that run."""

@@ -35,7 +35,7 @@ from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_
 from stage_writer.core.freshness import Freshness
 from stage_writer.idling import Idling
 from stage_writer.partitions import Flight, Held, Owned, Unread
-from stage_writer.places import Place, Places, is_other, other_topic
+from stage_writer.places import Look, Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
@@ -66,7 +66,6 @@ LOOK_AT_QUIET_S = 60.0
 SESSION_S = 45.0
 """librdkafka's own."""
 _LONGEST_PAUSE_S = 30.0
-_NO_IDS: Mapping[Topic, str | None] = {}
 
 
 class StageWriter:
@@ -312,13 +311,19 @@ class StageWriter:
         self._look_at_held()
         now_s = self._clock.monotonic_s()
         waiting = [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]
-        for source in waiting:
-            position = self._read_chain(source)
+        for source, position in self._read_all(waiting).items():
             if position is not None:
                 self._source.seek(source, position)
                 self._source.resume([source])
 
-    def _read_chain(self, source: TopicPartition, ids: Mapping[Topic, str | None] = _NO_IDS) -> Position | None:
+    def _read_all(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Position | None]:
+        """Read the chains of these, topics and stage each asked at once: there may be a thousand of one topic."""
+        ids = self._topic_ids({source.topic for source in sources})
+        streams = {source: self._unread[source].converter.stream for source in sources}
+        looks = self._places.of_all(streams, self._workers)
+        return {source: self._read_chain(source, ids, look) for source, look in looks.items()}
+
+    def _read_chain(self, source: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Position | None:
         """Own a partition from its chain's end on; None when it has to wait, or is held.
 
         ``ids`` are those of topics that were looked up just now; another one is looked up here.
@@ -326,7 +331,9 @@ class StageWriter:
         unread = self._unread[source]
         try:
             topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
-            place = self._places.of(source, unread.converter.stream)
+            if not isinstance(look, Place):
+                raise look
+            place = look
         except MarkerError as error:
             del self._unread[source]
             self._hold(PartitionFault(source, error.problem, error.remedy), unread.converter, None)
@@ -378,10 +385,7 @@ class StageWriter:
             converter = self._converter_of(source)
             if converter is not None:
                 self._unread[source] = Unread(converter, self._clock.monotonic_s())
-        ids = self._topic_ids(
-            {source.topic for source in self._unread}
-        )  # at once: there may be a thousand of one topic
-        found = {source: self._read_chain(source, ids) for source in sources if source in self._unread}
+        found = self._read_all([source for source in sources if source in self._unread])
         self._report_group("partitions assigned", sources)
         return {source: position for source, position in found.items() if position is not None}
 

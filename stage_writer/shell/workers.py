@@ -1,14 +1,18 @@
-"""Threads for flush jobs: they encode and upload, and release the interpreter while they do."""
+"""Threads: for flush jobs, which release the interpreter while they encode and upload, and for looks at the store."""
 
 from __future__ import annotations
 
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from stage_writer.ports import Flushing, FlushJob, FlushOutcome
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_LOOKS = 32
 
 
 class ThreadWorkers:
@@ -24,6 +28,11 @@ class ThreadWorkers:
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         """Wait until one of them has ended, or the time is over."""
         wait(cast("Collection[Future[FlushOutcome]]", running), timeout_s, return_when=FIRST_COMPLETED)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """The function of each, in their order; apart from the flushes, which may take all threads for a while."""
+        with ThreadPoolExecutor(_LOOKS, thread_name_prefix="look") as pool:
+            return list(pool.map(function, items))
 
     def close(self) -> None:
         """Take no more jobs; nobody waits for those that run."""

@@ -14,10 +14,10 @@ from stage_writer.core.batch import MessageBatch
 from stage_writer.ports import PartitionFault, Polled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from common.settings import Start, Stream
-    from stage_writer.ports import Flushing, FlushJob, FlushOutcome, GroupListener
+    from stage_writer.ports import Flushing, FlushJob, FlushOutcome, GroupListener, Item, Result
 
 
 @dataclass(slots=True)
@@ -59,6 +59,9 @@ class InTurn:
             return Done(job.run())
         except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
             return Done(error)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return [function(item) for item in items]
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         pass

@@ -43,7 +43,7 @@ from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.delta_log import TableState
     from common.markers import MarkerName
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.ports import Flushing, FlushJob, FlushOutcome
+    from stage_writer.ports import Flushing, FlushJob, FlushOutcome, Item, Result
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
@@ -192,6 +192,9 @@ class Strands:
 
         self._world.spawn(self._process, run)
         return flight
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return [function(item) for item in items]
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         """Wait until one of them has ended."""
