@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.schema import parse_ddl
-from stage_writer.core.decode import Decoder
+from stage_writer.core.decoding.decode import Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

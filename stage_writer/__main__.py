@@ -20,10 +20,10 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore, prove_exclusive_create
 from stage_writer.catching_up import missing_topic
-from stage_writer.core.buffer import Filing
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.core.memory import MemoryShares
+from stage_writer.core.parquet.buffer import Filing
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.crew_pages import crew_pages
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of

@@ -10,8 +10,8 @@ from stage_writer.core.flushing import Filling
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
-    from stage_writer.core.buffer import Buffer
     from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.places import Place
     from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, Tail
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
+    from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -30,7 +30,7 @@ from common.replacements import (
 )
 from common.settings.values import parse_timestamp_ms
 from common.spans import Position, Span, TopicPartition
-from stage_writer.core.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import EncodedFile, StagedRows, TableFormat
+    from stage_writer.core.parquet.buffer import EncodedFile, StagedRows, TableFormat
     from stage_writer.ports import Converter
 
 

@@ -30,9 +30,9 @@ from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
 from common.http_server import Health
 from stage_writer.catching_up import CatchingUp
-from stage_writer.core.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
+from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.idling import Idling
 from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Look, Place, Places, is_other, other_topic
@@ -143,8 +143,9 @@ class StageWriter:
 
     def step(self, timeout_s: float) -> None:
         """One round."""
+        began_s = self._clock.monotonic_s()
         polled = self._source.poll(timeout_s)
-        self._freshness.polled(self._clock.monotonic_s())
+        self._freshness.polled(began_s, self._clock.monotonic_s())
         self._take(polled.batches)
         for source, position in polled.ends.items():
             self._reached_end(source, position)

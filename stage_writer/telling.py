@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.buffer import StagedRows
     from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.ports import Sealed
 
 

@@ -6,7 +6,7 @@
 Rules:
 
 1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones, the count of filtered ones.
-2. What is done after decoding are steps (`stage_writer.core.rows`), each made of the columns that the one before it
+2. What is done after decoding are steps (`stage_writer.core.steps`), each made of the columns that the one before it
    gives. A stream without a feature has no step for it. What can be wrong about columns is found at construction.
 3. The batches of all Kafka partitions of a stream are converted together, and their rows parted again: what JSON reader
    and SQL engine cost by the call is paid once, however many partitions a poll brought.
@@ -28,17 +28,17 @@ from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow
 from common.settings.columns import made_columns, naming_of
 from common.settings.model import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
-from stage_writer.core.buffer import StagedRows, TableFormat
-from stage_writer.core.derive import Deriver
-from stage_writer.core.envelopes import decoder_of
-from stage_writer.core.evolving import usable
-from stage_writer.core.explode import Exploder
-from stage_writer.core.names import Names
-from stage_writer.core.offers import Offers
-from stage_writer.core.partitioning import can_partition
-from stage_writer.core.route import OWN, Router, parted
-from stage_writer.core.rows import Rows
-from stage_writer.core.where import Condition
+from stage_writer.core.envelopes.layers import decoder_of
+from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+from stage_writer.core.parquet.partitioning import can_partition
+from stage_writer.core.steps.derive import Deriver
+from stage_writer.core.steps.explode import Exploder
+from stage_writer.core.steps.names import Names
+from stage_writer.core.steps.route import OWN, Router, parted
+from stage_writer.core.steps.rows import Rows
+from stage_writer.core.steps.where import Condition
+from stage_writer.core.unknown.evolving import usable
+from stage_writer.core.unknown.offers import Offers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.decode import Reject
-    from stage_writer.core.evolving import Way
-    from stage_writer.core.framing import SchemaTypes
-    from stage_writer.core.rows import Step
+    from stage_writer.core.decoding.decode import Reject
+    from stage_writer.core.envelopes.framing import SchemaTypes
+    from stage_writer.core.steps.rows import Step
+    from stage_writer.core.unknown.evolving import Way
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]

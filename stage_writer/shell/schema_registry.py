@@ -46,7 +46,7 @@ class _Client(Protocol):
 
 
 class SchemaRegistry:
-    """A `stage_writer.core.framing.SchemaTypes`. Raises ConfigError for settings that the client does not take."""
+    """A `core.envelopes.framing.SchemaTypes`. Raises ConfigError for settings that the client does not take."""
 
     def __init__(
         self,

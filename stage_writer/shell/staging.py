@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from stage_writer.core.buffer import Buffer, EncodedFile, TableFormat
+    from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
 
 _READ_AGAIN = 5
 _FIRST = Lineage()

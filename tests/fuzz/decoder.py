@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from common.schema import to_arrow_schema
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.leftovers import Leftovers
-from stage_writer.core.reading import Reading
-from stage_writer.core.rejects import Refusal
-from stage_writer.core.strict import StrictDecoder
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.core.unknown.leftovers import Leftovers
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:

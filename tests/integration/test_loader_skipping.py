@@ -24,7 +24,7 @@ from common.ports import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
 from delta_loader.shell.delta import SparkDeltaTables
-from stage_writer.core.buffer import TableFormat, TableRows
+from stage_writer.core.parquet.buffer import TableFormat, TableRows
 from tests.fakes.loading import loader_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging

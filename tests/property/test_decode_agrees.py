@@ -24,10 +24,10 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
-from stage_writer.core.decode import Decoder, Reject
-from stage_writer.core.reading import STRICT, Reading
-from stage_writer.core.rejects import Refusal
-from stage_writer.core.strict import StrictDecoder
+from stage_writer.core.decoding.decode import Decoder, Reject
+from stage_writer.core.decoding.reading import STRICT, Reading
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

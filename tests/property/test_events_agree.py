@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stage_writer.core.debezium import Opener, open_strictly
-from stage_writer.core.rejects import Refusal, Reject
+from stage_writer.core.decoding.rejects import Refusal, Reject
+from stage_writer.core.envelopes.debezium import Opener, open_strictly
 
 SPACES = st.sampled_from(["", "", " ", "\n ", " " * 70])
 NAMES = st.sampled_from(["op", "before", "after", "payload", "schema", "source", "ts_ms", "\\u006fp", "other", ""])

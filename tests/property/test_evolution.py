@@ -30,13 +30,13 @@ from delta_loader.service import Ports
 from delta_loader.stage import Stage
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.json_document import Json, Number, Object, parse_document
+from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
     from common.settings import Stream
-    from stage_writer.core.buffer import StagedRows
+    from stage_writer.core.parquet.buffer import StagedRows
 
 # Types.
 

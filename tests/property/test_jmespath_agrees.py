@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.schema import parse_ddl
 from stage_writer.core.batch import Messages
-from stage_writer.core.jmespath_decoder import JmesPathDecoder
+from stage_writer.core.jmespath.decoder import JmesPathDecoder
 from tests.fakes.streams import batch_of
 
 COLUMNS = parse_ddl(

@@ -10,11 +10,11 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 
 from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
-from stage_writer.core.decode import Decoder
-from stage_writer.core.evolving import EvolvingDecoder, only, rounds, usable
-from stage_writer.core.json_document import Json, Object, parse_document
-from stage_writer.core.rejects import Refusal
-from stage_writer.core.strict import StrictDecoder
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.json_document import Json, Object, parse_document
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, usable
 from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from common.schema import parse_ddl
 from common.schema.naming import snake_case
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.rejects import Refusal
-from stage_writer.core.strict import StrictDecoder
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from delta_loader.core.commits import Conflicted
 from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
-from stage_writer.core.buffer import StagedRows, TableFormat
 from stage_writer.core.convert import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.flushing import Limits
+from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables

@@ -29,8 +29,8 @@ from delta_loader.paying import Paying
 from delta_loader.stream_tables import StreamTables
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
-from stage_writer.core.buffer import Buffer
 from stage_writer.core.freshness import Freshness
+from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
 from stage_writer.topic_look import TopicLook
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
-    from stage_writer.core.buffer import EncodedFile, TableFormat
     from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
     from stage_writer.partitions import Owned
     from stage_writer.ports import FlushOutcome
 

@@ -14,7 +14,7 @@ from common.ports import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
 from common.store import FsspecStore
-from stage_writer.core.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.markers import ORDERS, chain_of, put

@@ -15,7 +15,7 @@ from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
-from stage_writer.core.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.ports import LostClaim, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
 

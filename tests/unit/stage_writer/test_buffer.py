@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from common.markers import TableKind
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
-from stage_writer.core.buffer import Filing, TableFormat, TableRows
+from stage_writer.core.parquet.buffer import Filing, TableFormat, TableRows
 
 if TYPE_CHECKING:
-    from stage_writer.core.buffer import EncodedFile
+    from stage_writer.core.parquet.buffer import EncodedFile
 
 SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
 ARROW = to_arrow_schema(SCHEMA)

@@ -12,14 +12,14 @@ import pytest
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.buffer import Buffer
 from stage_writer.core.convert import StreamConverter
+from stage_writer.core.parquet.buffer import Buffer
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stage_writer.core.buffer import StagedRows
+    from stage_writer.core.parquet.buffer import StagedRows
 
 
 def converter() -> StreamConverter:

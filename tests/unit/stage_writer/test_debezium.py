@@ -13,15 +13,15 @@ import pytest
 from common.schema import parse_ddl
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.debezium import EventDecoder, Opener
-from stage_writer.core.decode import Decoder
-from stage_writer.core.envelopes import Records
-from stage_writer.core.rejects import ErrorClass
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.rejects import ErrorClass
+from stage_writer.core.envelopes.debezium import EventDecoder, Opener
+from stage_writer.core.envelopes.layers import Records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stage_writer.core.decode import Decoded
+    from stage_writer.core.decoding.decode import Decoded
 
 COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
 SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}

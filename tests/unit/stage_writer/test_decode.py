@@ -18,10 +18,10 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import forms_of
-from stage_writer.core.decode import Decoder
-from stage_writer.core.reading import Reading
-from stage_writer.core.rejects import ErrorClass, Refusal
-from stage_writer.core.strict import StrictDecoder
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.core.decoding.rejects import ErrorClass, Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
 
 EVERYTHING = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), t STRING, y BINARY, o BOOLEAN, a DATE, "

@@ -12,10 +12,10 @@ from common.errors import ExpressionError, SchemaError
 from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.decode import Decoder
-from stage_writer.core.derive import Deriver
-from stage_writer.core.rejects import ErrorClass
-from stage_writer.core.rows import Rows
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.rejects import ErrorClass
+from stage_writer.core.steps.derive import Deriver
+from stage_writer.core.steps.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from stage_writer.core.convert import StreamConverter
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
-    from stage_writer.core.buffer import StagedRows
+    from stage_writer.core.parquet.buffer import StagedRows
 
 
 def staged_of(*records: object, **settings: object) -> StagedRows:

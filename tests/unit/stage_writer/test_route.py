@@ -11,15 +11,15 @@ import pytest
 from common.errors import ExpressionError
 from common.markers import TableKind
 from common.spans import Position
-from stage_writer.core.buffer import Buffer
 from stage_writer.core.convert import StreamConverter
+from stage_writer.core.parquet.buffer import Buffer
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from common.settings import Stream
-    from stage_writer.core.buffer import StagedRows
+    from stage_writer.core.parquet.buffer import StagedRows
 
 ROUTES = {"a": "/tables/a", "b": "/tables/b", "also a": "/tables/a/"}
 

@@ -1,0 +1,54 @@
+"""How JSON values are read into columns: the formats that a stream names, and whether it is lenient.
+
+Rule: a `Reading` is that of one value and all that it holds; `at` gives the part for what lies one step inside of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.settings.formats import EPOCH_DECIMALS, NO_FORMS, Forms, ValueFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``lenient`` is the stream's ``coerce``."""
+
+    forms: Forms = NO_FORMS
+    lenient: bool = False
+
+    def at(self, step: str) -> Reading:
+        """The reading of a field, of an ARRAY's ``element`` or a MAP's ``value``."""
+        return Reading(self.forms.at(step), self.lenient)
+
+    @property
+    def format(self) -> ValueFormat | None:
+        """The format of the value itself."""
+        return self.forms.format
+
+    @property
+    def epoch_decimals(self) -> int | None:
+        """For a time that is written as an epoch: how many decimals its number may have."""
+        return None if self.format is None else EPOCH_DECIMALS.get(self.format)
+
+    @property
+    def rewritten(self) -> Reading:
+        """The reading of texts that `rewriting` beside this has seen: JSON texts are strings, all is strict."""
+        return Reading(_without_json(self.forms))
+
+    @property
+    def holds_json(self) -> bool:
+        """Whether some value is kept as its JSON text."""
+        return _holds_json(self.forms)
+
+
+STRICT = Reading()
+
+
+def _holds_json(forms: Forms) -> bool:
+    return forms.format is ValueFormat.JSON or any(_holds_json(inner) for inner in forms.inner.values())
+
+
+def _without_json(forms: Forms) -> Forms:
+    kept = None if forms.format is ValueFormat.JSON else forms.format
+    return Forms(kept, {step: _without_json(inner) for step, inner in forms.inner.items()})

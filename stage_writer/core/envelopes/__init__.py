@@ -1,0 +1,1 @@
+"""What messages are wrapped in: frames of a schema registry, and change events."""

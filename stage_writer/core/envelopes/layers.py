@@ -1,0 +1,64 @@
+"""What a stream's messages are wrapped in, from the outside: frame, envelope, and what makes columns of the record.
+
+Each is a decoder around the next one, so that a stream without one of them pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.core.envelopes.debezium import EventDecoder
+from stage_writer.core.envelopes.framing import FramedDecoder
+from stage_writer.core.jmespath.decoder import JmesPathDecoder
+from stage_writer.core.unknown.evolving import EvolvingDecoder
+
+if TYPE_CHECKING:
+    from common.schema import StructType
+    from common.settings import Stream
+    from stage_writer.core.batch import Messages
+    from stage_writer.core.decoding.decode import Decoded, Decodes
+    from stage_writer.core.envelopes.framing import SchemaTypes
+    from stage_writer.core.unknown.evolving import Way
+
+
+class Records:
+    """Decodes messages that are records."""
+
+    def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
+        self._decoder = decoder
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the rows."""
+        return self._decoder.columns
+
+    def decode(self, messages: Messages) -> Decoded:
+        """What becomes of the messages."""
+        return self._decoder.decode(messages.values)
+
+
+def decoder_of(stream: Stream, schemas: SchemaTypes | None, gained: Way = ()) -> Decodes:
+    """What makes rows of a stream's messages, also in columns that it has ``gained``.
+
+    Raises SchemaError and ExpressionError for one that cannot work.
+    """
+    columns = stream.schema_of_columns
+    rescue_column = stream.rescue_column if stream.rescues else None
+    reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+    decoder: Decodes
+    if stream.jmespath:
+        decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
+    else:
+        make = partial(Decoder, reading=reading, rescue_column=rescue_column)
+        decoder = Records(EvolvingDecoder(columns, gained, make) if gained else make(columns))
+    if stream.has_events:
+        decoder = EventDecoder(decoder)
+    if stream.framing == "none":
+        return decoder
+    if schemas is None:
+        msg = "a stream with frames needs a schema registry"
+        raise TypeError(msg)
+    return FramedDecoder(decoder, schemas)

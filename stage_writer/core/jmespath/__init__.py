@@ -1,0 +1,1 @@
+"""Columns filled by JMESPath, as kafka-delta-ingest fills them."""

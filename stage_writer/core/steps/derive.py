@@ -1,0 +1,63 @@
+"""Columns computed from others: the `derive` expressions of a stream.
+
+Rules:
+
+1. An expression sees the declared fields and ``kafka`` (`evaluation` beside this), and no other derived column.
+2. The derived columns come after the others, in the order of the settings, with the types of their expressions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.schema import Field, to_arrow_field
+from stage_writer.core.steps.evaluation import Evaluator
+from stage_writer.core.steps.expressions import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.schema import StructType
+    from stage_writer.core.batch import Messages
+    from stage_writer.core.steps.rows import Rows
+
+
+class Deriver:
+    """Adds derived columns: a `Step`.
+
+    Raises ExpressionError for an expression that does not fit the columns, or a name that a column has already.
+    """
+
+    def __init__(self, columns: StructType, derive: Mapping[str, str]) -> None:
+        declared = {name.casefold() for name in columns.names}
+        for name, text in derive.items():
+            if name.casefold() in declared:
+                problem = f"the column `{name}` is declared in `columns`"
+                remedy = "give the derived column another name, or do not declare it"
+                raise refused(_setting(name), text, problem, remedy)
+        self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
+        fields = [Field(name, data_type) for name, data_type in zip(derive, self._evaluator.types, strict=True)]
+        self._columns = columns.with_fields(fields)
+        self._added = [to_arrow_field(field) for field in fields]
+
+    @property
+    def columns(self) -> StructType:
+        """The columns that were there, and the derived ones."""
+        return self._columns
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether an expression asks for ``kafka.headers``."""
+        return self._evaluator.needs_headers
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with their derived columns; one whose expression fails becomes a reject."""
+        evaluated = self._evaluator.evaluate(rows, messages)
+        table = evaluated.rows.table
+        for field, values in zip(self._added, evaluated.values, strict=True):
+            table = table.append_column(field, values)
+        return evaluated.rows.with_table(table)
+
+
+def _setting(name: str) -> str:
+    return f"derive.{name}"
