@@ -19,7 +19,7 @@ def test_a_silence_longer_than_the_session_is_doubted_until_the_group_was_heard(
 
 
 def test_a_poll_that_was_held_up_ends_no_doubt() -> None:
-    """It served a revoke, the process was stopped meanwhile, and the flush went on for longer than a heartbeat takes."""
+    """It served a revoke; the process was stopped meanwhile, and the flush went on for longer than a heartbeat."""
     freshness = Freshness(SESSION_S)
     freshness.polled(0.0, 0.2)
     freshness.sign(12.0)
