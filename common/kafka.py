@@ -10,7 +10,7 @@ from common.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.settings.model import Option
+    from common.settings.section import Option
 
 
 QUIET = logging.getLogger("librdkafka")

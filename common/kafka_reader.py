@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from common.settings.model import Option
+    from common.settings.section import Option
     from common.spans import Span
 
 _TIMEOUT_S = 30.0

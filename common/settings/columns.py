@@ -25,7 +25,7 @@ CDC_COLUMN = "_cdc"
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.settings.model import Stream
+    from common.settings.stream import Stream
 
 
 def naming_of(stream: Stream) -> Naming:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from common.table_urls import comparable
 
 if TYPE_CHECKING:
-    from common.settings.model import Stream
+    from common.settings.stream import Stream
 
 
 def check_routes(stream: Stream) -> None:

@@ -26,7 +26,7 @@ from common.errors import SchemaError
 from common.markers import TableKind
 from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
-from common.settings.model import KAFKA_COLUMNS
+from common.settings.stream import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.envelopes.layers import decoder_of
 from stage_writer.core.parquet.buffer import StagedRows, TableFormat

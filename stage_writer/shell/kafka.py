@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.settings import Settings, Stream
-    from common.settings.model import Option
+    from common.settings.section import Option
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from common.settings.model import Option
+    from common.settings.section import Option
 
 GIVE_UP_AFTER_S = 240.0
 _FIRST_PAUSE_S = 0.5

@@ -19,7 +19,7 @@ from common.ports import SystemClock
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
 from common.schema.evolution import additions, joined, joined_columns, with_additions
 from common.settings import Settings
-from common.settings.model import KAFKA_COLUMNS
+from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 from delta_loader.core.commits import Target

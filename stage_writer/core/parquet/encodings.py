@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.settings.model import KAFKA_COLUMNS
+from common.settings.stream import KAFKA_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from tests.unit.stage_writer.test_debezium import messages_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from common.settings.model import Option
+    from common.settings.section import Option
     from devservices.schema_registry import Registry
 
 

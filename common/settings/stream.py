@@ -1,0 +1,339 @@
+"""A stream's settings: what to load, from where to where. The rules are those of `common.settings.model`."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from common.errors import SchemaError
+from common.schema import StructType, parse_ddl
+from common.settings.columns import check_columns, declared_columns_of_table
+from common.settings.formats import Forms, ValueFormat, forms_of
+from common.settings.routes import check_routes
+from common.settings.section import Section
+from common.settings.values import StartAt, StartValue
+from common.table_urls import comparable
+
+KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class UnknownFields(StrEnum):
+    """What becomes of a record's fields that are not declared."""
+
+    IGNORE = "ignore"
+    RESCUE = "rescue"
+    EVOLVE = "evolve"
+
+
+class FieldNames(StrEnum):
+    """The names that a table has for a record's fields."""
+
+    AS_IS = "as_is"
+    SNAKE_CASE = "snake_case"
+
+
+class Stream(Section):
+    """One `app_id`, its topics and its table."""
+
+    app_id: str = Field(
+        min_length=1,
+        description="Name of the stream; the table's txn actions carry it, so it must never change.",
+    )
+    topics: tuple[str, ...] = Field(
+        min_length=1, description="Topic names, or one regular expression that begins with `^`."
+    )
+    table: str = Field(min_length=1, description="URL of the Delta table.")
+    columns: str = Field(
+        min_length=1,
+        description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
+        "them is `unknown_fields`' subject.",
+    )
+    framing: str = Field(
+        default="none",
+        pattern="^(none|confluent)$",
+        description="`confluent`: each message begins with a zero byte and the id of its JSON Schema in "
+        "`schema_registry`, as Confluent's serializers write it. See [envelopes.md](envelopes.md).",
+    )
+    envelope: str = Field(
+        default="plain",
+        pattern="^(plain|debezium)$",
+        description="`debezium`: a message is a change event; the image of its row is the record, and the column "
+        "`_cdc` says what happened. See [envelopes.md](envelopes.md).",
+    )
+    unknown_fields: UnknownFields = Field(
+        default=UnknownFields.IGNORE,
+        description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
+        "them out; `rescue` keeps them, as they were sent, in the rescue column; `evolve` also makes columns of them.",
+    )
+    rescue_column: str = Field(
+        default="_rescued",
+        min_length=1,
+        description="Name of the STRING column that holds, as a JSON object, what a record has besides the declared "
+        "fields; null where that is nothing. Only with `unknown_fields: rescue` or `evolve`.",
+    )
+    evolve_limit: int = Field(
+        default=1000,
+        ge=0,
+        description="Most fields that `unknown_fields: evolve` adds to the table, those inside of structs counted; "
+        "what comes after them stays in the rescue column.",
+    )
+    jmespath: dict[str, str] = Field(
+        default_factory=dict,
+        description="Declared columns (or fields of STRUCTs, as `meta.kafka.offset`) that are filled by JMESPath over "
+        "the record as it was sent, as in kafka-delta-ingest: with its functions, `kafka.topic`, `kafka.partition`, "
+        "`kafka.offset` and `kafka.timestamp`. Paths, `substr` of a path and `kafka.*` are fast, anything else runs "
+        "record by record. A record for which it fails is a dead letter. For new streams, `derive` is the better way.",
+        examples=[{"date": "substr(meta.producer.timestamp, `0`, `10`)"}],
+    )
+    where: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Condition in SQL over what `derive` sees too. A record for which it is not true (false, or null) "
+        "becomes no row, and is counted; one for which it fails is a dead letter.",
+        examples=["status >= 400"],
+    )
+    formats: dict[str, ValueFormat] = Field(
+        default_factory=dict,
+        description="How values are written where their type has more than one form, by path (`sent`, `meta.sent`, "
+        "`times.element`, `attributes.value`): `epoch_s`, `epoch_ms` or `epoch_us` for a TIMESTAMP or TIMESTAMP_NTZ, "
+        "`base64` (the default) or `hex` for BINARY, `json` for a STRING that takes any value's JSON text as it was "
+        "sent. See [types.md](types.md).",
+        examples=[{"sent": "epoch_ms", "payload": "json"}],
+    )
+    coerce: str = Field(
+        default="strict",
+        pattern="^(strict|lenient)$",
+        description="`strict` takes values of the columns' types only. `lenient` takes besides what means the same: "
+        '`"7"` and `7.0` for an INT, `"1.5"` for a DOUBLE, `"true"` for a BOOLEAN, anything for a STRING as its JSON '
+        "text. Never what would lose something. See [types.md](types.md).",
+    )
+    derive: dict[str, str] = Field(
+        default_factory=dict,
+        description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "
+        "`kafka.partition`, `kafka.offset`, `kafka.timestamp`, `kafka.key`, `kafka.headers`.",
+    )
+    explode: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A column of type ARRAY, declared or derived: each of its elements becomes a row, beside the "
+        "record's other columns. A record whose array is null or empty has one row, with null there.",
+        examples=["items"],
+    )
+    drop: tuple[str, ...] = Field(
+        default=(),
+        description="Fields that expressions see and the table has not, by path: `secret`, `meta.producer.name`, "
+        "`items.element.note` in an array, `props.value.note` in a map. Derived columns too.",
+        examples=[["meta.producer.name"]],
+    )
+    rename: dict[str, str] = Field(
+        default_factory=dict,
+        description="Field, by path as in `drop`, to its name in the table; it stays where it is. Expressions, "
+        "`explode` and `drop` use the record's names, `partition_by` the table's.",
+        examples=[{"userID": "user"}],
+    )
+    field_names: FieldNames = Field(
+        default=FieldNames.AS_IS,
+        description="What becomes of the names of the record's fields that `rename` does not name: `snake_case` makes "
+        "`user_id` of `userID`.",
+    )
+    partition_by: tuple[str, ...] = Field(default=(), description="Partition columns of the table, in order.")
+    start: StartValue = Field(
+        default=StartAt.EARLIEST,
+        description="Where a Kafka partition without any marker begins: `earliest`, `latest`, a moment, or positions "
+        "by partition.",
+    )
+    dead_letters: str = Field(
+        default="",
+        description="URL of the table for records that do not fit; by default the table's URL and `_dead_letters`.",
+    )
+    route: str | None = Field(
+        default=None,
+        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*` that "
+        "gives text, or simply a field's name. All tables get the stream's columns and partitioning.",
+        examples=["kind", "regexp_extract(kafka.topic, '^shop-([a-z]+)', 1)"],
+    )
+    routes: dict[str, str] = Field(
+        default_factory=dict,
+        description="What `route` gives, and the URL of the table that such records go to. Two values may have one "
+        "table.",
+        examples=[{"click": "s3://lake/tables/clicks"}],
+    )
+    unrouted: str = Field(
+        default="table",
+        pattern="^(table|dead_letters)$",
+        description="Where records go whose route is null or none of `routes`: `table`, the stream's own, or "
+        "`dead_letters`, with the error class `unrouted`.",
+    )
+    kafka_columns: bool = Field(
+        default=True,
+        description="Add `_kafka_topic`, `_kafka_partition`, `_kafka_offset` and `_kafka_timestamp` to every row.",
+    )
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _topics(cls, value: object) -> object:
+        if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
+            msg = "is not a list of topics; write [orders] or [^orders-.*]"
+            raise ValueError(msg)
+        patterns = [topic for topic in value if topic.startswith("^")]
+        if patterns and len(value) > 1:
+            msg = "mixes a regular expression with other topics; give one expression alone, or names only"
+            raise ValueError(msg)
+        for topic in value:
+            if topic.startswith("^"):
+                _compile(topic)
+            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+                msg = f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed"
+                raise ValueError(msg)
+        if len(set(value)) < len(value):
+            msg = "names a topic twice; name each once"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("routes", mode="before")
+    @classmethod
+    def _routes(cls, value: object) -> object:
+        if isinstance(value, str):
+            msg = (
+                "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
+            )
+            raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: str) -> str:
+        try:
+            parse_ddl(value)
+        except SchemaError as error:
+            msg = f"cannot be read: {error.problem}; {error.remedy}"
+            raise ValueError(msg) from None
+        return value
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        check_columns(self, KAFKA_COLUMNS if self.kafka_columns else ())
+        return self
+
+    @model_validator(mode="after")
+    def _rescue(self) -> Self:
+        if not self.rescues and self.rescue_column != "_rescued":
+            msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
+            raise ValueError(msg)
+        if self.evolves:
+            renames = {
+                "jmespath": self.jmespath,
+                "explode": self.explode,
+                "rename": self.rename,
+                "field_names": self.field_names != "as_is",
+            }
+            for key in (key for key, value in renames.items() if value):
+                msg = (
+                    f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
+                    f"be evolve; leave {key} out, or write unknown_fields: rescue"
+                )
+                raise ValueError(msg)
+            for path in (path for path in self.drop if "." in path or path == self.rescue_column):
+                msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
+                raise ValueError(msg)
+        return self
+
+    @property
+    def evolves(self) -> bool:
+        """Whether the table gains columns."""
+        return self.unknown_fields is UnknownFields.EVOLVE
+
+    @property
+    def rescues(self) -> bool:
+        """Whether rows have a rescue column."""
+        return self.unknown_fields is not UnknownFields.IGNORE
+
+    @model_validator(mode="after")
+    def _formats(self) -> Self:
+        try:
+            forms_of(self.schema_of_columns, self.formats)
+        except ValueError as error:
+            msg = f"formats: {error}"
+            raise ValueError(msg) from None
+        return self
+
+    @property
+    def has_events(self) -> bool:
+        """Whether messages are change events, and rows have the column `_cdc`."""
+        return self.envelope == "debezium"
+
+    @property
+    def forms(self) -> Forms:
+        """What ``formats`` says, by the columns' structure."""
+        return forms_of(self.schema_of_columns, self.formats)
+
+    @property
+    def schema_of_columns(self) -> StructType:
+        """What ``columns`` declares."""
+        return parse_ddl(self.columns)
+
+    @property
+    def declared_columns_of_table(self) -> StructType:
+        """What the table has of them, with its names; the derived columns are not among them."""
+        return declared_columns_of_table(self)
+
+    @model_validator(mode="after")
+    def _defaults(self) -> Self:
+        if not self.dead_letters:
+            object.__setattr__(self, "dead_letters", self.table.rstrip("/") + "_dead_letters")
+        if comparable(self.dead_letters) == comparable(self.table):
+            msg = "dead_letters is the table itself; give it a URL of its own"
+            raise ValueError(msg)
+        check_routes(self)
+        return self
+
+    @property
+    def row_tables(self) -> tuple[str, ...]:
+        """The URLs of the tables for its rows, each once: its own first."""
+        by_place: dict[str, str] = {}
+        for url in (self.table, *self.routes.values()):
+            by_place.setdefault(comparable(url), url)
+        return tuple(by_place.values())
+
+    @property
+    def side_tables(self) -> tuple[str, ...]:
+        """The URLs of all its tables but its own: those of its routes, and the one for dead letters."""
+        return (*self.row_tables[1:], self.dead_letters)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The URLs of all its tables, its own first and the one for dead letters last."""
+        return (self.table, *self.side_tables)
+
+    @property
+    def pattern(self) -> re.Pattern[str] | None:
+        """The regular expression of the topics; None when they are names."""
+        return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
+
+    def takes(self, topic: str) -> bool:
+        """Whether the topic belongs to this stream."""
+        pattern = self.pattern
+        return topic in self.topics if pattern is None else pattern.match(topic) is not None
+
+    @property
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """Where its tables lie, with the keys that say so."""
+        own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
+        return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()))
+
+    @property
+    def several_topics(self) -> bool:
+        """Whether txn actions have to name the topic: more than one name, or a regular expression."""
+        return len(self.topics) > 1 or self.pattern is not None
+
+
+def _compile(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        msg = f"holds {pattern!r}, which is no regular expression ({error}); mend it or give the topics' names"
+        raise ValueError(msg) from None
