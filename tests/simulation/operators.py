@@ -109,14 +109,16 @@ class Operator:
             return
 
     def mend(self, source: TopicPartition, *, give_up: bool) -> None:
-        """What the loader and the writers name where a partition is held: stage again what the table does not have.
+        """What the loader and the writers name where a partition is held: stage again what the tables do not have.
 
         A topic that was made anew gets a new chain; with ``give_up`` also where something of the old one is not loaded.
         """
         try:
             state = self._look(source)
             if state.chain_topic_id in {None, state.topic_id}:
-                self._rewind(state, state.table or Position(0), below_table=False)
+                # A table that waits for records that are not staged any more names a place below the own table's.
+                to = state.in_all_tables
+                self._rewind(state, to or Position(0), below_table=to != state.table)
             else:
                 self._restart(state, give_up=give_up)
         except KafkaDeltaExpressError as error:
