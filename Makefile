@@ -71,10 +71,12 @@ chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versi
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))
-benchmark: setup ## messages a CPU-second: ours, Spark Structured Streaming and the floor, in turns (SCALE=…, SECTIONS="kinds partitions bad writers")
-	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE)
 
-memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, STORE=…)
+benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds partitions bad writers", KEEP=1 for the page)
+	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
+	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
+
+memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, KINDS=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
