@@ -12,6 +12,8 @@ import typer
 from tests.simulation.history import History
 from tests.simulation.world import Fault  # noqa: TC001 - typer looks at annotations
 
+_TOLD_EVERY = 500
+
 
 def main(
     seeds: Annotated[int, typer.Option(help="How many histories.")] = 200,
@@ -22,7 +24,9 @@ def main(
     faults: Counter[Fault] = Counter()
     records, began = 0, time.monotonic()
     chosen = range(first, first + seeds) if seed is None else [seed]
-    for number in chosen:
+    for done, number in enumerate(chosen):
+        if done and done % _TOLD_EVERY == 0:
+            typer.echo(f"{done} histories, every record once so far", err=True)
         verdict = History(number).run()
         faults += verdict.faults
         records += verdict.records
