@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark memory help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
+.PHONY: benchmark memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -81,6 +81,9 @@ memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
+
+properties: setup ## the property tests with other examples than those of `make test`
+	PROPERTIES=other $(BIN)/pytest tests/property
 
 fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)

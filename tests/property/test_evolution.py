@@ -248,7 +248,9 @@ def check(world: World) -> None:
     for record, row in world.rows:
         sent, text = parse_document(json.dumps(record)), row["_rescued"]
         left = parse_document(text) if isinstance(text, str) else None
-        assert recovered(sent, row, left), (record, row)
+        # A field of the record that has the rescue column's name is in its text, and is not the column.
+        typed = {name: value for name, value in row.items() if name != "_rescued"}
+        assert recovered(sent, typed, left), (record, row)
 
 
 def finish(world: World) -> None:
