@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -198,7 +199,7 @@ class Strands:
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         """Wait until one of them has ended."""
-        until_ms = self._world.now_ms + int(timeout_s * 1000)
+        until_ms = self._world.now_ms + ceil(timeout_s * 1000)  # down to 0, a loop would never end
         while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
             self._world.sleep_s(0.05)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from random import Random
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Result = TypeVar("Result")
+
+_ROUNDING = 1e-6
+"""Of a number of milliseconds that was seconds: 0.29 s is 290 of them, and not 291."""
 
 
 class Fault(StrEnum):
@@ -167,7 +171,7 @@ class World:
     def sleep_s(self, seconds: float) -> None:
         """Let time pass."""
         task = self._current()
-        task.wake_at_ms = self.now_ms + int(seconds * 1000)
+        task.wake_at_ms = self.now_ms + ceil(seconds * 1000 - _ROUNDING)  # down to 0, a loop would never end
         self._switch()
 
     def tell(self, sentence: str) -> None:
