@@ -1,83 +1,55 @@
-"""``delta-loader``: the wiring of the real parts, and nothing else."""
+"""``delta-loader``: its commands, and the wiring of the real parts of ``run``; the others are in ``commands/``."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import sys
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
 from common.cli import run as run_app
-from common.errors import KafkaDeltaExpressError, TableError
+from common.errors import TableError
 from common.http_server import Health, HttpServer, service_pages
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
-from common.store import FsspecStore, stores_of
+from common.store import FsspecStore
 from delta_loader.clean import CleanUp
-from delta_loader.clean_command import clean
 from delta_loader.clean_schedule import ScheduledCleanUp
-from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
-from delta_loader.core.status import to_json, to_text
-from delta_loader.core.verify_view import to_json as reports_to_json
-from delta_loader.core.verify_view import to_text as reports_to_text
+from delta_loader.commands.check import check
+from delta_loader.commands.clean import clean
+from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
+from delta_loader.commands.status import status
+from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
-from delta_loader.lease import LeaseThread, LoaderLease, lease_status
-from delta_loader.preflight import Preflight, failed
+from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.schedule import Schedule, wait_until
 from delta_loader.service import LoaderService, StreamReport
-from delta_loader.shell.kafka import BrokerEnds
-from delta_loader.stage import Stage
-from delta_loader.status import stream_status
-from delta_loader.verify import chosen, verifier_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
-    from delta_loader.ports import ParallelMap
 
 _WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
-_THREADS = 32  # requests to object stores at a time: they wait, and do not compute
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 app = new_app("Loads what the stage writers staged into Delta tables.")
-
-
-@app.command()
-def verify(
-    config: ConfigArgument,
-    *,
-    stream: Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")] = None,
-    kafka: Annotated[bool, typer.Option("--kafka", help="Compare with every record that Kafka has.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
-) -> None:
-    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 1 fault found."""
-    settings = settings_from(config)
-    streams = chosen(settings, stream)
-    with ExitStack() as stack:
-        parallel = _parallel(stack.enter_context(ThreadPoolExecutor(_THREADS)))
-        verifier = verifier_of(settings, stack, _opener(settings), parallel, with_kafka=kafka)
-        reports = [verifier.verify(one) for one in streams]
-    typer.echo(json.dumps(reports_to_json(reports), indent=2) if as_json else reports_to_text(reports))
-    raise typer.Exit(int(not all(report.is_clean for report in reports)))
+for command in (verify, check, status, clean):
+    app.command()(command)
 
 
 @app.command()
@@ -109,76 +81,6 @@ def run(
     log.info("stopped")
 
 
-@app.command()
-def check(
-    config: ConfigArgument,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
-) -> None:
-    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka.
-
-    Exit code 0 when it is fit to load, 1 when something is away now, 2 when something has to be mended.
-    """
-    settings = settings_from(config)
-    set_up_logs(settings.logs, "delta-loader")
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
-        checks = [*_preflight(settings, pool).checks(), *_spark_checks(settings, stack)]
-    typer.echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
-    raise typer.Exit(exit_code(checks))
-
-
-def _preflight(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
-    """What can be looked at without Spark."""
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stage = Stage(store, _parallel(pool))
-    return Preflight(settings, store, stage, _opener(settings), BrokerEnds(settings), SystemClock())
-
-
-def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
-    """Whether Spark starts, and Delta's log store refuses what it has to."""
-    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
-    from delta_loader.shell.spark import build_session  # noqa: PLC0415 - see _loader
-
-    try:
-        spark = build_session(settings)
-        stack.callback(spark.stop)
-        yield Check("spark", Level.OK, f"version {spark.version} starts with its jars")
-        prove_log_stores(spark, _tables_of(settings), _opener(settings))
-        yield Check("log", Level.OK, "two loaders cannot write the same commit")
-    except KafkaDeltaExpressError as error:
-        yield failed("spark", error)
-
-
-def _tables_of(settings: Settings) -> list[str]:
-    return [url for stream in settings.streams for url in stream.tables]
-
-
-@app.command()
-def status(
-    config: ConfigArgument,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
-    print_config: PrintConfigOption = False,
-) -> None:
-    """Per stream and Kafka partition: staged to, loaded to, lag, held and why."""
-    settings = settings_from(config, print_config=print_config)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-        stage, ends, opener = (
-            Stage(store, _parallel(pool)),
-            BrokerEnds(settings),
-            _opener(settings),
-        )
-        streams = [stream_status(stream, stage, opener, ends, ends.topic_ids) for stream in settings.streams]
-        lease = lease_status(store)
-    typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
-    raise typer.Exit(int(any(stream.failure for stream in streams)))
-
-
-app.command()(clean)
-
-
 @dataclass(frozen=True, slots=True)
 class _Loader:
     """A loader that is ready to load."""
@@ -207,10 +109,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.wiring import spark_ports  # noqa: PLC0415
 
-    pool = stack.enter_context(ThreadPoolExecutor(_THREADS))
-    parallel = _parallel(pool)
+    pool = stack.enter_context(threads())
+    parallel = parallel_of(pool)
     metrics, clock = Metrics(), SystemClock()
-    clean_up = ScheduledCleanUp(settings, CleanUp(settings, _opener(settings), parallel), log, metrics)
+    clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
     ready: list[_Loader] = []
     begun: list[Fitness] = []
     if settings.loader.http is not None:
@@ -227,9 +129,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
     fitness = Fitness(
         [stream.app_id for stream in settings.streams],
-        look=lambda: list(_preflight(settings, pool).checks()),
-        look_at=lambda app_id: list(_preflight(settings, pool).stream_checks(app_id)),
-        prove=lambda: prove_log_stores(spark, _tables_of(settings), _opener(settings)),
+        look=lambda: list(preflight_of(settings, pool).checks()),
+        look_at=lambda app_id: list(preflight_of(settings, pool).stream_checks(app_id)),
+        prove=lambda: prove_log_stores(spark, tables_of(settings), opener_of(settings)),
         log=log,
         metrics=metrics,
     )
@@ -337,17 +239,6 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-
-
-def _opener(settings: Settings) -> Callable[[str], FsspecStore]:
-    return stores_of(settings.stage.storage_options)
-
-
-def _parallel(pool: ThreadPoolExecutor) -> ParallelMap:
-    def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        return list(pool.map(function, items))
-
-    return parallel
 
 
 def _summary(reports: Sequence[StreamReport]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import typer
@@ -10,12 +9,10 @@ import typer
 from common.cli import ConfigArgument, settings_from
 from common.errors import UsageError
 from common.settings.values import parse_duration_s
-from common.store import stores_of
 from delta_loader.clean import CleanUp
+from delta_loader.commands.parts import JsonOption, opener_of, parallel_of, threads
 from delta_loader.core.cleaning import as_json as to_json
 from delta_loader.core.cleaning import as_text
-
-_THREADS = 32
 
 
 def clean(
@@ -26,7 +23,7 @@ def clean(
         typer.Option("--older-than", metavar="AGE", help="Nothing younger is looked at; loader.clean_up_older_than."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove data files and stray markers that nothing refers to, and uploads that were never ended."""
     settings = settings_from(config)
@@ -35,9 +32,8 @@ def clean(
     except ValueError as error:
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
-    with ThreadPoolExecutor(_THREADS) as pool:
-        open_store = stores_of(settings.stage.storage_options)
-        work = CleanUp(settings, open_store, lambda function, items: list(pool.map(function, items)))
+    with threads() as pool:
+        work = CleanUp(settings, opener_of(settings), parallel_of(pool))
         tallies = work.run(age_s, remove=yes)
     typer.echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(int(any(tally.failure for tally in tallies)))

@@ -1,0 +1,1 @@
+"""The commands of ``delta-loader``, one module each. Each is a function for typer that wires, and shows what came."""

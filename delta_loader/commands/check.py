@@ -1,0 +1,51 @@
+"""``delta-loader check``: everything that loading needs, looked at before it is needed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import typer
+
+from common.cli import ConfigArgument, settings_from
+from common.errors import KafkaDeltaExpressError
+from common.logs import set_up_logs
+from delta_loader.commands.parts import JsonOption, opener_of, preflight_of, tables_of, threads
+from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
+from delta_loader.preflight import failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.settings import Settings
+
+
+def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
+    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka.
+
+    Exit code 0 when it is fit to load, 1 when something is away now, 2 when something has to be mended.
+    """
+    settings = settings_from(config)
+    set_up_logs(settings.logs, "delta-loader")
+    with ExitStack() as stack:
+        pool = stack.enter_context(threads())
+        checks = [*preflight_of(settings, pool).checks(), *_spark_checks(settings, stack)]
+    typer.echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
+    raise typer.Exit(exit_code(checks))
+
+
+def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
+    """Whether Spark starts, and Delta's log store refuses what it has to."""
+    # Spark is needed to load and for nothing else that this command line does at its start.
+    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+
+    try:
+        spark = build_session(settings)
+        stack.callback(spark.stop)
+        yield Check("spark", Level.OK, f"version {spark.version} starts with its jars")
+        prove_log_stores(spark, tables_of(settings), opener_of(settings))
+        yield Check("log", Level.OK, "two loaders cannot write the same commit")
+    except KafkaDeltaExpressError as error:
+        yield failed("spark", error)

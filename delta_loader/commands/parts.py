@@ -1,0 +1,57 @@
+"""What the commands have in common: stores, and requests to them side by side."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from common.ports import SystemClock
+from common.store import FsspecStore, stores_of
+from delta_loader.preflight import Preflight
+from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from common.settings import Settings
+    from delta_loader.ports import ParallelMap
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")]
+
+_THREADS = 32  # requests to object stores at a time: they wait, and do not compute
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def threads() -> ThreadPoolExecutor:
+    """The pool of a command, for the caller to close."""
+    return ThreadPoolExecutor(_THREADS)
+
+
+def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
+    """A map over the pool, in order."""
+
+    def parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return list(pool.map(function, items))
+
+    return parallel
+
+
+def opener_of(settings: Settings) -> Callable[[str], FsspecStore]:
+    """Opens a table's store."""
+    return stores_of(settings.stage.storage_options)
+
+
+def preflight_of(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
+    """What can be looked at without Spark."""
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    stage = Stage(store, parallel_of(pool))
+    return Preflight(settings, store, stage, opener_of(settings), BrokerEnds(settings), SystemClock())
+
+
+def tables_of(settings: Settings) -> list[str]:
+    """The URLs of all tables of all streams."""
+    return [url for stream in settings.streams for url in stream.tables]

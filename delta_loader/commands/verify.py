@@ -1,0 +1,32 @@
+"""``delta-loader verify``: proves the tables from their logs, their offset columns and, if told to, Kafka."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from common.cli import ConfigArgument, settings_from
+from delta_loader.commands.parts import JsonOption, opener_of, parallel_of, threads
+from delta_loader.core.verify_view import to_json, to_text
+from delta_loader.verify import chosen, verifier_of
+
+
+def verify(
+    config: ConfigArgument,
+    *,
+    stream: Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")] = None,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Compare with every record that Kafka has.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 1 fault found."""
+    settings = settings_from(config)
+    streams = chosen(settings, stream)
+    with ExitStack() as stack:
+        parallel = parallel_of(stack.enter_context(threads()))
+        verifier = verifier_of(settings, stack, opener_of(settings), parallel, with_kafka=kafka)
+        reports = [verifier.verify(one) for one in streams]
+    typer.echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
+    raise typer.Exit(int(not all(report.is_clean for report in reports)))
