@@ -11,8 +11,9 @@ import typer
 from bootstrap import view
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
+from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
-from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, new_app, run, settings_from
 from common.commit_metadata import Decision
 from common.errors import UsageError
 from common.ports import SystemClock
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from bootstrap.core.plan import StreamPlan
 
 app = new_app("Say where the chains of done markers begin, skip positions, or have them staged again.")
+app.add_typer(markers_app, name="markers")
 
 FromOption = Annotated[
     str,
@@ -38,7 +40,6 @@ FromOption = Annotated[
 StreamOption = Annotated[
     str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only; by default all of the config's.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicOption = Annotated[str, typer.Option("--topic", help="The Kafka topic.")]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The Kafka partition.")]
 ToOption = Annotated[

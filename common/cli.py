@@ -25,9 +25,23 @@ PrintConfigOption = Annotated[
 ]
 
 
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: calls that somebody may copy, one on a line."""
+    # typer joins the lines of a paragraph and keeps paragraphs apart.
+    return "\n\n".join(["Examples:", *lines])
+
+
+def new_group(help_text: str) -> typer.Typer:
+    """Commands below a word of an application: ``bootstrap markers ls``."""
+    return typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
 def new_app(help_text: str) -> typer.Typer:
     """A typer application with this project's habits."""
-    app = typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = new_group(help_text)
 
     @app.callback()
     def top(

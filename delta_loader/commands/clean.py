@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from common.cli import ConfigArgument, settings_from
+from common.cli import ConfigArgument, JsonOption, settings_from
 from common.errors import UsageError
 from common.settings.values import parse_duration_s
 from delta_loader.clean import CleanUp
-from delta_loader.commands.parts import JsonOption, opener_of, parallel_of, threads
+from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.cleaning import as_json as to_json
 from delta_loader.core.cleaning import as_text
 

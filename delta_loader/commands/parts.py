@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
 
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
-
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")]
 
 _THREADS = 32  # requests to object stores at a time: they wait, and do not compute
 Item = TypeVar("Item")

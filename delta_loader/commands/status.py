@@ -6,9 +6,9 @@ import json
 
 import typer
 
-from common.cli import ConfigArgument, PrintConfigOption, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, settings_from
 from common.store import FsspecStore
-from delta_loader.commands.parts import JsonOption, opener_of, parallel_of, threads
+from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.status import to_json, to_text
 from delta_loader.lease import lease_status
 from delta_loader.shell.kafka import BrokerEnds

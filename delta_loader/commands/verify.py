@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from common.cli import ConfigArgument, settings_from
-from delta_loader.commands.parts import JsonOption, opener_of, parallel_of, threads
+from common.cli import ConfigArgument, JsonOption, settings_from
+from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.verify_view import to_json, to_text
 from delta_loader.verify import chosen, verifier_of
 

@@ -1,3 +1,4 @@
+import io
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import typer
 from common.cli import new_app, run
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreUnfitError, UsageError
 from common.http_server import release
+from common.terminal import aligned, has_colours, progress
 
 app = new_app("Try things.")
 
@@ -97,3 +99,31 @@ def test_bootstrap_needs_no_service_and_no_jvm() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert has_colours(Terminal())
+    assert not has_colours(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not has_colours(Terminal())
+
+
+def test_a_bar_is_for_terminals(capfd: pytest.CaptureFixture[str]) -> None:
+    with progress("files", 3) as told:
+        told(1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_table_is_aligned_and_not_cut() -> None:
+    long = "x" * 300
+    assert aligned(("a", "n"), [(long, "1"), ("b", "1,000")], right=(1,)).splitlines() == [
+        "a" + " " * 299 + "      n",
+        long + "      1",
+        "b" + " " * 299 + "  1,000",
+    ]

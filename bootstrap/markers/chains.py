@@ -1,0 +1,169 @@
+"""What is known of a Kafka partition's chain, and what is wrong with it. Pure.
+
+Rules:
+
+1. Links, gaps and strays are those of common/chain.py, which the services obey.
+2. A file of a marker that the table has not may not be missing. One that the table has may be: OPTIMIZE and VACUUM take
+   what was rewritten, and the marker is kept for a while after it was loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from common.chain import read_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bootstrap.core.state import StagedMarker
+    from common.beginnings import Beginning
+    from common.chain import Chain
+    from common.markers import Marker, StagedFile
+    from common.spans import Position, Span, TopicPartition
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    FAULT = "fault"
+    NOTED = "noted"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a person should know of one chain."""
+
+    source: TopicPartition
+    severity: Severity
+    kind: str
+    text: str
+    remedy: str = ""
+    path: str | None = None
+    """The object that it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChain:
+    """One Kafka partition's markers, and how far its table is."""
+
+    source: TopicPartition
+    app_id: str
+    staged: Sequence[StagedMarker]
+    """Of the chain's generation, by position; also what cannot be read."""
+    table: Position | None
+    """The next position that the table wants; None when it has none, or could not be asked."""
+    generation: int = 0
+    beginning: Beginning | None = None
+    older: int = 0
+    """Markers of a topic that was there before."""
+    modified_ms: Mapping[str, int] = field(default_factory=dict)
+    """When each object was written."""
+
+    @property
+    def chain(self) -> Chain:
+        """What can be read, as the services read it."""
+        return read_chain(found.marker for found in self.staged if found.marker is not None)
+
+    @property
+    def start(self) -> Position | None:
+        """Where what is there begins."""
+        markers = self.chain.markers
+        return markers[0].span.start if markers else None
+
+    def has_loaded(self, span: Span) -> bool:
+        """Whether the table has all of it."""
+        return self.table is not None and span.end <= self.table
+
+
+def link_findings(found: PartitionChain) -> Iterator[Finding]:
+    """What is wrong with the chain itself (rule 1)."""
+    source, chain = found.source, found.chain
+    repair = f"--topic {source.topic} --partition {source.partition}"
+    for staged in found.staged:
+        if staged.marker is None:
+            text, remedy = f"{staged.path} cannot be read", "see docs/guarantees.md, “Corrupt markers”"
+            yield Finding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
+    first = chain.markers[0] if chain.markers else None
+    if first is not None and found.table is not None and first.span.start > found.table:
+        text = f"the table wants {found.table:,} and the chain begins at {first.span.start:,}"
+        remedy = (
+            f"bootstrap rewind CONFIG {repair} --to {found.table} has the gap staged again, bootstrap skip gives it up"
+        )
+        yield Finding(source, Severity.FAULT, "gap", text, remedy, first.name.path)
+    for before, after in pairwise(chain.markers):
+        if after.span.start != before.span.end:
+            text = f"nothing is staged of [{before.span.end:,}, {after.span.start:,})"
+            remedy = _gap_remedy(repair, before.span.end)
+            yield Finding(source, Severity.FAULT, "gap", text, remedy, after.name.path)
+        elif after.manifest is not None and after.previous != before.span.start:
+            text = f"{after.name.path} does not name the marker before it, {before.name.path}"
+            yield Finding(source, Severity.NOTED, "link", text, path=after.name.path)
+    for stray in chain.strays:
+        text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
+        yield Finding(source, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
+    if found.older:
+        text = f"{found.older:,} markers are of a topic that was there before"
+        yield Finding(source, Severity.NOTED, "older", text)
+
+
+def _gap_remedy(repair: str, position: Position) -> str:
+    return f"bootstrap rewind CONFIG {repair} --to {position} has it staged again, bootstrap skip gives it up"
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a data file says of itself."""
+
+    size_bytes: int
+    rows: int
+    offsets: tuple[int, int] | None
+    """The lowest and the highest offset; None where it holds none, or does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The data file is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The data file is there and is no Parquet file."""
+
+    why: str
+
+
+Looked = Footer | Gone | Broken
+
+
+def file_findings(found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked) -> list[Finding]:
+    """What is wrong with one data file of a marker (rule 2)."""
+    source, path = found.source, f"{url.rstrip('/')}/{file.path}"
+    stage_again = (
+        f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {marker.span.start} --yes "
+        "has it staged again"
+    )
+    if isinstance(looked, Gone) and found.has_loaded(marker.span):
+        text = f"{path} is gone; the table has its rows since, perhaps in another file"
+        return [Finding(source, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
+    if isinstance(looked, Gone):
+        text = f"{path} is gone, and the table has not got it yet"
+        return [Finding(source, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
+    if isinstance(looked, Broken):
+        text = f"{path} cannot be read: {looked.why}"
+        return [Finding(source, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
+    wrong: list[tuple[str, str]] = []
+    if looked.size_bytes != file.size_bytes:
+        wrong.append(("size", f"{path} has {looked.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
+    if looked.rows != file.rows:
+        wrong.append(("rows", f"{path} has {looked.rows:,} rows, and its marker says {file.rows:,}"))
+    if looked.offsets is not None:
+        low, high = looked.offsets
+        if low < marker.span.start or high >= marker.span.end:
+            wrong.append(
+                ("offsets", f"{path} has the offsets {low:,} to {high:,}, and its marker covers {marker.span}")
+            )
+    return [Finding(source, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]

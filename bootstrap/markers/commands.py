@@ -1,0 +1,149 @@
+"""The commands ``markers ls``, ``markers show`` and ``markers verify``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bootstrap.markers import view
+from bootstrap.markers.chains import PartitionChain, Severity
+from bootstrap.markers.look import Looker, Wanted, files_of
+from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.errors import UsageError
+from common.markers import MarkerName
+from common.ports import SystemClock
+from common.terminal import progress
+
+if TYPE_CHECKING:
+    from bootstrap.core.state import StagedMarker
+
+app = new_group("Look at the chains of done markers: what is staged, and whether it is whole. Nothing is changed.")
+
+TopicOption = Annotated[str | None, typer.Option("--topic", help="One Kafka topic only.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")]
+
+
+@app.command(
+    epilog=examples(
+        "bootstrap markers ls pipeline.yaml",
+        "bootstrap markers ls pipeline.yaml --topic orders --partition 0",
+        "bootstrap markers ls pipeline.yaml --json | jq '.chains[] | select(.problems != [])'",
+    )
+)
+def ls(
+    config: ConfigArgument,
+    *,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the chains, a line each; of one Kafka partition its markers, a line each."""
+    looker = Looker(settings_from(config))
+    chains = looker.chains(Wanted(topic, partition))
+    now_ms = SystemClock().wall_ms()
+    in_full = topic is not None and partition is not None
+    if as_json:
+        records = [
+            view.summary_record(chain) | ({"chain": view.marker_records(chain)} if in_full else {}) for chain in chains
+        ]
+        typer.echo(json.dumps({"chains": records, "problems": looker.problems}, indent=2))
+        return
+    shown = [view.chain_as_text(chain, now_ms) for chain in chains] if in_full and chains else None
+    typer.echo("\n\n".join(shown) if shown else view.chains_as_text(chains, now_ms))
+    for problem in looker.problems:
+        typer.echo(f"warning: {problem}", err=True)
+
+
+@app.command(
+    epilog=examples(
+        "bootstrap markers show pipeline.yaml --topic orders --partition 0 --at 41",
+        "bootstrap markers show pipeline.yaml done/orders/0/00000000000000000041.done --json",
+    )
+)
+def show(
+    config: ConfigArgument,
+    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="The marker's path below the stage.")] = None,
+    *,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    at: Annotated[int | None, typer.Option("--at", metavar="OFFSET", min=0, help="The offset that it covers.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one marker, decoded: the one of a path, or the one that covers an offset."""
+    name = _named(path, topic, partition, at)
+    looker = Looker(settings_from(config))
+    source = name.topic_partition
+    chains = looker.chains(Wanted(source.topic, source.partition))
+    found = [
+        (chain, staged)
+        for chain in chains
+        for staged in chain.staged
+        if staged.name == name
+        or (
+            path is None
+            and staged.marker is not None
+            and staged.marker.span.start <= name.start < staged.marker.span.end
+        )
+    ]
+    if not found:
+        msg = f"no marker of {source} {'has that name' if path else f'covers {name.start}'}"
+        raise UsageError(
+            msg, f"see `bootstrap markers ls CONFIG --topic {source.topic} --partition {source.partition}`"
+        )
+    for chain, staged in found:
+        typer.echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))
+
+
+def _covers(staged: StagedMarker, name: MarkerName) -> bool:
+    marker = staged.marker
+    return marker is not None and marker.span.start <= name.start < marker.span.end
+
+
+def _named(path: str | None, topic: str | None, partition: int | None, at: int | None) -> MarkerName:
+    """What is asked for; with an offset, the name that a marker would have that begins there."""
+    by_place = topic is not None and partition is not None and at is not None
+    if path is not None and (topic, partition, at) == (None, None, None):
+        name = MarkerName.parse(path)
+        if name is not None:
+            return name
+    elif path is None and topic is not None and partition is not None and at is not None:
+        name = MarkerName.parse(f"done/{topic}/{partition}/{at}.done")
+        if name is not None:
+            return name
+    what = f"{path!r} is no marker's path" if path is not None and not by_place else "show wants one marker"
+    raise UsageError(what, "give its path, done/<topic>/<partition>/<start>.done, or --topic, --partition and --at")
+
+
+@app.command(
+    epilog=examples(
+        "bootstrap markers verify pipeline.yaml",
+        "bootstrap markers verify pipeline.yaml --topic orders --no-files",
+    )
+)
+def verify(
+    config: ConfigArgument,
+    *,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    files: Annotated[
+        bool, typer.Option("--files/--no-files", help="Whether to read the footer of each data file.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that the chains are unbroken, and that their files are there as their markers say; exit 1 for a fault.
+
+    A file has the size and the rows that its marker says, and the offsets that it covers. Rows are not read:
+    `delta-loader verify` proves the tables.
+    """
+    looker = Looker(settings_from(config))
+    chains: list[PartitionChain] = looker.chains(Wanted(topic, partition))
+    count = files_of(chains) if files else 0
+    with progress("data files", count) as told:
+        findings = list(looker.findings(chains, files=files, told=told))
+    for problem in looker.problems:
+        typer.echo(f"warning: {problem}", err=True)
+    shown = view.findings_as_json if as_json else view.findings_as_text
+    typer.echo(shown(findings, len(chains), count))
+    raise typer.Exit(int(any(found.severity is Severity.FAULT for found in findings)))

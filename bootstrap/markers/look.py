@@ -1,0 +1,196 @@
+"""Looks into the stage and, for a verification, into the footers of the data files. Side by side, in bounded memory.
+
+Rules:
+
+1. The stage is listed once for all partitions, and only the markers of what was asked for are read.
+2. Of a data file the footer is read and no row.
+3. A table that cannot be read does not hide the chains: its positions are unknown then, and the reason is told.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bootstrap.core.state import StagedMarker
+from bootstrap.markers.chains import Broken, Footer, Gone, Looked, PartitionChain, file_findings, link_findings
+from bootstrap.shell.stage import beginning_of
+from common.data_files import STAGED
+from common.delta_log import read_table_state
+from common.errors import KafkaDeltaExpressError, MarkerError, UsageError
+from common.markers import DONE, MarkerName, marker_from_bytes
+from common.store import FsspecStore, stores_of
+from common.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bootstrap.markers.chains import Finding
+    from common.markers import Marker, StagedFile
+    from common.ports import ObjectStore, StoredObject
+    from common.settings import Settings, Stream
+    from common.spans import TopicPartition
+
+_THREADS = 32
+_OFFSET = "_kafka_offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which chains are looked at."""
+
+    topic: str | None = None
+    partition: int | None = None
+
+    def takes(self, source: TopicPartition) -> bool:
+        """Whether a Kafka partition is among them."""
+        return self.topic in (None, source.topic) and self.partition in (None, source.partition)
+
+
+@dataclass(slots=True)
+class Looker:
+    """Reads what a config's stage and tables hold."""
+
+    settings: Settings
+    problems: list[str] = field(default_factory=list)
+    """What could not be asked (rule 3)."""
+    _store: FsspecStore = field(init=False)
+    _open: Callable[[str], FsspecStore] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stage = self.settings.stage
+        self._store = FsspecStore(stage.url, stage.storage_options)
+        self._open = stores_of(stage.storage_options)
+
+    def chains(self, wanted: Wanted) -> list[PartitionChain]:
+        """The chains that are there. Raises StoreError, and UsageError for a topic that no stream takes."""
+        if wanted.topic is not None and self.settings.stream_of(wanted.topic) is None:
+            msg = f"no stream of the config reads the topic {wanted.topic!r}"
+            raise UsageError(msg, "name a topic of streams[].topics")
+        objects: dict[TopicPartition, list[tuple[MarkerName, StoredObject]]] = {}
+        for found in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
+            name = MarkerName.parse(found.path)
+            if name is not None and wanted.takes(name.topic_partition):
+                objects.setdefault(name.topic_partition, []).append((name, found))
+        tables: dict[str, dict[str, int]] = {}
+        with ThreadPoolExecutor(_THREADS) as pool:
+            chains = []
+            for source, mine in sorted(objects.items()):
+                stream = self.settings.stream_of(source.topic)
+                if stream is None:
+                    continue
+                if stream.app_id not in tables:
+                    tables[stream.app_id] = self._transactions(stream)
+                staged = [one for one in pool.map(self._read, sorted(mine)) if one is not None]
+                chains.append(self._chain(stream, source, staged, dict(mine), tables[stream.app_id]))
+        return chains
+
+    def _chain(
+        self,
+        stream: Stream,
+        source: TopicPartition,
+        staged: Sequence[StagedMarker],
+        objects: dict[MarkerName, StoredObject],
+        transactions: dict[str, int],
+    ) -> PartitionChain:
+        beginning = beginning_of(self._store, source)
+        begun = {} if beginning is None else {source: beginning.generation}
+        ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
+        generation = ids.generations[source]
+        mine = tuple(one for one in staged if one.marker is None or not one.marker.is_older_than(generation))
+        return PartitionChain(
+            source,
+            stream.app_id,
+            mine,
+            ids.position(transactions, source),
+            generation,
+            beginning,
+            len(staged) - len(mine),
+            {found.path: found.modified_ms for found in objects.values()},
+        )
+
+    def _transactions(self, stream: Stream) -> dict[str, int]:
+        try:
+            state = read_table_state(self._open(stream.table))
+        except KafkaDeltaExpressError as error:
+            self.problems.append(f"{stream.table}: {error.problem}")
+            return {}
+        return {} if state is None else dict(state.transactions)
+
+    def _read(self, item: tuple[MarkerName, StoredObject]) -> StagedMarker | None:
+        name, found = item
+        data = self._store.read(found.path)
+        if data is None:
+            return None  # settled since it was listed
+        try:
+            return StagedMarker(found.path, name, marker_from_bytes(name, data))
+        except MarkerError:
+            return StagedMarker(found.path, name, None)
+
+    def findings(
+        self, chains: Sequence[PartitionChain], *, files: bool, told: Callable[[int], None]
+    ) -> Iterator[Finding]:
+        """What is wrong with the chains and, if wanted, with their data files; ``told`` hears of each file."""
+        for chain in chains:
+            yield from link_findings(chain)
+        if not files:
+            return
+        jobs = [
+            (chain, staged.marker, table.url, file)
+            for chain in chains
+            for staged in chain.staged
+            if staged.marker is not None
+            for table in staged.marker.tables
+            for file in table.files
+        ]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            looks = pool.map(lambda job: self._look(job[2], job[3]), jobs)
+            for (chain, marker, url, file), looked in zip(jobs, looks, strict=True):
+                told(1)
+                yield from file_findings(chain, marker, self._root(url, file), file, looked)
+
+    def _root(self, url: str, file: StagedFile) -> str:
+        """What a file's path lies below: what waits for Spark lies in the stage."""
+        return self._store.url if file.path.startswith(f"{STAGED}/") else url
+
+    def _look(self, url: str, file: StagedFile) -> Looked:
+        root = self._root(url, file)
+        store: ObjectStore = self._store if root == self._store.url else self._open(root)
+        found = store.stat(file.path)
+        if found is None:
+            return Gone()
+        try:
+            with store.open(file.path) as opened:
+                parquet = pq.ParquetFile(opened)
+                return Footer(found.size_bytes, parquet.metadata.num_rows, _offsets(parquet.metadata))
+        except (pa.ArrowException, OSError) as error:
+            return Broken(str(error).partition("\n")[0])
+
+
+def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
+    """The lowest and highest offset by the footer's statistics."""
+    names = metadata.schema.to_arrow_schema().names
+    if _OFFSET not in names or not metadata.num_row_groups:
+        return None
+    # A column of a struct is several columns of Parquet, so the index is looked for by its path.
+    group = metadata.row_group(0)
+    index = next(
+        (one for one in range(metadata.num_columns) if group.column(one).path_in_schema == _OFFSET),
+        None,
+    )
+    if index is None:
+        return None
+    found = [metadata.row_group(one).column(index).statistics for one in range(metadata.num_row_groups)]
+    if not all(one is not None and one.has_min_max for one in found):
+        return None
+    return min(int(one.min) for one in found), max(int(one.max) for one in found)
+
+
+def files_of(chains: Sequence[PartitionChain]) -> int:
+    """How many data files the markers name."""
+    markers: list[Marker] = [one.marker for chain in chains for one in chain.staged if one.marker is not None]
+    return sum(len(table.files) for marker in markers for table in marker.tables)

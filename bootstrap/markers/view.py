@@ -1,0 +1,240 @@
+"""How chains are shown: aligned text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from bootstrap.markers.chains import Severity, link_findings
+from common.markers import MarkerName, TableKind, manifest_to_bytes
+from common.terminal import Tone, age_text, aligned, size_text, toned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.core.state import StagedMarker
+    from bootstrap.markers.chains import Finding, PartitionChain
+    from common.markers import Marker
+
+Record = dict[str, object]
+
+_CHAINS = ("partition", "markers", "from", "to", "table at", "records", "rows", "files", "size", "newest", "state")
+_MARKERS = ("start", "end", "records", "rows", "dead", "files", "size", "age", "origin", "loaded", "writer")
+
+
+def summary_record(chain: PartitionChain) -> Record:
+    """One chain in figures."""
+    markers = [staged.marker for staged in chain.staged if staged.marker is not None]
+    faults = [found for found in link_findings(chain) if found.severity is Severity.FAULT]
+    return {
+        "topic": str(chain.source.topic),
+        "partition": int(chain.source.partition),
+        "app_id": chain.app_id,
+        "generation": chain.generation,
+        "markers": len(chain.staged),
+        "start": chain.start,
+        "end": chain.chain.end,
+        "table_position": chain.table,
+        "records": sum(_records(marker) for marker in markers),
+        "rows": sum(_rows(marker) for marker in markers),
+        "dead_letters": sum(_dead(marker) for marker in markers),
+        "files": sum(_files(marker) for marker in markers),
+        "size_bytes": sum(_size(marker) for marker in markers),
+        "newest_ms": max(chain.modified_ms.values(), default=None),
+        "strays": len(chain.chain.strays),
+        "problems": [found.text for found in faults],
+    }
+
+
+def marker_records(chain: PartitionChain) -> list[Record]:
+    """The markers of a chain in figures."""
+    strays = {marker.name for marker in chain.chain.strays}
+    return [_marker_record(chain, staged, is_stray=staged.name in strays) for staged in chain.staged]
+
+
+def _marker_record(chain: PartitionChain, staged: StagedMarker, *, is_stray: bool) -> Record:
+    marker = staged.marker
+    record: Record = {
+        "path": staged.path,
+        "start": int(staged.name.start),
+        "readable": marker is not None,
+        "modified_ms": chain.modified_ms.get(staged.path),
+    }
+    if marker is None:
+        return record
+    manifest = marker.manifest
+    return {
+        **record,
+        "end": int(marker.span.end),
+        "previous": marker.previous,
+        "origin": "hand" if manifest is None else manifest.origin.value,
+        "writer": None if manifest is None else manifest.writer,
+        "created_ms": None if manifest is None else manifest.created_ms,
+        "records": _records(marker),
+        "rows": _rows(marker),
+        "dead_letters": _dead(marker),
+        "files": _files(marker),
+        "size_bytes": _size(marker),
+        "loaded": chain.has_loaded(marker.span),
+        "stray": is_stray,
+    }
+
+
+def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
+    """A line for each chain."""
+    if not chains:
+        return "There are no markers."
+    rows = []
+    for chain in chains:
+        one = summary_record(chain)
+        problems = [found for found in link_findings(chain) if found.severity is Severity.FAULT]
+        state = toned(problems[0].kind, Tone.BAD) if problems else toned("whole", Tone.GOOD)
+        newest = max(chain.modified_ms.values(), default=now_ms)
+        rows.append(
+            (
+                str(chain.source),
+                f"{len(chain.staged):,}",
+                _number(one["start"]),
+                _number(one["end"]),
+                _number(one["table_position"]),
+                _number(one["records"]),
+                _number(one["rows"]),
+                _number(one["files"]),
+                size_text(int(str(one["size_bytes"]))),
+                age_text((now_ms - newest) / 1000),
+                state,
+            )
+        )
+    return aligned(_CHAINS, rows, right=range(1, 10))
+
+
+def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
+    """A line for each marker of one chain."""
+    rows = []
+    strays = {marker.name for marker in chain.chain.strays}
+    for staged in chain.staged:
+        age = age_text((now_ms - chain.modified_ms.get(staged.path, now_ms)) / 1000)
+        marker = staged.marker
+        if marker is None:
+            unknown = ("?",) * 6
+            rows.append((f"{staged.name.start:,}", *unknown, age, toned("unreadable", Tone.BAD), "", ""))
+            continue
+        loaded = (
+            toned("stray", Tone.WARNING) if marker.name in strays else "yes" if chain.has_loaded(marker.span) else "no"
+        )
+        rows.append(
+            (
+                f"{marker.span.start:,}",
+                f"{marker.span.end:,}",
+                f"{_records(marker):,}",
+                f"{_rows(marker):,}",
+                f"{_dead(marker):,}",
+                f"{_files(marker):,}",
+                size_text(_size(marker)),
+                age,
+                "hand" if marker.manifest is None else marker.manifest.origin.value,
+                toned("stray", Tone.WARNING) if marker.name in strays else loaded,
+                "" if marker.manifest is None else marker.manifest.writer,
+            )
+        )
+    at = "has no position" if chain.table is None else f"wants {chain.table:,}"
+    return f"{chain.source}  stream {chain.app_id}, the table {at}\n{aligned(_MARKERS, rows, right=range(8))}"
+
+
+def findings_as_text(findings: Sequence[Finding], chains: int, files: int) -> str:
+    """What a verification found."""
+    lines = []
+    for found in findings:
+        tone = Tone.BAD if found.severity is Severity.FAULT else Tone.WARNING
+        lines.append(f"{toned(found.severity.value, tone)}  {found.source}  {found.text}")
+        lines += [f"       → {found.remedy}"] if found.remedy else []
+    faults = sum(found.severity is Severity.FAULT for found in findings)
+    verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
+    lines.append(f"{chains:,} chains and {files:,} data files: {verdict}")
+    return "\n".join(lines)
+
+
+def findings_as_json(findings: Sequence[Finding], chains: int, files: int) -> str:
+    """The same for programs."""
+    found = [
+        {
+            "topic": str(one.source.topic),
+            "partition": int(one.source.partition),
+            "severity": one.severity.value,
+            "kind": one.kind,
+            "text": one.text,
+            "remedy": one.remedy,
+            "path": one.path,
+        }
+        for one in findings
+    ]
+    return json.dumps({"chains": chains, "files": files, "findings": found}, indent=2)
+
+
+def marker_as_json(staged: StagedMarker) -> str:
+    """What lies in the object, put in order."""
+    marker = staged.marker
+    if marker is None or marker.manifest is None:
+        return json.dumps({"path": staged.path, "manifest": None}, indent=2)
+    stored: object = json.loads(manifest_to_bytes(marker.name.topic_partition, marker.manifest))
+    return json.dumps({"path": staged.path, "manifest": stored}, indent=2)
+
+
+def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
+    """One marker, decoded."""
+    marker = staged.marker
+    if marker is None:
+        return f"{staged.path}\n  cannot be read; see docs/guarantees.md, “Corrupt markers”"
+    lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
+    if marker.manifest is None:
+        return "\n".join([*lines, "  made by hand: all through its position is done, the next writer begins behind it"])
+    manifest = marker.manifest
+    before = "it begins the chain"
+    if manifest.previous is not None:
+        before = MarkerName(chain.source, manifest.previous).path
+    lines += [
+        f"  before it   {before}",
+        f"  stream      {manifest.app_id}, generation {manifest.generation}, format version {manifest.version}",
+        f"  made        {_moment(manifest.created_ms)} by {manifest.writer} ({manifest.origin.value})",
+        f"  loaded      {'yes' if chain.has_loaded(marker.span) else 'no'}",
+        f"  records     {manifest.records:,}",
+        f"    {manifest.tombstones:,} tombstones, {manifest.filtered:,} filtered, {_dead(marker):,} dead letters",
+    ]
+    lines += [f"      {count:,} {name}" for name, count in sorted(manifest.dead_letters.items())]
+    if manifest.lowest_timestamp_ms is not None and manifest.highest_timestamp_ms is not None:
+        lines.append(f"  from        {_moment(manifest.lowest_timestamp_ms)}")
+        lines.append(f"  to          {_moment(manifest.highest_timestamp_ms)}")
+    for table in marker.tables:
+        kind = "dead letters" if table.kind is TableKind.DEAD_LETTERS else "rows"
+        lines.append(f"  {table.url}  {table.rows:,} {kind}")
+        lines += [f"    {file.path}  {file.rows:,} rows, {size_text(file.size_bytes)}" for file in table.files]
+    return "\n".join(lines)
+
+
+def _records(marker: Marker) -> int:
+    return 0 if marker.manifest is None else marker.manifest.records
+
+
+def _rows(marker: Marker) -> int:
+    return sum(table.rows for table in marker.tables if table.kind is TableKind.ROWS)
+
+
+def _dead(marker: Marker) -> int:
+    return 0 if marker.manifest is None else sum(marker.manifest.dead_letters.values())
+
+
+def _files(marker: Marker) -> int:
+    return sum(len(table.files) for table in marker.tables)
+
+
+def _size(marker: Marker) -> int:
+    return sum(file.size_bytes for table in marker.tables for file in table.files)
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "–"
+
+
+def _moment(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

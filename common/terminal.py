@@ -1,0 +1,99 @@
+"""What people see on a terminal, and programs do not: colours, progress bars, questions; and tables of plain text.
+
+Rules:
+
+1. Colours and bars are for terminals. Where the output is a file or a pipe, where ``NO_COLOR`` is set or ``TERM`` is
+   ``dumb``, there are no colours. A bar is on standard error: standard output holds the answer and nothing else.
+2. A table is aligned with spaces and never cut to a width: it is read by ``grep`` and ``awk`` too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from typing import TextIO
+
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+class Tone(StrEnum):
+    """What a word tells."""
+
+    GOOD = "green"
+    WARNING = "yellow"
+    BAD = "red"
+    QUIET = "bright_black"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether colours may be written there (rule 1)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def toned(text: str, tone: Tone) -> str:
+    """The text in a colour, where standard output has colours."""
+    return typer.style(text, fg=tone.value) if has_colours(sys.stdout) else text
+
+
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
+    """A table; the columns whose indexes are in ``right`` hold numbers."""
+    lines = [tuple(head), *(tuple(row) for row in rows)]
+    widths = [max(len(_plain(line[index])) for line in lines) for index in range(len(head))]
+
+    def cell(index: int, text: str) -> str:
+        space = " " * (widths[index] - len(_plain(text)))
+        return space + text if index in right else text + space
+
+    return "\n".join("  ".join(cell(index, text) for index, text in enumerate(line)).rstrip() for line in lines)
+
+
+def _plain(text: str) -> str:
+    return _COLOUR.sub("", text)
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:  # noqa: PLR2004 - of the unit
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def age_text(seconds: float) -> str:
+    """An age for people: its largest unit."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error for long work, where that is a terminal; what is given tells it how much was done."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda _: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True, no_color=not has_colours(sys.stderr))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked: both ends are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
