@@ -34,7 +34,7 @@ from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.schedule import Schedule, wait_until
-from delta_loader.service import LoaderService, StreamReport
+from delta_loader.service import LoaderService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
+    from delta_loader.streams.report import StreamReport
 
 _WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process

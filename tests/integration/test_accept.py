@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.service import StreamReport
+    from delta_loader.streams.report import StreamReport
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 

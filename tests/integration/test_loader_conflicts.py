@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.service import StreamReport
     from delta_loader.shell.gateway import Java
+    from delta_loader.streams.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

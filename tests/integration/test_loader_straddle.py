@@ -18,7 +18,7 @@ from tests.verifier import delta_rs_reader, spark_reader
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from delta_loader.service import StreamReport
+    from delta_loader.streams.report import StreamReport
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

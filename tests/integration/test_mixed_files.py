@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.service import StreamReport
+    from delta_loader.streams.report import StreamReport
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from delta_loader.core.findings import StreamReport as Verified
     from delta_loader.core.replace import Request
-    from delta_loader.service import StreamReport
+    from delta_loader.streams.report import StreamReport
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.service import LoaderService, StreamReport
+    from delta_loader.service import LoaderService
+    from delta_loader.streams.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

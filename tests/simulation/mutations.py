@@ -20,13 +20,14 @@ from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.shell.turns import Turns
 from common.ports import AlreadyExists, Created
 from common.spans import Position
-from delta_loader import service as loader_service
 from delta_loader.core import commits, plan
 from delta_loader.core.commits import Committed, Naming, rows_commit, side_commit
 from delta_loader.core.shares import Share
 from delta_loader.lease import LoaderLease
 from delta_loader.paying import Paying
 from delta_loader.stream_tables import StreamTables
+from delta_loader.streams import load as stream_load
+from delta_loader.streams import settling
 from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.freshness import Freshness
@@ -156,7 +157,7 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     @contextmanager
     def broken() -> Iterator[None]:
         with (
-            patch.object(loader_service, "next_run", next_run),
+            patch.object(stream_load, "next_run", next_run),
             patch.object(staging.ObjectStage, "tail", claims_the_last_only),
         ):
             yield
@@ -189,7 +190,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
     @contextmanager
     def broken() -> Iterator[None]:
         with (
-            patch.object(loader_service, "settle_candidates", everything),
+            patch.object(settling, "settle_candidates", everything),
             patch.object(writer_service.StageWriter, "_look_at_quiet", lambda _self: None),
         ):
             yield
@@ -198,7 +199,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
 
 
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
-    def carry_out(self: loader_service.StreamLoad, planned: plan.Load, _listing: object) -> None:
+    def carry_out(self: stream_load.StreamLoad, planned: plan.Load, _listing: object) -> None:
         self._tables.ensure(planned)
         naming = Naming(self._ids, self._ports.new_id())
         self._commit(rows_commit(self._tables.targets[self._stream.table], naming, planned, None))
@@ -207,7 +208,7 @@ def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
         if late is not None:
             self._commit(late)
 
-    return patch.object(loader_service.StreamLoad, "_carry_out", carry_out)
+    return patch.object(stream_load.StreamLoad, "_carry_out", carry_out)
 
 
 def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
@@ -234,13 +235,13 @@ def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
 
 
 def _a_conflict_is_taken_for_done() -> AbstractContextManager[object]:
-    commit = loader_service.StreamLoad._commit
+    commit = stream_load.StreamLoad._commit
 
-    def go_on(self: loader_service.StreamLoad, planned: TableCommit) -> bool:
+    def go_on(self: stream_load.StreamLoad, planned: TableCommit) -> bool:
         commit(self, planned)
         return True
 
-    return patch.object(loader_service.StreamLoad, "_commit", go_on)
+    return patch.object(stream_load.StreamLoad, "_commit", go_on)
 
 
 def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
@@ -267,7 +268,7 @@ def _a_position_is_one_too_far() -> AbstractContextManager[object]:
         commit = rows_commit(*arguments)  # type: ignore[arg-type]
         return replace(commit, advances={app_id: last + 1 for app_id, last in commit.advances.items()})
 
-    return patch.object(loader_service, "rows_commit", further)
+    return patch.object(stream_load, "rows_commit", further)
 
 
 def _positions_move_without_their_rows() -> AbstractContextManager[object]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from common.delta_log import TableState
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
-    from delta_loader.service import StreamReport
+    from delta_loader.streams.report import StreamReport
 
 AWAY = StoreError("it is away", "wait")
 

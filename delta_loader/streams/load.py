@@ -1,0 +1,346 @@
+"""One pass over one stream, in the order in which data flows: discover, plan, commit, settle.
+
+Rules:
+
+1. The loader has no state of its own: each pass begins with the stage's listing and the tables' txn actions. What it
+   remembers within a pass is only what a commit of its own was acknowledged to have done.
+2. The tables of a stream's routes and its dead-letter table are committed to before its own table (core/commits.py,
+   rule 3). A crash in between leaves some ahead, which their own txn actions show. One that fails is left out, and what
+   it lacks is noted (delta_loader/stream_tables.py).
+3. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from common.errors import TableError
+from common.markers import Marker
+from common.transactions import TxnIds
+from delta_loader.core.commits import (
+    AlreadyLoaded,
+    Committed,
+    Conflicted,
+    Failed,
+    Naming,
+    NotWritten,
+    TableCommit,
+    rows_commit,
+)
+from delta_loader.core.held import Held, held, no_table, not_written
+from delta_loader.core.plan import (
+    Limits,
+    Load,
+    Loadable,
+    Rootless,
+    Run,
+    Straddle,
+    cuttable,
+    has_mixed,
+    next_run,
+    plan_load,
+)
+from delta_loader.core.settle import highest_timestamp_ms, idle_through_ms, valid_through_ms
+from delta_loader.evolving import Evolver
+from delta_loader.generations import put_older_aside, younger
+from delta_loader.guard import VacuumGuard
+from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
+from delta_loader.paying import Paying
+from delta_loader.strays import StrayKeeper
+from delta_loader.stream_tables import StreamTables
+from delta_loader.streams.near import NearMarkers
+from delta_loader.streams.report import Telling
+from delta_loader.streams.settling import Settling
+from delta_loader.went_back import LookBack, Looked, held_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.answers import Answer
+    from common.settings import LoaderSettings, Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.commits import Target
+    from delta_loader.core.plan import Found
+    from delta_loader.service import Ports
+    from delta_loader.stage import Listing
+    from delta_loader.streams.report import StreamReport
+
+
+class StreamLoad:
+    """One pass over one stream."""
+
+    def __init__(
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+    ) -> None:
+        """Touches nothing yet; results go into ``report``."""
+        self._stream = stream
+        self._settings = settings
+        self._ports = ports
+        self._report = report
+        self._log = ports.log.bind(app_id=stream.app_id)
+        self._telling = Telling(report, self._log, ports.metrics)
+        self._ids = TxnIds(stream.app_id, stream.several_topics)
+        self._limits = Limits(settings.max_files, settings.max_bytes)
+        self._look_back = LookBack(stream.app_id, self._ids, ports.tables, ports.stage, looked)
+        self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
+        self._patience = Patience(ports.clock, ports.new_id)
+        evolver = Evolver.of(stream, ports, self._log)
+        self._tables = StreamTables(
+            stream,
+            ports.tables,
+            self._guard,
+            self._look_back,
+            parallel=ports.parallel,
+            stage=ports.stage,
+            evolver=evolver,
+            log=self._log,
+        )
+        self._urls = self._tables.urls
+        self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
+        self._stop: Callable[[], bool] = lambda: False
+        self._is_apart = False
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
+        self._stop = stop
+        listing = self._ports.stage.listing(self._stream)
+        self._tables.look()
+        begun = self._ports.stage.generations(self._stream)
+        target = self._tables.own
+        self._ids = self._ids.at(begun, {} if target is None else target.transactions, {*listing, *begun})
+        self._look_back.ids = self._ids
+        if not self._stands(listing):
+            listing = self._put_strays_aside(listing)
+            self._pay_debts(listing)
+        while not stop() and not self._stands(listing):
+            load = plan_load(self._apart(self._runs(listing)), self._limits)
+            if load is None:
+                break
+            self._carry_out(load, listing)
+        if self._ports.replacements is not None and not stop() and not self._stands(listing):
+            for source, reason in self._ports.replacements.run(self._stream, self._position_now, stop).items():
+                self._telling.held(source, self._report.held.get(source, reason))
+        self._tell(listing)
+        if not stop() and not self._stands(listing):
+            self._settle(listing)
+        self._tables.raise_failure()
+
+    # Discover and plan.
+
+    def _stands(self, listing: Listing) -> bool:
+        """Whether a table went back and nobody has said yet what to do; an answer is obeyed."""
+        for _ in range(CONFLICTS_TO_FAILURE):
+            answers = [(target, self._look_back.answer(target, back)) for target, back in self._tables.went_back]
+            answered = next(((target, answer) for target, answer in answers if answer is not None), None)
+            if answered is None or self._stop():
+                break
+            self._obey(*answered)
+        for target, back in self._tables.went_back[:1]:
+            for source in listing:
+                if source not in self._report.held:
+                    self._telling.held(source, held_by(target.url, self._stream.app_id, back))
+        return bool(self._tables.went_back)
+
+    def _obey(self, target: Target, answer: Answer) -> None:
+        self._log.warning("obeying an answer", table=target.url, version=answer.version, decision=str(answer.decision))
+        self._commit(self._look_back.obedience(target, answer, self._ports.new_id))
+        self._tables.look()
+
+    def _position(self, source: TopicPartition) -> Position | None:
+        return self._tables.position(self._stream.table, source)
+
+    def _position_now(self, source: TopicPartition) -> Position | None:
+        """By a new look, for what is no transaction of ours; None also when the table went back."""
+        self._tables.look()
+        return None if self._tables.went_back else self._finished(source)
+
+    def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
+        """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
+        self._near.read(listing, self._position)
+        forgotten = self._forgotten(listing)
+        runs: dict[TopicPartition, Loadable] = {}
+        for source in listing:
+            if source in self._report.held:
+                continue
+            outcome = next_run(self._position(source), self._found(source))
+            outcome = cuttable(outcome, self._stream.row_tables, kafka_columns=self._stream.kafka_columns)
+            reason = forgotten.get(source) or held(source, outcome)
+            if isinstance(outcome, Run | Straddle) and source not in forgotten:
+                runs[source] = outcome
+            elif reason is not None:
+                self._telling.held(source, reason)
+        return runs
+
+    def _apart(self, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
+        """Once Spark could not write the rows of several Kafka partitions: one of them at a time, with the others."""
+        if not self._is_apart:
+            return runs
+        mixed = [source for source, run in runs.items() if any(has_mixed(marker) for marker in run.markers)]
+        return {source: run for source, run in runs.items() if source not in mixed[1:]}
+
+    def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
+        """Kafka partitions that the table had a position for, by all that is known; an answer is obeyed."""
+        target = self._tables.own
+        if target is None:
+            return {}
+        unplaced = [source for source in listing if self._position(source) is None]
+        rootless = [source for source in unplaced if isinstance(next_run(None, self._found(source)), Rootless)]
+        forgotten: dict[TopicPartition, Held] = {}
+        for back in self._look_back.without_txn(target, unplaced, rootless):
+            answer = self._look_back.answer(target, back)
+            if answer is not None and not self._stop():
+                self._obey(target, answer)
+                return self._forgotten(listing)
+            forgotten |= dict.fromkeys(back.positions, held_by(target.url, self._stream.app_id, back))
+        return forgotten
+
+    def _found(self, source: TopicPartition) -> list[Found]:
+        return self._near.of(source, self._ids.generations)
+
+    def _put_strays_aside(self, listing: Listing) -> Listing:
+        """Before anything is planned: what is certain to be a late claim goes out of the way (core/strays.py)."""
+        self._near.read(listing, self._position)
+        positions = {source: self._finished(source) for source in listing}
+        near = [found for source in listing for found in self._found(source)]
+        listing, older = put_older_aside(self._ports.stage, listing, self._ids.generations, near, self._urls)
+        near = younger(near, self._ids.generations)
+        listing, late = StrayKeeper(self._ports.stage, self._urls).put_aside(listing, positions, near)
+        self._telling.strays((*older, *late))
+        return listing
+
+    # Commit.
+
+    def _carry_out(self, planned: Load, listing: Listing) -> None:
+        """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
+        positions = {source: self._position(source) for source in planned.runs}
+        self._tables.ensure(planned)
+        load = self._without(planned, self._no_table)
+        ports = self._ports
+        load = load and self._without(load, self._tables.gone_files(load, ports.open_store, ports.parallel))
+        if load is None or not self._is_at(positions):
+            return
+        naming = Naming(self._ids, ports.new_id())
+        for url in self._stream.side_tables:
+            commit = self._tables.side_commit(url, naming, load)
+            if commit is not None and not (self._commit_aside(commit) and self._is_at(positions)):
+                return
+        own = self._tables.targets[self._stream.table]
+        commit = rows_commit(own, naming, load, self._valid_through_ms(load, listing))
+        self._commit(self._tables.with_debts(commit, load))
+
+    def _commit_aside(self, commit: TableCommit) -> bool:
+        """A commit to another table than the own; False when the plan has to be made anew, not when it failed."""
+        goes_on = True
+        with self._tables.tried(commit.target.url):
+            goes_on = self._commit(commit)
+        if commit.target.url in self._tables.failed:
+            self._patience.reset()
+        return goes_on
+
+    def _pay_debts(self, listing: Listing) -> None:
+        """Bring tables what they were left out of in earlier passes."""
+
+        def must_end(source: TopicPartition) -> bool:
+            return self._stop() or bool(self._tables.went_back) or source in self._report.held
+
+        paying = Paying(self._stream, self._tables, self._ports, self._limits, self._commit, must_end)
+        paying.run(listing, self._ids)
+
+    def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
+        """Whether a look since the plan was made still finds the table where the plan begins, and whole.
+
+        A commit stands on the newest look. It would leave a gap if a table that went back was set to lower positions,
+        and hide a RESTORE that was seen.
+        """
+        at = all(self._position(source) == position for source, position in positions.items())
+        return at and not self._tables.went_back
+
+    def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
+        """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
+        for source, run in load.runs.items():
+            reason = reason_of(run.markers[0])
+            if reason is not None:
+                self._telling.held(source, reason)
+        return load.until(lambda marker: reason_of(marker) is not None)
+
+    def _no_table(self, marker: Marker) -> Held | None:
+        missing = self._tables.own is None
+        return no_table(marker.name.topic_partition, self._stream.table) if missing else None
+
+    def _commit(self, commit: TableCommit) -> bool:
+        """Carry one commit out; False when the plan has to be made anew. Raises TableError."""
+        started_s = self._ports.clock.monotonic_s()
+        commit = self._guard.renewed(commit)
+        outcome = self._ports.tables.commit(commit)
+        self._telling.commit(commit, outcome, self._ports.clock.monotonic_s() - started_s)
+        match outcome:
+            case Committed(version):
+                self._patience.reset()
+                self._landed(commit, version)
+                return not self._tables.went_back
+            case AlreadyLoaded() | Conflicted():
+                self._telling.conflict()
+                if not self._patience.wait(self._stop):
+                    msg = (
+                        f"{self._patience.conflicts} commits in a row to {commit.target.url} met other writers' commits"
+                    )
+                    raise TableError(msg, "find out what else loads or alters the table; this program tries again")
+                self._tables.look()
+                return False
+            case Failed(problem):
+                msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
+                raise TableError(msg, "nothing was written; this program tries again at its next run")
+            case NotWritten(problem):
+                sources = {write.source for write in commit.written}
+                if len(sources) > 1:
+                    self._is_apart = True  # which of them it was is not known
+                    return False
+                for source in sources:
+                    self._telling.held(source, not_written(source, commit.metadata.spans[source].start, problem))
+                return False
+            case _:
+                assert_never(outcome)
+
+    def _landed(self, commit: TableCommit, version: int) -> None:
+        """What is known after a commit; what others committed just before it was not looked at yet."""
+        url, targets = commit.target.url, self._tables.targets
+        if commit.target.version is None or version == commit.target.version + 1:
+            targets[url] = commit.target.after(commit, version)
+            self._look_back.landed(targets[url])
+        else:
+            self._tables.look()
+
+    def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
+        facts = self._ports.stage.idle(self._stream, self._ports.clock.wall_ms())
+        highest: dict[TopicPartition, int | None] = {}
+        for source in listing:
+            run = load.runs.get(source)
+            end = self._position(source) if run is None else run.end
+            idle_ms = idle_through_ms(facts, source, end, self._ids.generations.get(source, 0))
+            loaded_ms = highest_timestamp_ms(self._found(source), end)
+            highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
+        return valid_through_ms(highest)
+
+    # Settle, and tell.
+
+    def _finished(self, source: TopicPartition) -> Position | None:
+        return self._tables.floor(source, self._position(source))
+
+    def _settle(self, listing: Listing) -> None:
+        def look_again() -> bool:
+            self._tables.look()
+            return not self._stands(listing)
+
+        keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+        settling = Settling(self._ports.stage, self._urls, self._finished, look_again)
+        self._telling.settled(settling.run(listing, self._ids.generations, keep_after_ms))
+
+    def _tell(self, listing: Listing) -> None:
+        waiting = 0
+        for source, listed in listing.items():
+            position = self._position(source)
+            waiting += listed.waiting(position)
+            ends = [marker.span.end for marker in self._found(source) if isinstance(marker, Marker)]
+            self._telling.partition(source, position, listed, max([*ends, listed.names[-1].start]))
+        left_out = {*self._tables.failed, *(debt.url for debt in self._tables.debts(listing))}
+        self._telling.stream(waiting, len(left_out))

@@ -1,0 +1,56 @@
+"""Deletes the markers that all of a stream's tables are past, once they are old enough (core/settle.py).
+
+Rule: a table that went back since the last look may want markers again, and other loaders obey answers too; so the
+tables are looked at anew before anything is deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_loader.core.settle import settle_candidates, settled
+from delta_loader.generations import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.markers import MarkerName
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import Found
+    from delta_loader.stage import Listing, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """One stream's settling in one pass."""
+
+    stage: Stage
+    tables: Mapping[str, str]
+    """As `Stage.read` wants them."""
+    finished: Callable[[TopicPartition], Position | None]
+    """Up to where all tables have what a Kafka partition brought."""
+    look_again: Callable[[], bool]
+    """Look at the tables; False when nothing may be deleted now."""
+
+    def run(self, listing: Listing, generations: Mapping[TopicPartition, int], keep_after_ms: int) -> int:
+        """Settle what was staged before a time; how many markers went. Raises KafkaDeltaExpressError."""
+
+        def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
+            return settle_candidates(listing[source].modified_ms, self.finished(source), keep_after_ms)
+
+        if not any(map(candidates, listing)) or not self.look_again():
+            return 0
+        ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
+        gone: list[Found] = []
+        for source in listing:
+            position, names = self.finished(source), candidates(source)
+            if position is None or not names:
+                continue
+            found = self.stage.read(listing, names, self.tables)
+            chain = [readable(marker, generations) for markers in found.values() for marker in markers]
+            ended[source] = settled(chain, position)
+            gone += [marker for marker in chain if marker.name in ended[source]]
+        self.stage.delete(listing, ended)
+        self.stage.delete_waiting(gone)
+        return sum(len(names) for names in ended.values())
