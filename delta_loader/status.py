@@ -15,11 +15,11 @@ from common.table_history import read_history, store_lines
 from common.table_urls import comparable
 from common.transactions import TxnIds
 from common.went_back import own_past, went_back, without_txn
-from delta_loader.core.fit import way_of_loading
 from delta_loader.core.held import held, topic_recreated
 from delta_loader.core.plan import Rootless, cuttable, next_run
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
+from delta_loader.core.ways.way import way_of_loading
 from delta_loader.generations import younger
 from delta_loader.went_back import held_by
 
@@ -107,7 +107,7 @@ def _stream_status(
         for source in sources
     )
     evolved = stage.evolved(stream.app_id) if stream.evolves else None
-    version, way = (None, None) if state is None else (state.version, way_of_loading(state))
+    version, way = (None, None) if state is None else (state.version, way_of_loading(state, stream.load))
     return StreamStatus(
         app_id=stream.app_id,
         table=stream.table,

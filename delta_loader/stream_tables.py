@@ -20,9 +20,10 @@ from common.errors import KafkaDeltaExpressError
 from common.table_urls import comparable
 from delta_loader.core.commits import Target, needed, side_commit
 from delta_loader.core.debts import left_out, with_debts, without_sources
-from delta_loader.core.fit import require_add, require_fit
 from delta_loader.core.held import missing_file
 from delta_loader.core.plan import TableShape, shape_of, shapes_of
+from delta_loader.core.ways.fit import require_fit
+from delta_loader.core.ways.way import require_loadable, way_of_loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -119,10 +120,11 @@ class StreamTables:
             raise state
         if state is None:
             return
-        require_add(state, url)
+        way = way_of_loading(state, self._stream.load_of(url))
+        require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
-        target = Target(url, state.table_id, shape, state.transactions, state.version)
+        target = Target(url, state.table_id, shape, state.transactions, state.version, way)
         self.went_back += self._look_back.look([target])
         self.targets[url] = target
 
@@ -153,7 +155,7 @@ class StreamTables:
             if url in self.targets:
                 with self.tried(url):
                     self._evolve(url, shape, load.markers)
-                    require_fit(self.targets[url].shape, shape, url)
+                    require_fit(self.targets[url].shape, shape, url, self.targets[url].way)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):

@@ -12,6 +12,7 @@ from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
+from common.settings.loading import LoadSetting
 from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.values import StartAt, StartValue
@@ -172,6 +173,13 @@ class Stream(Section):
         default=True,
         description="Add `_kafka_topic`, `_kafka_partition`, `_kafka_offset` and `_kafka_timestamp` to every row.",
     )
+    load: LoadSetting = Field(
+        default=LoadSetting.AUTO,
+        description="How rows reach the tables: `add` makes the staged files part of them as they are, without Spark "
+        "reading one; `append` has Spark write the rows into few large files, as Delta's own writer does; `auto` adds "
+        "where the table allows it, and appends elsewhere. `delta-loader status` shows what was chosen, and why. See "
+        "[loading.md](loading.md).",
+    )
 
     @field_validator("topics", mode="before")
     @classmethod
@@ -298,6 +306,10 @@ class Stream(Section):
         for url in (self.table, *self.routes.values()):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
+
+    def load_of(self, url: str) -> LoadSetting:
+        """How one of its tables is loaded; the one for dead letters is as it is."""
+        return self.load if url in self.row_tables else LoadSetting.AUTO
 
     @property
     def side_tables(self) -> tuple[str, ...]:

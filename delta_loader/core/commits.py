@@ -23,6 +23,7 @@ from common.commit_metadata import CommitMetadata
 from common.counts import counts_of
 from common.spans import Span
 from delta_loader.core.shares import Share, SparkWrite, share_of
+from delta_loader.core.ways.way import PLAIN, Way, through_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +45,8 @@ class Target:
     """The version of each txn action by its app id."""
     version: int | None = None
     """The table's version that was looked at: nothing up to it had put the table back (common/went_back.py)."""
+    way: Way = PLAIN
+    """How rows reach it."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table once the commit is in it, as the version right after this one."""
@@ -153,7 +156,7 @@ def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | Non
 
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Share:
     """What a table needs of one of a load's markers."""
-    return share_of(target.url, marker, _start(target, ids, load, marker))
+    return share_of(target.url, marker, _start(target, ids, load, marker), by_spark=through_spark(target.way))
 
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:

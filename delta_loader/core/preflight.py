@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
+from common.settings.stream import KAFKA_COLUMNS
 from common.table_properties import TXN_RETENTION, retention_ms
 from common.table_urls import comparable
-from delta_loader.core.fit import Refused, differences, way_of_loading
 from delta_loader.core.plan import TableShape
 from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
+from delta_loader.core.ways.fit import differences
+from delta_loader.core.ways.way import Refused, through_spark, way_name, way_of_loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from delta_loader.core.status import Json
+    from delta_loader.core.ways.way import Way
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -71,20 +74,24 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
-    way = way_of_loading(state)
+    way = way_of_loading(state, stream.load)
     if isinstance(way, Refused):
-        remedy = "load into a table without it; this release loads by zero-copy add only"
-        yield Check("table", Level.ERROR, f"{app_id}: files cannot be added to {url}: {way.reason}", remedy, app_id)
+        text = f"{app_id}: rows cannot be loaded into {url}: {way.reason}"
+        yield Check("table", Level.ERROR, text, way.remedy, app_id)
     else:
-        yield Check("table", Level.OK, f"{app_id}: {url}, version {state.version}, is loaded by add", app_id=app_id)
-    yield _columns(stream, state, url)
+        text = f"{app_id}: {url}, version {state.version}, is loaded by {way_name(way)}: {way.reason}"
+        yield Check("table", Level.OK, text, app_id=app_id)
+    yield _columns(stream, state, url, way)
     yield from property_checks(app_id, url, state)
 
 
-def _columns(stream: Stream, state: TableState, url: str) -> Check:
-    declared = TableShape(schema_to_json(stream.declared_columns_of_table), stream.partition_by)
-    schema = _with_what_it_gains(state.schema, stream.declared_columns_of_table) if stream.evolves else state.schema
-    found = differences(TableShape(schema, state.partition_by), declared)
+def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
+    columns = stream.declared_columns_of_table
+    schema = _with_what_it_gains(state.schema, columns) if stream.evolves else state.schema
+    if through_spark(way):
+        columns = _with_what_is_made(stream, columns, schema)
+    declared = TableShape(schema_to_json(columns), stream.partition_by)
+    found = differences(TableShape(schema, state.partition_by), declared, way)
     if found:
         return Check(
             "columns",
@@ -94,6 +101,18 @@ def _columns(stream: Stream, state: TableState, url: str) -> Check:
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
+    """The declared columns and those that writers make, of which only the names are known here."""
+    made = {*stream.derive, *stream.jmespath, *(KAFKA_COLUMNS if stream.kafka_columns else ())}
+    made |= {stream.rescue_column} if stream.rescues else set()
+    made |= {"_cdc"} if stream.has_events else set()
+    try:
+        table = schema_from_json(schema)
+    except SchemaError:
+        return declared  # told by `differences`
+    return declared.with_fields(field for field in table if field.name in made and declared.field(field.name) is None)
 
 
 def _with_what_it_gains(schema: str, declared: StructType) -> str:

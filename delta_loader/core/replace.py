@@ -28,9 +28,9 @@ from common.commit_metadata import CommitMetadata
 from common.counts import Counts, Replaced
 from common.table_urls import comparable
 from common.went_back import MOST_COMMITS
-from delta_loader.core.fit import differences
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.fit import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -117,7 +117,7 @@ def misfit(request: Request, target: Target) -> Held | None:
     table = request.content.of(target.url)
     if table is None or not table.files:
         return None
-    found = differences(target.shape, TableShape(table.schema, target.shape.partition_by))
+    found = differences(target.shape, TableShape(table.schema, target.shape.partition_by), target.way)
     if not found:
         return None
     return request.held(

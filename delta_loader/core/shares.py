@@ -4,7 +4,8 @@ Rules:
 
 1. A file that lies above the table's position by its statistics is added as it is, one that lies below is left out.
    Only a file that has both, or does not tell, goes through Spark, which leaves out the rows below.
-2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them.
+2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them. So does every file
+   of a table to which none may be added (delta_loader/core/ways/).
 3. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
 """
 
@@ -55,8 +56,11 @@ class Share:
         return (*self.added, *(file for write in self.written for file in write.files))
 
 
-def share_of(url: str, marker: Marker, start: Position) -> Share:
-    """What the table at ``url`` needs of a marker, when it has all positions below ``start``."""
+def share_of(url: str, marker: Marker, start: Position, *, by_spark: bool = False) -> Share:
+    """What the table at ``url`` needs of a marker, when it has all positions below ``start``.
+
+    ``by_spark``: no file is added as it is.
+    """
     if marker.span.end <= start:
         return Share()
     added: list[StagedFile] = []
@@ -65,9 +69,9 @@ def share_of(url: str, marker: Marker, start: Position) -> Share:
         if table.url != url:
             continue
         whole, cut = _parted(table.files, marker, start)
-        added += [file for file in whole if not file.is_mixed]
-        for files, first in ((whole, None), (cut, start)):
-            written += _writes(marker, table, files, first)
+        added += [file for file in whole if not (file.is_mixed or by_spark)]
+        written += _writes(marker, table, [file for file in whole if file.is_mixed or by_spark], None)
+        written += _writes(marker, table, cut, start)
     return Share(tuple(added), tuple(written))
 
 
@@ -86,14 +90,14 @@ def _parted(
 def _writes(
     marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
 ) -> Iterator[SparkWrite]:
-    """What goes through Spark of some files of a table: the mixed ones, and whatever is cut."""
+    """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
     source, shape = marker.name.topic_partition, shape_of(table)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
         yield SparkWrite(source, None, TableShape(shape.schema, ()), mixed, start)
-    cut = tuple(file for file in files if not file.is_mixed)
-    if cut and start is not None:
-        yield SparkWrite(source, table.url, shape, cut, start)
+    others = tuple(file for file in files if not file.is_mixed)
+    if others:
+        yield SparkWrite(source, table.url, shape, others, start)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from delta_loader.core.fit import Add, Refused, Way
+from delta_loader.core.ways.way import way_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
+    from delta_loader.core.ways.way import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +146,6 @@ def _stream_json(stream: StreamStatus) -> Json:
 
 def _way_json(way: Way) -> Json:
     return {"kind": way_name(way), "reason": way.reason}
-
-
-def way_name(way: Way) -> str:
-    """The way's name in status and metrics."""
-    match way:
-        case Add():
-            return "add"
-        case Refused():
-            return "refused"
 
 
 def _partition_json(partition: PartitionStatus) -> Json:

@@ -38,8 +38,8 @@ from delta_loader.core.commits import (
     Failed,
     NotWritten,
 )
-from delta_loader.core.fit import Refused, way_of_loading
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
@@ -141,7 +141,7 @@ class SparkDeltaTables:
             return changed
         adds, written = None, Brought()
         if commit.written:
-            work = Work(self._stage_url, commit.target.shape.partition_by)
+            work = Work(self._stage_url, commit.target.shape.partition_by, commit.target.way)
             try:
                 adds, written = write_within(self._spark, self._gateway, transaction, commit.written, work)
             except (Py4JError, PySparkException) as error:
@@ -180,7 +180,8 @@ class SparkDeltaTables:
         if back is not None:
             return back
         way = way_of_loading(state)
-        if isinstance(way, Refused) and not commit.is_answer:  # A constraint changes neither the id nor the columns.
+        may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
+        if may_not and not commit.is_answer:  # A constraint changes neither the id nor the columns.
             return Conflicted(way.reason)
         if not commit.is_answer and all(versions[app_id] >= last for app_id, last in commit.advances.items()):
             return AlreadyLoaded(read_version)

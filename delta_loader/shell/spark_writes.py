@@ -8,7 +8,10 @@ Rules:
    silence would be lost, because the txn actions move over it.
 3. Nothing is read of the *table*, so that the commit is a blind append like any other.
 4. Rows of many partition values are shuffled by these first, so that a commit has one file for each value and not one
-   for each value and staged file.
+   for each value and staged file. Where Spark writes all rows Delta's optimized write does it, which knows generated
+   partition columns, and makes few large files of many small ones.
+5. What Delta asks of rows (generated columns, identity, defaults, constraints) its writer sees to, in this transaction:
+   the metadata that it reads and moves (an identity column's high-water mark) is committed with the rows.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ from pyspark.sql import DataFrame, functions
 
 from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
+from delta_loader.core.ways.way import through_spark
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from delta_loader.core.shares import SparkWrite
+    from delta_loader.core.ways.way import Way
     from delta_loader.shell.gateway import Gateway, Java
 
 
@@ -41,9 +46,11 @@ class Work:
     """Where mixed files lie."""
     partition_by: tuple[str, ...]
     """The table's partition columns."""
+    way: Way
 
 
-_FORGIVING = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+_UNFORGIVING = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
+_OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 
 def write_within(
@@ -53,12 +60,13 @@ def write_within(
 
     Raises what Spark raises.
     """
-    with _unforgiving(spark):
+    is_mixed = any(write.root is None for write in writes)
+    with _session_says(spark, {**_UNFORGIVING, _OPTIMIZED: str(through_spark(work.way)).lower()}):
         rows = _rows(gateway, writes[0], work.stage_url)
         for write in writes[1:]:
             more = _rows(gateway, write, work.stage_url)
             rows = rows.unionByName(more, True)  # noqa: FBT003 - columns that one lacks are null
-        if any(write.root is None for write in writes):
+        if is_mixed and not through_spark(work.way):
             rows = _clustered(spark, rows, work.partition_by)
         adds = gateway.java(transaction.writeFiles(rows))
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
@@ -81,15 +89,18 @@ def _rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
 
 
 @contextmanager
-def _unforgiving(spark: SparkSession) -> Iterator[None]:
-    before = {key: spark.conf.get(key) for key in _FORGIVING}
+def _session_says(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in settings}
     try:
-        for key in _FORGIVING:
-            spark.conf.set(key, "false")
+        for key, value in settings.items():
+            spark.conf.set(key, value)
         yield
     finally:
-        for key, value in before.items():
-            spark.conf.set(key, value or "false")
+        for key, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, earlier)
 
 
 def _brought(action: str) -> Brought:

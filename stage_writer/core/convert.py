@@ -94,6 +94,7 @@ class StreamConverter:
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
+        rows = replace(rows, waits=stream.load.waits_for_spark)
         dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         for name in stream.partition_by:
             arrow_type = rows.arrow_schema.field(name).type

@@ -23,8 +23,8 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 from delta_loader.core.commits import Target
-from delta_loader.core.fit import require_fit
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.fit import require_fit
 from delta_loader.evolving import Evolver
 from delta_loader.service import Ports
 from delta_loader.stage import Stage

@@ -74,7 +74,7 @@ def test_a_table_that_takes_what_is_declared_is_fine() -> None:
 
 
 def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
-    assert levels(list(table_checks(STREAM, table(features=frozenset({"rowTracking"})))))["table"] is Level.ERROR
+    assert levels(list(table_checks(STREAM, table(features=frozenset({"catalogManaged"})))))["table"] is Level.ERROR
     text = schema_to_json(StructType((Field("id", Primitive.STRING),)))
     found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
     assert found.level is Level.ERROR

@@ -84,6 +84,8 @@ class TableFormat:
     arrow_schema: pa.Schema
     """The rows' columns, partition columns included."""
     partition_by: tuple[str, ...]
+    waits: bool = False
+    """Whether its files wait for Spark below the stage: all rows in one, whatever their partition values."""
 
 
 class _Sink:
@@ -240,7 +242,8 @@ class TableRows:
         if rows is None:
             return
         self._encoded_from_bytes += waiting_bytes
-        groups = None if self._mixed is not None else Groups.of(rows, self._table.partition_by)
+        is_mixed = self._table.waits or self._mixed is not None
+        groups = None if is_mixed else Groups.of(rows, self._table.partition_by)
         if groups is None or len(self._open.keys() | groups.values) > self._filing.max_values:
             self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows)
             self._mixed.write(rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.markers import TableKind
@@ -43,6 +44,7 @@ def read(file: EncodedFile) -> list[dict[str, object]]:
 _places = st.tuples(st.sampled_from([None, "", "a", "b"]), st.sampled_from([None, "x", "y"]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(_places, max_size=5), st.booleans()), max_size=6))
 def test_each_row_is_in_one_file_and_each_file_in_order(
     batches: list[tuple[list[tuple[str | None, str | None]], bool]],
@@ -83,6 +85,16 @@ def test_eleven_years_of_days_and_customers_make_one_file() -> None:
     (file,) = table.finish()
     assert (file.values, file.rows) == (None, 60_000)
     assert most < 2 * 2**20
+
+
+def test_what_waits_for_spark_is_one_file_with_its_partition_columns() -> None:
+    table = TableRows(replace(TABLE, waits=True))
+    table.add(rows_of([("a", "x"), ("b", "y")], 0))
+    table.encode()
+    table.add(rows_of([("a", "x")], 2))
+    (file,) = table.finish()
+    assert (file.values, file.rows) == (None, 3)
+    assert [row["day"] for row in read(file)] == ["a", "b", "a"]
 
 
 def test_late_records_force_no_rotation() -> None:

@@ -1,0 +1,19 @@
+"""How a stream's rows reach its tables: the setting, which the writer obeys too."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class LoadSetting(StrEnum):
+    """By which way a stream's tables for rows are loaded."""
+
+    AUTO = "auto"
+    ADD = "add"
+    APPEND = "append"
+    MERGE = "merge"
+
+    @property
+    def waits_for_spark(self) -> bool:
+        """Whether rows are staged below the stage, because no file is ever added as it is."""
+        return self in (LoadSetting.APPEND, LoadSetting.MERGE)

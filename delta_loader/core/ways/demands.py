@@ -1,0 +1,153 @@
+"""What a table asks of its rows and of its writers, read from its protocol, its properties and its columns.
+
+Of each feature that Delta 4.4 knows it is said here what it asks. Where nothing is said the table is refused.
+
+* Asks nothing: files of new rows are what they are without it, or Delta's transaction itself sees to it. (Row tracking
+  numbers the rows of each added file by its ``numRecords``; clustering arranges files later, by OPTIMIZE; change data
+  of added files is read from these; in-commit timestamps are the commit's.)
+* By use: asks something of rows only where the schema or a property uses it.
+* Asks for Delta's writer: it lays files out in another way.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema.spark_json import schema_from_json
+from common.schema.types import (
+    CHAR_VARCHAR_KEY,
+    ArrayType,
+    DataType,
+    DecimalType,
+    Field,
+    MapType,
+    Primitive,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from common.delta_log import TableState
+
+_ASK_NOTHING = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkpointProtection",
+        "clustering",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
+    }
+)
+_BY_USE = frozenset(
+    {
+        "allowColumnDefaults",
+        "checkConstraints",
+        "columnMapping",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "invariants",
+    }
+)
+_ASK_FOR_DELTAS_WRITER = {
+    "materializePartitionColumns": "its files hold the partition columns too",
+}
+# What a column's metadata may ask of each row.
+GENERATED = "delta.generationExpression"
+IDENTITY = "delta.identity.start"
+IDENTITY_TAKES_VALUES = "delta.identity.allowExplicitInsert"
+DEFAULT = "CURRENT_DEFAULT"
+_DEMANDING = {
+    "delta.invariants": "has an invariant, which has to be checked on each row",
+    GENERATED: "is generated, which has to be computed for each row",
+    IDENTITY: "is an identity column",
+    DEFAULT: "has a default value",
+    CHAR_VARCHAR_KEY: "is a CHAR or VARCHAR, whose length has to be checked on each row",
+}
+_LEGACY_WRITER_VERSIONS = 6
+_FEATURE_WRITER_VERSION = 7
+_UNIFORM = "delta.universalFormat.enabledFormats"
+
+
+def refused_for(state: TableState) -> tuple[str, str] | None:
+    """Why no row may be loaded into a table, and what to do about it; None when rows may be."""
+    without = "load into a table without it"
+    if state.writer_version > _FEATURE_WRITER_VERSION:
+        return f"its writer protocol {state.writer_version} is newer than this program", without
+    if state.writer_version > _LEGACY_WRITER_VERSIONS:
+        known = _ASK_NOTHING | _BY_USE | _ASK_FOR_DELTAS_WRITER.keys()
+        for name in sorted(state.features - known):
+            return f"its feature {name} is not one that this program knows", without
+    formats = state.properties.get(_UNIFORM)
+    if formats:
+        problem = f"it is also written as {formats}, for which this program has no jars (delta-iceberg)"
+        return problem, f"take the property {_UNIFORM} from it, or load into a table without it"
+    try:
+        schema_from_json(state.schema)
+    except SchemaError as error:
+        return error.problem, "load into a table without such a column"
+    return None
+
+
+def appended_for(state: TableState) -> str | None:
+    """Why a table's rows have to be written by Delta's own writer; None when files may be added as they are."""
+    by_feature = (text for name, text in _ASK_FOR_DELTAS_WRITER.items() if name in state.features)
+    return next(chain(by_feature, _by_property(state.properties), _by_column(state.schema)), None)
+
+
+def _by_property(properties: Mapping[str, str]) -> Iterator[str]:
+    mapping = properties.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        yield f"its column mapping mode is {mapping}, so that files need other column names"
+    for key in sorted(properties):
+        if key.lower().startswith("delta.constraints."):
+            yield f"the check constraint {key[len('delta.constraints.') :]} has to be evaluated on each row"
+        elif key.startswith("delta.enableIcebergCompat") and properties[key] == "true":
+            yield "it is laid out for Iceberg, which asks for more than a Parquet file"
+
+
+def _by_column(schema: str) -> Iterator[str]:
+    for name, field in fields_of(schema):
+        if not field.nullable:
+            yield f"its column {name} is NOT NULL, which has to be checked on each row"
+        for key in sorted(json.loads(field.metadata_json)):
+            if key in _DEMANDING:
+                yield f"its column {name} {_DEMANDING[key]}"
+
+
+def fields_of(schema: str) -> Iterator[tuple[str, Field]]:
+    """Each field of a table at any depth, with its path."""
+    return _fields_of("", schema_from_json(schema))
+
+
+def _fields_of(place: str, data_type: DataType) -> Iterator[tuple[str, Field]]:
+    match data_type:
+        case StructType(fields):
+            for field in fields:
+                name = f"{place}.{field.name}" if place else field.name
+                yield name, field
+                yield from _fields_of(name, field.type)
+        case ArrayType(element):
+            yield from _fields_of(place, element)
+        case MapType(key, value):
+            yield from _fields_of(place, key)
+            yield from _fields_of(place, value)
+        case Primitive() | DecimalType():
+            return

@@ -1,0 +1,106 @@
+"""Whether what is staged fits a table: its columns, types and partitioning, by the way that loads it.
+
+Rules:
+
+1. A table's columns that a file lacks are null in its rows; that is Delta's own rule. A column that the table lacks,
+   or another type, is never loaded: rows would be lost or unreadable.
+2. Names are compared as Parquet readers do it, by case: Spark would forgive a difference, delta-rs would read nulls.
+3. A file that is added has the table's partitioning. Where Spark writes, it parts the rows anew, and a staged file's
+   partitioning does not matter; but each partition column has to come from somewhere.
+4. Where Spark writes, a column that Delta makes itself (generated, identity, default) need not be staged, and an
+   identity column that is GENERATED ALWAYS must not be. One that is NOT NULL has to come from somewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError, TableError
+from common.schema.ddl import type_to_ddl
+from common.schema.spark_json import schema_from_json
+from common.schema.types import ArrayType, DataType, MapType, StructType
+from delta_loader.core.ways.demands import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
+from delta_loader.core.ways.way import PLAIN, Way, through_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_loader.core.plan import TableShape
+
+_MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
+
+
+def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAIN) -> None:
+    """Raises TableError, which says what differs, when staged files do not fit the table."""
+    found = differences(table, staged, way)
+    if found:
+        msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
+        raise TableError(
+            msg, "change the table (ALTER TABLE), or the stream's columns and stage anew with `bootstrap rewind`"
+        )
+
+
+def differences(table: TableShape, staged: TableShape, way: Way = PLAIN) -> tuple[str, ...]:
+    """What keeps files of one shape out of a table of another; empty when they fit."""
+    try:
+        columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
+    except SchemaError as error:
+        return (error.problem,)
+    found = list(_struct_differences("", columns, staged_columns))
+    if through_spark(way):
+        found += _not_made(columns, staged_columns, table.partition_by)
+    elif table.partition_by != staged.partition_by:
+        found.append(f"it is partitioned by {_columns(table.partition_by)}, staged by {_columns(staged.partition_by)}")
+    return tuple(found)
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
+    """What Delta's writer would refuse whole (rule 4)."""
+    for field in table:
+        metadata = json.loads(field.metadata_json)
+        if staged.field(field.name) is not None:
+            if IDENTITY in metadata and not metadata.get(IDENTITY_TAKES_VALUES):
+                yield f"the column {field.name} is GENERATED ALWAYS AS IDENTITY, and values are staged for it"
+        elif not metadata.keys() & _MADE_BY_DELTA:
+            if field.name in partition_by:
+                yield f"it is partitioned by {field.name}, which is not staged"
+            elif not field.nullable:
+                yield f"the column {field.name} is NOT NULL, and is not staged"
+    yield from _nested_not_made("", table, staged)
+
+
+def _nested_not_made(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    for field in table:
+        known = staged.field(field.name)
+        if known is None:
+            if place and not field.nullable:
+                yield f"the column {place}{field.name} is NOT NULL, and is not staged"
+        elif isinstance(field.type, StructType) and isinstance(known.type, StructType):
+            yield from _nested_not_made(f"{place}{field.name}.", field.type, known.type)
+
+
+def _struct_differences(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    for field in staged:
+        name, known = f"{place}{field.name}", table.field(field.name)
+        if known is None:
+            alike = [other for other in table.names if other.casefold() == field.name.casefold()]
+            yield f"the column {name} is not in it" + (f" (it has {alike[0]})" if alike else "")
+        else:
+            yield from _type_differences(name, known.type, field.type)
+
+
+def _type_differences(name: str, table: DataType, staged: DataType) -> Iterator[str]:
+    if isinstance(table, StructType) and isinstance(staged, StructType):
+        yield from _struct_differences(f"{name}.", table, staged)
+    elif isinstance(table, ArrayType) and isinstance(staged, ArrayType):
+        yield from _type_differences(f"{name}.element", table.element, staged.element)
+    elif isinstance(table, MapType) and isinstance(staged, MapType):
+        yield from _type_differences(f"{name}.key", table.key, staged.key)
+        yield from _type_differences(f"{name}.value", table.value, staged.value)
+    elif table != staged:
+        yield f"the column {name} is {type_to_ddl(table)}, staged as {type_to_ddl(staged)}"

@@ -1,0 +1,103 @@
+"""By which way staged rows reach a table, judged from the table's own protocol, properties and schema, and the setting.
+
+Rules:
+
+1. Zero-copy add is right only where Delta asks nothing of a row but to be in a file with its statistics. Whatever else
+   it asks is done by Delta's own writer, through Spark: append.
+2. A feature that is not known is refused by its name: a new one may ask for anything, of a row or of a commit.
+3. The setting may ask for more work than the table does (``append``, ``merge``), never for less: ``add`` to a table
+   that has to be appended to is refused.
+4. It is decided anew at each look at the table, so a table that gains a constraint is appended to from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from common.errors import TableError
+from common.settings.loading import LoadSetting
+from delta_loader.core.ways.demands import appended_for, refused_for
+
+if TYPE_CHECKING:
+    from common.delta_log import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Staged files become part of the table as they are."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Spark reads staged rows, and Delta's own writer writes them into files of the table."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Staged rows are changes: Spark merges them into the table."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Staged rows may not be loaded."""
+
+    reason: str
+    remedy: str = "load into a table without it"
+
+
+Way = Add | Append | Merge | Refused
+
+PLAIN = Add("the table's protocol, properties and columns ask nothing of a row but to be in a file")
+
+
+def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> Way:
+    """How rows may reach a table, and why."""
+    refused = refused_for(state)
+    if refused is not None:
+        return Refused(*refused)
+    demand = appended_for(state)
+    match setting:
+        case LoadSetting.MERGE:
+            return Merge("load is merge")
+        case LoadSetting.APPEND:
+            return Append(demand or "load is append")
+        case LoadSetting.ADD if demand is not None:
+            return Refused(f"{demand}, and load is add", "write load: auto, or load into a table without it")
+        case LoadSetting.ADD | LoadSetting.AUTO:
+            return PLAIN if demand is None else Append(demand)
+        case _:
+            assert_never(setting)
+
+
+def through_spark(way: Way) -> bool:
+    """Whether Spark reads all that is staged."""
+    return isinstance(way, Append | Merge)
+
+
+def require_loadable(way: Way, url: str) -> None:
+    """Raises TableError when rows may not be loaded into the table."""
+    if isinstance(way, Refused):
+        msg = f"rows cannot be loaded into the Delta table {url}: {way.reason}"
+        raise TableError(msg, way.remedy)
+
+
+def way_name(way: Way) -> str:
+    """The way's name in status and metrics."""
+    match way:
+        case Add():
+            return "add"
+        case Append():
+            return "append"
+        case Merge():
+            return "merge"
+        case Refused():
+            return "refused"
+        case _:
+            assert_never(way)
