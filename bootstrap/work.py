@@ -31,7 +31,7 @@ from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
 from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
-from common.http_server import release
+from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
 from common.spans import Partition, Topic, TopicPartition
 from common.store import FsspecStore, prove_exclusive_create

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import KafkaDeltaExpressError
-from common.http_server import release
+from common.http.pages import release
 from common.settings import Settings, load_settings, print_settings
 
 if TYPE_CHECKING:

@@ -72,6 +72,9 @@ WRITER_FLUSH_SECONDS = _histogram(
 WRITER_FILE_BYTES = _histogram("stage_writer_file_bytes", (), "Size of one Parquet file.", _BYTES)
 WRITER_BUFFERED_BYTES = _gauge("stage_writer_buffered_bytes", (), "Memory in all buffers.")
 WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are not read now, for want of memory.")
+WRITER_PAUSED_BY_REQUEST = _gauge(
+    "stage_writer_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
+)
 WRITER_PARTITIONS = _gauge("stage_writer_assigned_partitions", (), "Kafka partitions that this writer owns.")
 WRITER_STAGED_POSITION = _gauge(
     "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."
@@ -106,6 +109,12 @@ LOADER_CLEANED = _counter(
     "delta_loader_cleaned_total", ("what",), "Objects that the clean-up removed: data files, stray markers, uploads."
 )
 LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs, by outcome.")
+LOADER_TURNS = _counter(
+    "delta_loader_turns_total",
+    ("reason",),
+    "Turns to load: at the `start` or after a pause or the lease's coming back, by the `schedule`, because writers "
+    "told of markers (`on_marker`), or because somebody `asked`.",
+)
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
 LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
@@ -128,6 +137,9 @@ LOADER_UNFIT = _gauge(
 LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
 LOADER_LEASE_HELD = _gauge(
     "delta_loader_lease_held", (), "1 while this loader holds the lease and may load, 0 while it stands by."
+)
+LOADER_PAUSED_BY_REQUEST = _gauge(
+    "delta_loader_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
 )
 LOADER_LAST_SUCCESS = _gauge(
     "delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure."

@@ -24,6 +24,8 @@ from common.settings import Settings
 from common.settings.values import (
     bytes_text,
     check_address,
+    check_http_token,
+    check_load_schedule,
     check_schedule,
     duration_text,
     parse_bytes,
@@ -95,7 +97,9 @@ _READERS = {
     parse_duration_s: "duration",
     parse_bytes: "size",
     check_schedule: "schedule",
+    check_load_schedule: "schedule, or `on-marker`",
     check_address: "host:port or null",
+    check_http_token: "text or null",
     parse_start: "start",
     parse_workers: "whole number or `auto`",
 }

@@ -9,20 +9,22 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from common import metrics as catalogue
 from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
 from common.cli import run as run_app
 from common.errors import TableError
-from common.http_server import Health, HttpServer, service_pages
+from common.http.pausing import Pausing
+from common.http.server import HttpServer
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
+from common.settings.values import ON_MARKER
 from common.store import FsspecStore
 from delta_loader.clean import CleanUp
 from delta_loader.clean_schedule import ScheduledCleanUp
@@ -33,11 +35,15 @@ from delta_loader.commands.status import status
 from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease
-from delta_loader.schedule import Schedule, wait_until
+from delta_loader.loader import Loader
+from delta_loader.on_marker.news import StoredNews
+from delta_loader.on_marker.turns import Turns
+from delta_loader.schedule import Schedule
 from delta_loader.service import LoaderService
+from delta_loader.web.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
@@ -62,7 +68,7 @@ def run(
 ) -> None:
     """Load on the schedule; or load all that is loadable now, and exit 0."""
     settings = settings_from(config, print_config=print_config)
-    schedule = Schedule(settings.loader.schedule)
+    Schedule(settings.loader.schedule)  # a wrong one is told before Spark starts
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         stopped = Event()
@@ -78,28 +84,11 @@ def run(
             loader.fitness.look_again()
             typer.echo("\n".join([_summary(reports), *loader.fitness.problems]))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
-        _run_on_schedule(loader, schedule, stopped)
+        _run(loader, stopped)
     log.info("stopped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Loader:
-    """A loader that is ready to load."""
-
-    service: LoaderService
-    spark_is_alive: Callable[[], bool]
-    lease: LoaderLease | None
-    """None when the settings want none."""
-    lease_thread: LeaseThread | None
-    clean_up: ScheduledCleanUp
-    fitness: Fitness
-
-    def may_load(self) -> bool:
-        """Whether no other loader does."""
-        return self.lease is None or self.lease.held()
-
-
-def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> _Loader:
+def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> Loader:
     """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease.
 
     It is fit to load, unless ``stopped`` was set by a signal meanwhile.
@@ -114,12 +103,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     parallel = parallel_of(pool)
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
-    ready: list[_Loader] = []
-    begun: list[Fitness] = []
+    serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
     if settings.loader.http is not None:
-        server = HttpServer(
-            settings.loader.http, service_pages("delta-loader", *_health(ready, begun), metrics.exposition)
-        )
+        server = HttpServer(settings.loader.http, serving.routes(metrics, settings.loader.http_token))
         stack.callback(server.close)
         log.info("serving", port=server.port)
     # A lease is watched from here on, so that the time in which Spark starts counts.
@@ -136,13 +122,33 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         log=log,
         metrics=metrics,
     )
-    begun.append(fitness)
+    serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
     tables = SparkDeltaTables(spark, clock, settings.stage.url)
     ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
     service = LoaderService(settings.streams, settings.loader, ports)
-    ready.append(_Loader(service, tables.alive, lease, lease_thread, clean_up, fitness))
-    return ready[0]
+    turns = _turns(settings, serving, log, metrics)
+    stack.callback(turns.give_up)
+    serving.loader = Loader(
+        service, tables.alive, lease, lease_thread, clean_up, fitness, pausing=serving.pausing, turns=turns
+    )
+    return serving.loader
+
+
+def _turns(settings: Settings, serving: Serving, log: FilteringBoundLogger, metrics: Metrics) -> Turns:
+    """When to load, by the settings' schedule and by request."""
+    app_ids = [stream.app_id for stream in settings.streams]
+    told = settings.loader.schedule == ON_MARKER
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    return Turns(
+        Schedule(settings.loader.schedule),
+        serving.desk,
+        SystemClock(),
+        metrics,
+        news=StoredNews(store, app_ids, log) if told else None,
+        app_ids=app_ids,
+        loads_per_minute=settings.loader.max_commits_per_minute,
+    )
 
 
 def _lease(
@@ -160,47 +166,36 @@ def _lease(
     return lease, thread
 
 
-def _health(ready: Sequence[_Loader], begun: Sequence[Fitness]) -> tuple[Callable[[], Health], Callable[[], Health]]:
-    """Health and readiness of the loader to come."""
-
-    def problems() -> Health:
-        if not ready:
-            return Health()
-        lease = ready[0].lease
-        unleased = None if lease is None else lease.problem
-        return Health((*ready[0].service.problems, *ready[0].fitness.problems, *([unleased] if unleased else [])))
-
-    def readiness() -> Health:
-        # A standby is ready: who replaces one loader by another waits for that before it ends the first.
-        if not ready or (ready[0].may_load() and not ready[0].service.ready):
-            return Health(("starting", *(fitness.away for fitness in begun if fitness.away is not None)))
-        return problems()
-
-    return problems, readiness
-
-
-def _run_on_schedule(loader: _Loader, schedule: Schedule, stopped: Event) -> None:
-    """Load now and at each time of the schedule, until stopped; stand by while another loader does.
+def _run(loader: Loader, stopped: Event) -> None:
+    """Load now, and whenever it is time again, until stopped; stand by while another loader does.
 
     Raises TableError when Spark is gone.
     """
+
+    def stop() -> bool:
+        return stopped.is_set() or loader.pausing.is_on or not loader.may_load()
+
     while _stand_by(loader, stopped):
-        began = datetime.now(UTC)
-        loader.service.run_pass(lambda: stopped.is_set() or not loader.may_load())
+        turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on)
+        if turn is None:
+            stopped.wait(_LOOK_S)
+            continue
+        reports = loader.service.run_pass(stop, turn.app_ids)
         _require_spark(loader)
-        loader.fitness.look_again()
-        if loader.may_load():
-            loader.clean_up.look(datetime.now(UTC))
-        if loader.may_load():  # otherwise the one who takes it over loads, and this one as soon as it has it again
-            wait_until(schedule.next_after(began, datetime.now(UTC)), stopped)
+        loader.turns.ended(turn, reports, datetime.now(UTC), cut_short=stop())
+        if turn.app_ids is None:
+            loader.fitness.look_again()
+            if loader.may_load():
+                loader.clean_up.look(datetime.now(UTC))
 
 
-def _stand_by(loader: _Loader, stopped: Event) -> bool:
+def _stand_by(loader: Loader, stopped: Event) -> bool:
     """Wait for the lease; True when it is there, False when stopped. Raises TableError when Spark is gone."""
     warm_again_s = time.monotonic()
     while not stopped.is_set():
         if loader.may_load():
             return True
+        loader.turns.begin_again()
         if time.monotonic() >= warm_again_s and loader.lease is not None and loader.lease.holder is not None:
             # A first look at a table costs seconds, which a standby has.
             loader.service.warm_up(lambda: stopped.is_set() or loader.may_load())
@@ -211,7 +206,7 @@ def _stand_by(loader: _Loader, stopped: Event) -> bool:
     return False
 
 
-def _wait_for_lease_once(loader: _Loader, stopped: Event, log: FilteringBoundLogger) -> None:
+def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
     """Wait for the lease until its holder was seen alive for so long that it will keep it.
 
     Then this pass goes beside the holder's, which is as safe (core/lease.py, rule 5): who asked for it was promised
@@ -224,7 +219,7 @@ def _wait_for_lease_once(loader: _Loader, stopped: Event, log: FilteringBoundLog
             return
 
 
-def _require_spark(loader: _Loader) -> None:
+def _require_spark(loader: Loader) -> None:
     if not loader.spark_is_alive():
         msg = "the Spark process is gone"
         raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")

@@ -13,12 +13,14 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from common.errors import ConfigError
-from common.settings.values import parse_duration_s
+from common.settings.values import ON_MARKER, parse_duration_s
 
 if TYPE_CHECKING:
     from threading import Event
 
 _CRON_FIELDS = 5
+_EVERYTHING_EVERY_S = 60.0
+"""With ``on-marker``: how often to look for what no writer told of (delta_loader/on_marker/turns.py)."""
 
 
 class Schedule:
@@ -30,7 +32,8 @@ class Schedule:
             if len(text.split()) == _CRON_FIELDS:
                 self._trigger = CronTrigger.from_crontab(text, timezone=UTC)
             else:
-                self._trigger = IntervalTrigger(seconds=parse_duration_s(text), timezone=UTC)
+                seconds = _EVERYTHING_EVERY_S if text == ON_MARKER else parse_duration_s(text)
+                self._trigger = IntervalTrigger(seconds=seconds, timezone=UTC)
         except ValueError as error:
             msg = f"{key}: {text!r} is not a schedule: {error}"
             raise ConfigError(msg, 'write an interval such as 15m, or a cron line such as "*/15 * * * *"') from error

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.report import StreamReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -64,11 +65,19 @@ class LoaderService:
         self._problems: dict[str, str] = {}
         self._passes = 0
         self._looked: Looked = {}
+        self._held: dict[str, dict[str, int]] = {}
+        """How many Kafka partitions the last pass over a stream held, by reason."""
 
-    def run_pass(self, stop: Callable[[], bool] = lambda: False) -> list[StreamReport]:
-        """Load everything that is loadable now. ``stop`` is asked between commits; a commit under way is finished."""
+    def run_pass(
+        self, stop: Callable[[], bool] = lambda: False, app_ids: Collection[str] | None = None
+    ) -> list[StreamReport]:
+        """Load everything that is loadable now, or of some streams only.
+
+        ``stop`` is asked between commits; a commit under way is finished.
+        """
         started_s = self._ports.clock.monotonic_s()
-        reports = [self._run_stream(stream, stop) for stream in self._streams if not stop()]
+        streams = [stream for stream in self._streams if app_ids is None or stream.app_id in app_ids]
+        reports = [self._run_stream(stream, stop) for stream in streams if not stop()]
         self._passes += 1
         self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
         return reports
@@ -130,10 +139,10 @@ class LoaderService:
         metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
         for app_id, count in self._failures.items():
             metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
-        if not failed:
+        if not any(self._failures.values()):
             metrics.set(catalogue.LOADER_LAST_SUCCESS, self._ports.clock.wall_ms() / 1000)
         metrics.forget(catalogue.LOADER_HELD)
-        for report in reports:
-            for reason in {found.reason for found in report.held.values()}:
-                count = sum(found.reason == reason for found in report.held.values())
-                metrics.set(catalogue.LOADER_HELD, count, app_id=report.app_id, reason=reason)
+        self._held |= {report.app_id: dict(Counter(one.reason for one in report.held.values())) for report in reports}
+        for app_id, counts in self._held.items():
+            for reason, count in counts.items():
+                metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common import cli
+from common import metrics as catalogue
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.evolved import latest
-from common.http_server import HttpServer, service_pages
+from common.http.pages import pausing_calls, service_pages
+from common.http.pausing import Pausing
+from common.http.server import HttpServer, Routes
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
+from common.settings.values import ON_MARKER
 from common.store import FsspecStore, prove_exclusive_create
 from stage_writer.catching_up import missing_topic
 from stage_writer.core.convert import StreamConverter
@@ -25,7 +29,7 @@ from stage_writer.core.flushing import Limits
 from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
-from stage_writer.crew_pages import crew_pages
+from stage_writer.crew_pages import crew_routes
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
@@ -72,7 +76,8 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     log = set_up_logs(settings.logs, "stage-writer")
     command = [sys.executable, "-m", "stage_writer", "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
-    server = None if settings.writer.http is None else HttpServer(settings.writer.http, crew_pages(crew))
+    routes = crew_routes(crew, settings.writer.http_token)
+    server = None if settings.writer.http is None else HttpServer(settings.writer.http, routes)
     if server is not None:
         log.info("serving", port=server.port)
     try:
@@ -104,6 +109,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
+    pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     service = StageWriter(
         converters=converters,
         limits=limits_of(settings),
@@ -117,11 +123,14 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         metrics=metrics,
         session_s=session_s(settings.kafka),
         filing=Filing(shares.row_group, settings.writer.max_partition_values),
+        pausing=pausing,
+        tells_news=settings.loader.schedule == ON_MARKER,
     )
     server = None
     if settings.writer.http is not None:
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
-        server = HttpServer(settings.writer.http, pages)
+        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token)
+        server = HttpServer(settings.writer.http, routes)
         log.info("serving", port=server.port)
     if seat is not None:
         stop_without_parent(service.stop)

@@ -10,22 +10,34 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.http_server import Health, service_pages
+from common.http.pages import Health, service_pages
+from common.http.server import Routes, json_page, text_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from common.http_server import Page
+    from common.http.server import Page
     from stage_writer.crew import Crew, Worker
 
 _TIMEOUT_S = 5.0
 
 
-def crew_pages(crew: Crew) -> dict[str, Callable[[], Page]]:
-    """What the parent serves."""
-    return service_pages(
+def crew_routes(crew: Crew, token: str | None) -> Routes:
+    """What the parent serves; a call goes to every worker."""
+    pages = service_pages(
         "stage-writer", lambda: _all(crew, "healthcheck"), lambda: _all(crew, "ready"), lambda: merged(_texts(crew))
     )
+
+    def call(name: str) -> Callable[[Mapping[str, str]], Page]:
+        return lambda _query: _call_all(crew, name, token or "")
+
+    return Routes(pages, {f"/{name}": call(name) for name in ("pause", "resume")}, token)
+
+
+def _call_all(crew: Crew, name: str, token: str) -> Page:
+    answers = [(worker.seat, *_get(worker, name, token)) for worker in crew.workers]
+    problems = [f"worker {seat}: {text.strip()}\n" for seat, ok, text in answers if not ok]
+    return text_page(503, "".join(problems)) if problems else json_page(200, {"paused": name == "pause"})
 
 
 def _all(crew: Crew, page: str) -> Health:
@@ -47,11 +59,16 @@ def _texts(crew: Crew) -> Iterator[tuple[str, str]]:
             yield str(worker.seat.index), text
 
 
-def _get(worker: Worker, page: str) -> tuple[bool, str]:
+def _get(worker: Worker, page: str, token: str | None = None) -> tuple[bool, str]:
+    """A page of a worker's, or the answer to a call that the token allows."""
     if worker.port is None:
         return False, "not yet started"
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    method = "GET" if token is None else "POST"
+    url = f"http://127.0.0.1:{worker.port}/{page}"
+    request = urllib.request.Request(url, headers=headers, method=method)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/{page}", timeout=_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             return True, answer.read().decode()
     except urllib.error.HTTPError as error:
         return False, error.read().decode()

@@ -249,6 +249,9 @@ class Stage(Protocol):
     def tell_idle(self, facts: Collection[IdleFact]) -> None:
         """Write down which partitions had nothing new, in place of what this writer said before."""
 
+    def tell_news(self, app_id: str) -> None:
+        """Give the sign that a stream has new markers."""
+
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
         """Write down where a new chain begins; what is there already wins."""
 

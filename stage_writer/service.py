@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
-from common.http_server import Health
+from common.http.pages import Health
 from stage_writer.catching_up import CatchingUp
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.idling import Idling
+from stage_writer.newsbearer import NewsBearer
 from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Look, Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Position, Topic, TopicPartition
@@ -86,6 +88,8 @@ class StageWriter:
         metrics: Metrics,
         session_s: float = SESSION_S,
         filing: Filing = Filing(),  # noqa: B008 - frozen
+        pausing: Pausing | None = None,
+        tells_news: bool = False,
     ) -> None:
         """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
@@ -110,6 +114,8 @@ class StageWriter:
         self._joined = False
         self._topic_look = TopicLook(source, clock)
         self._idling = Idling(source, stage, clock, log)
+        self._news = NewsBearer(stage, clock, log, wanted=tells_news)
+        self._pausing = pausing
         self._pressure = Pressure()
         self._filing = filing
         self._guesses: dict[str, float] = {}
@@ -138,6 +144,7 @@ class StageWriter:
             raise
         finally:
             self._source.close()
+        self._news.tell(at_once=True)
         if self._catching_up is not None and not self._stopping and held:
             raise StoreError("not everything could be staged: " + "; ".join(held), "mend what is named and run again")
 
@@ -159,6 +166,7 @@ class StageWriter:
         self._land()
         self._relieve()
         self._retry()
+        self._news.tell()
 
     def stop(self) -> None:
         """Ask the loop to flush, to leave the group, and to end. Safe to call from a signal handler."""
@@ -169,7 +177,7 @@ class StageWriter:
         problems = [held.problem for held in self._held.values()]
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
-        return Health(tuple(problems))
+        return Health(tuple(problems), () if self._pausing is None else self._pausing.notes)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""
@@ -212,7 +220,10 @@ class StageWriter:
         decision = decide(fillings, self._limits, self._clock.monotonic_s(), self._pressure)
         for flush in decision.flushes:
             self._begin(self._owned[flush.source], flush.reason)
-        self._breathe(decision.pressure, sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings))
+        pressure = decision.pressure
+        if self._pausing is not None and self._pausing.is_on:
+            pressure = replace(pressure, paused=frozenset(self._owned))  # what was read is flushed in its time
+        self._breathe(pressure, sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings))
 
     def _retry(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -275,6 +286,7 @@ class StageWriter:
         if flight.arrow_bytes:
             self._guesses[owned.converter.stream.app_id] = sealed.size_bytes / flight.arrow_bytes
         self._teller.sealed(owned.converter.stream.app_id, sealed, flight.reason, seconds)
+        self._news.sealed(owned.converter.stream.app_id)
         if sealed.chain_moved:
             self._log.warning("chain moved", partition=str(owned.source))
             self._begin_again(owned)

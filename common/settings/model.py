@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from common.settings.on_marker import fill_loading
 from common.settings.places import nested
 from common.settings.routes import check_shared
 from common.settings.section import Option, Section
 from common.settings.stream import Stream
-from common.settings.values import Address, DurationS, Schedule, SizeBytes, Workers, check_schedule
+from common.settings.values import Address, DurationS, HttpToken, LoadSchedule, SizeBytes, Workers, check_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,18 +109,34 @@ class WriterSettings(Section):
         description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
         "any free port.",
     )
+    http_token: HttpToken = Field(
+        default=None,
+        description="The secret that `POST /pause` and `/resume` have to bring (`Authorization: Bearer …`), of 16 "
+        "characters at least; without one they are refused.",
+        examples=["${HTTP_TOKEN}"],
+    )
 
 
 class LoaderSettings(Section):
     """The delta loader."""
 
-    schedule: Schedule = Field(
-        default="15m", description="When to load: an interval such as `15m`, or a cron line such as `*/15 * * * *`."
+    schedule: LoadSchedule = Field(
+        default="15m",
+        description="When to load: an interval such as `15m`, a cron line such as `*/15 * * * *`, or `on-marker`: when "
+        "writers tell of new markers, so that records are readable seconds after their flush (schedules.md).",
+    )
+    max_commits_per_minute: int = Field(
+        default=6,
+        gt=0,
+        le=600,
+        description="With `on-marker`: most loads of one stream in a minute, evenly spaced. Each is one commit to each "
+        "of its tables that has something new; a backlog makes as many as `max_files` and `max_bytes` want.",
     )
     marker_retention_s: DurationS = Field(
         default=86400.0,
         alias="marker_retention",
-        description="Settled markers are kept this long; the last of each Kafka partition is kept always.",
+        description="Settled markers are kept this long; the last of each Kafka partition is kept always. With "
+        "`on-marker` the default is `10m`, for each load lists them all.",
     )
     lease_s: DurationS = Field(
         default=15.0,
@@ -148,11 +165,22 @@ class LoaderSettings(Section):
         description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
         "any free port.",
     )
+    http_token: HttpToken = Field(
+        default=None,
+        description="The secret that `POST /load`, `/pause` and `/resume` have to bring (`Authorization: Bearer …`), "
+        "of 16 characters at least; without one they are refused.",
+        examples=["${HTTP_TOKEN}"],
+    )
     spark: dict[str, Option] = Field(
         default_factory=dict,
         description="Passed to the SparkSession, and wins over what this program sets.",
         examples=[{"spark.master": "local[*]"}],
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: object) -> object:
+        return fill_loading(value)
 
     @field_validator("clean_up", mode="before")
     @classmethod

@@ -97,11 +97,35 @@ def check_schedule(value: object) -> str:
     return value
 
 
+ON_MARKER = "on-marker"
+"""Load when writers tell of new markers."""
+
+
+def check_load_schedule(value: object) -> str:
+    """``on-marker``, or what `check_schedule` takes."""
+    try:
+        return ON_MARKER if value == ON_MARKER else check_schedule(value)
+    except ValueError as error:
+        msg = f"{error}, or on-marker"
+        raise ValueError(msg) from None
+
+
 def check_address(value: object) -> str | None:
     """``host:port`` to listen at, or None."""
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if value is not None and not (host and port.isdecimal() and int(port) <= _LAST_PORT):
         msg = "is not an address; write host:port such as 127.0.0.1:8080, or null for none"
+        raise ValueError(msg)
+    return value if isinstance(value, str) else None
+
+
+_LEAST_TOKEN = 16
+
+
+def check_http_token(value: object) -> str | None:
+    """A secret for calls over HTTP, or None."""
+    if value is not None and not (isinstance(value, str) and len(value) >= _LEAST_TOKEN and value.isascii()):
+        msg = f"is no token; write at least {_LEAST_TOKEN} ASCII characters that nobody can guess, or null for none"
         raise ValueError(msg)
     return value if isinstance(value, str) else None
 
@@ -128,7 +152,9 @@ def workers_text(workers: int) -> str | int:
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text)]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text)]
 Schedule = Annotated[str, BeforeValidator(check_schedule)]
+LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule)]
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text)]
+HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]
 Address = Annotated[str | None, BeforeValidator(check_address)]
 
 

@@ -46,6 +46,7 @@ from common.markers import (
     marker_from_bytes,
     stray_path,
 )
+from common.news import news_path
 from common.pieces import Pieces
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
@@ -134,6 +135,10 @@ class ObjectStage:
     def tell_idle(self, facts: Collection[IdleFact]) -> None:
         """Write down which partitions had nothing new, in place of what this writer said before."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts))
+
+    def tell_news(self, app_id: str) -> None:
+        """Give the sign that a stream has new markers."""
+        self._store.write(news_path(app_id, self._writer), b"")
 
     def flush_job(
         self,

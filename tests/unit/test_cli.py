@@ -7,7 +7,7 @@ import typer
 
 from common.cli import new_app, run
 from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreUnfitError, UsageError
-from common.http_server import release
+from common.http.pages import release
 from common.terminal import aligned, has_colours, progress
 
 app = new_app("Try things.")

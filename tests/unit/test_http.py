@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from common.errors import ConfigError
-from common.http_server import Health, HttpServer, Page, service_pages
+from common.http.pages import Health, service_pages
+from common.http.server import HttpServer, Page, Routes
 
 
 class Service:
@@ -27,7 +28,7 @@ def service() -> Service:
 @pytest.fixture
 def server(service: Service) -> Iterator[HttpServer]:
     pages = service_pages("stage-writer", lambda: service.health, lambda: service.ready, lambda: b"metric 1\n")
-    found = HttpServer("127.0.0.1:0", {**pages, "/broken": service.broken})
+    found = HttpServer("127.0.0.1:0", Routes({**pages, "/broken": service.broken}))
     yield found
     found.close()
 
@@ -84,19 +85,16 @@ def test_a_page_that_fails_harms_nothing_else_and_tells_no_details(server: HttpS
     assert ask(server, "/healthcheck")[0] == 200
 
 
-def test_it_only_reads(server: HttpServer) -> None:
-    assert ask(server, "/healthcheck", "POST")[0] == 501
-
-
 def test_an_address_that_is_taken_or_wrong_is_a_wrong_config(server: HttpServer) -> None:
     for address in (f"127.0.0.1:{server.port}", "nohost", "127.0.0.1:99999", "127.0.0.1:x"):
         with pytest.raises(ConfigError, match=address) as caught:
-            HttpServer(address, {})
+            HttpServer(address, Routes({}))
         assert "writer.http" in caught.value.remedy
 
 
 def test_a_closed_server_answers_no_more(service: Service) -> None:
-    server = HttpServer("127.0.0.1:0", service_pages("x", lambda: service.health, lambda: service.ready, lambda: b""))
+    pages = service_pages("x", lambda: service.health, lambda: service.ready, lambda: b"")
+    server = HttpServer("127.0.0.1:0", Routes(pages))
     port = server.port
     server.close()
     with pytest.raises(ConnectionRefusedError):

@@ -107,6 +107,32 @@ def test_a_size_has_a_unit_or_is_in_bytes(text: object, size: int) -> None:
     assert parse(with_section(writer={"flush_bytes": text})).writer.flush_bytes == size
 
 
+def test_a_loader_that_waits_for_markers_keeps_them_for_minutes_unless_told_otherwise() -> None:
+    loader = parse(with_section(loader={"schedule": "on-marker"})).loader
+    assert (loader.schedule, loader.marker_retention_s) == ("on-marker", 600)
+    loader = parse(with_section(loader={"schedule": "on-marker", "marker_retention": "24h"})).loader
+    assert loader.marker_retention_s == 86_400
+    assert parse(with_section(loader={"schedule": "5m"})).loader.marker_retention_s == 86_400
+    with pytest.raises(ConfigError, match=r"loader.schedule.*on-marker"):
+        parse(with_section(loader={"schedule": "on_marker"}))
+    with pytest.raises(ConfigError, match=r"loader.clean_up"):
+        parse(with_section(loader={"clean_up": "on-marker"}))
+
+
+@pytest.mark.parametrize("section", ["writer", "loader"])
+@pytest.mark.parametrize("token", ["", "too-short", 7, "ünguessable-and-long"])
+def test_a_token_that_can_be_guessed_is_refused_and_not_shown(section: str, token: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{section}.http_token.*at least 16") as caught:
+        parse(with_section(**{section: {"http_token": token}}))
+    assert not token or str(token) not in caught.value.problem
+
+
+def test_a_token_is_never_shown() -> None:
+    settings = parse(with_section(writer={"http_token": "${TOKEN}"}), {"TOKEN": "0123456789abcdef"})
+    assert settings.writer.http_token == "0123456789abcdef"
+    assert "0123456789abcdef" not in print_settings(settings)
+
+
 def test_a_start_is_a_word_a_moment_or_positions() -> None:
     def start(value: object) -> object:
         return parse(with_stream(start=value)).streams[0].start

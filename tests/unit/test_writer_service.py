@@ -26,6 +26,8 @@ from tests.fakes.markers import chain_of, put
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from common.http.pausing import Pausing
+
 ORDERS = Topic("orders")
 FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))
 SESSION_S = 30.0
@@ -33,6 +35,9 @@ SESSION_S = 30.0
 
 class World:
     """One stage, one group of one, and a writer that is asked to step."""
+
+    pausing: Pausing | None = None
+    tells_news = False
 
     def __init__(self, folder: Path, ends: dict[TopicPartition, int], start: str = "earliest") -> None:
         self.store = FsspecStore(f"{folder}/stage")
@@ -75,6 +80,8 @@ class World:
             log=structlog.get_logger(),
             metrics=Metrics(),
             session_s=SESSION_S,
+            pausing=self.pausing,
+            tells_news=self.tells_news,
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer

@@ -1,0 +1,150 @@
+"""Decides when the loader loads, and which streams; it waits for nothing itself.
+
+Rules:
+
+1. The first turn after the start, a pause, or the lease's coming back is of all streams; so is each at a time of the
+   schedule, and each that somebody asks for. A time that passed while a turn lasted is not made up for.
+2. With ``schedule: on-marker`` the signs of writers are looked at once a second, and the streams that they name are
+   loaded, each at its pace (delta_loader/core/pacing.py). A look at everything once a minute finds what none told of.
+3. While the loader is paused there is no turn; signs stay in the stage until it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from delta_loader.core.pacing import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from delta_loader.on_marker.asking import Asked, Desk
+    from delta_loader.on_marker.news import News
+    from delta_loader.schedule import Schedule
+    from delta_loader.streams.report import StreamReport
+
+LOOK_EVERY_S = 1.0
+_A_MINUTE_S = 60.0
+
+
+class Reason(StrEnum):
+    """Why a turn is made."""
+
+    START = "start"
+    SCHEDULE = "schedule"
+    ON_MARKER = "on_marker"
+    ASKED = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A pass to be made."""
+
+    reason: Reason
+    app_ids: frozenset[str] | None
+    """The streams; None for all."""
+    began: datetime
+    asked: tuple[Asked, ...] = ()
+
+
+class Turns:
+    """Asked again and again by the loop, which carries out what it says."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        desk: Desk,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        news: News | None = None,
+        app_ids: Collection[str] = (),
+        loads_per_minute: int = 6,
+    ) -> None:
+        """Without ``news`` only the schedule and the desk say when."""
+        self._schedule = schedule
+        self._desk = desk
+        self._clock = clock
+        self._metrics = metrics
+        self._news = news
+        pace = Pace(_A_MINUTE_S / loads_per_minute)
+        self._paces = dict.fromkeys(app_ids, pace)
+        self._look_at_s = 0.0
+        self._due: datetime | None = None
+
+    @property
+    def due(self) -> datetime | None:
+        """When everything is looked at next; None for at once."""
+        return self._due
+
+    def begin_again(self) -> None:
+        """The lease was away: somebody else may have done anything, and nobody is answered."""
+        self._due = None
+        self.give_up()
+
+    def next(self, now: datetime, *, paused: bool = False) -> Turn | None:
+        """What to load now; None for nothing yet."""
+        if paused:
+            self._due = None
+            return None
+        turn = self._turn(now)
+        if turn is not None:
+            self._metrics.add(catalogue.LOADER_TURNS, reason=turn.reason.value)
+        return turn
+
+    def ended(self, turn: Turn, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
+        """A turn's pass is done, or was ``cut_short``."""
+        now_s = self._clock.monotonic_s()
+        for report in reports:
+            if report.app_id in self._paces:
+                failed = report.failure is not None
+                self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
+        if turn.app_ids is None:
+            self._due = self._schedule.next_after(turn.began, now)
+        for asked in turn.asked:
+            asked.answer(None if cut_short else reports)
+
+    def give_up(self) -> None:
+        """Nobody is answered any more: the loader stops, or has lost its lease."""
+        for asked in self._desk.take():
+            asked.answer(None)
+
+    def _turn(self, now: datetime) -> Turn | None:
+        if self._desk.is_asked:
+            return self._all(Reason.ASKED, now)
+        if self._due is None:
+            return self._all(Reason.START, now)
+        return self._all(Reason.SCHEDULE, now) if now >= self._due else self._told(now)
+
+    def _all(self, reason: Reason, now: datetime) -> Turn:
+        # What is told of from here on is for the next turn; what was, this one's listing has.
+        asked = self._desk.take()
+        if self._news is not None:
+            self._news.take()
+        self._begin(self._paces)
+        return Turn(reason, None, now, asked)
+
+    def _told(self, now: datetime) -> Turn | None:
+        if self._news is None:
+            return None
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_EVERY_S
+            for app_id in self._news.take() & self._paces.keys():
+                self._paces[app_id] = self._paces[app_id].told()
+        due = {app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s}
+        if not due:
+            return None
+        self._begin(due)
+        return Turn(Reason.ON_MARKER, frozenset(due), now)
+
+    def _begin(self, app_ids: Collection[str]) -> None:
+        now_s = self._clock.monotonic_s()
+        for app_id in tuple(app_ids):
+            self._paces[app_id] = self._paces[app_id].begun(now_s)

@@ -1,0 +1,1 @@
+"""What the loader serves over HTTP."""

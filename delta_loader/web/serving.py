@@ -1,0 +1,103 @@
+"""The loader's pages and calls, from the moment at which its process begins to start Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.http.pages import Health, pausing_calls, service_pages
+from common.http.server import Page, Routes, json_page, text_page
+from delta_loader.on_marker.asking import Desk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.http.pausing import Pausing
+    from common.metrics import Metrics
+    from delta_loader.fitness import Fitness
+    from delta_loader.loader import Loader
+    from delta_loader.streams.report import StreamReport
+
+_CONFLICT = 409
+WAIT_S = 600.0
+"""How long ``POST /load?wait=1`` waits at most."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """What is known of the process so far."""
+
+    pausing: Pausing
+    desk: Desk = field(default_factory=Desk)
+    fitness: Fitness | None = None
+    """Once Spark has started."""
+    loader: Loader | None = None
+    """Once it is fit to load."""
+
+    def routes(self, metrics: Metrics, token: str | None) -> Routes:
+        """All that is served."""
+        pages = service_pages("delta-loader", self.health, self.readiness, metrics.exposition)
+        return Routes(pages, {**pausing_calls(self.pausing), "/load": self.load}, token)
+
+    def health(self) -> Health:
+        """What is wrong now."""
+        if self.loader is None:
+            return Health(notes=self.pausing.notes)
+        lease = self.loader.lease
+        unleased = None if lease is None else lease.problem
+        problems = (*self.loader.service.problems, *self.loader.fitness.problems, *([unleased] if unleased else []))
+        return Health(problems, self.pausing.notes)
+
+    def readiness(self) -> Health:
+        """Whether the process loads, or could: who replaces one loader by another waits until the other stands by."""
+        loader = self.loader
+        if loader is None or (loader.may_load() and not loader.service.ready and not self.pausing.is_on):
+            away = None if self.fitness is None else self.fitness.away
+            return Health(("starting", *([away] if away is not None else [])))
+        return self.health()
+
+    def load(self, query: Mapping[str, str]) -> Page:
+        """``POST /load``: asks for a load of everything, now; with ``wait=1`` the answer comes when it has ended."""
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        asked = self.desk.ask()
+        if query.get("wait", "0") in {"0", ""}:
+            return json_page(202, {"asked": True})
+        reports = asked.wait(WAIT_S)
+        if reports is None:
+            return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
+        failed = any(report.failure for report in reports)
+        return json_page(500 if failed else 200, {"streams": [_report_json(report) for report in reports]})
+
+    def _refusal(self) -> Page | None:
+        if self.loader is None:
+            return text_page(503, "starting\n")
+        if self.pausing.is_on:
+            return text_page(_CONFLICT, "paused; POST /resume first\n")
+        if not self.loader.may_load():
+            holder = self.loader.lease.holder if self.loader.lease is not None else None
+            return text_page(_CONFLICT, f"standing by; ask the loader that holds the lease: {holder or 'nobody yet'}\n")
+        return None
+
+
+def _report_json(report: StreamReport) -> Mapping[str, object]:
+    held: Sequence[Mapping[str, object]] = [
+        {
+            "topic": str(source.topic),
+            "partition": int(source.partition),
+            "reason": one.reason,
+            "problem": one.problem,
+            "remedy": one.remedy,
+        }
+        for source, one in report.held.items()
+    ]
+    failure = report.failure
+    return {
+        "app_id": report.app_id,
+        "commits": report.commits,
+        "files": report.files,
+        "rows": report.rows,
+        "held": held,
+        "failure": None if failure is None else {"problem": failure.problem, "remedy": failure.remedy},
+    }
