@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from common.errors import MarkerError, SchemaError
+from common.errors import SchemaError
 from common.schema import StructType, schema_from_json, schema_to_json
+from common.stored import Stored, reading, require_known_version
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 SCHEMA = "schema"
+VERSION = 1
+"""Of the stored form."""
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
 
@@ -55,7 +56,8 @@ class Evolved:
 
     def to_bytes(self) -> bytes:
         """The stored form."""
-        stored = _Stored(
+        stored = _StoredColumns(
+            version=1,
             app_id=self.app_id,
             columns=schema_to_json(self.columns),
             gained=[
@@ -68,12 +70,13 @@ class Evolved:
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
         """The inverse. Raises MarkerError, which names the object."""
-        try:
-            stored = _Stored.model_validate_json(data)
-            columns = schema_from_json(stored.columns)
-        except (ValidationError, SchemaError) as error:
-            problem = f"the object {path} cannot be read: {' '.join(str(error).split())[:200]}"
-            raise MarkerError(problem, "delete it: the loader publishes the columns anew, by the table") from error
+        with reading(path, "delete it: the loader publishes the columns anew, by the table"):
+            require_known_version(path, data, VERSION)
+            stored = _StoredColumns.model_validate_json(data)
+            try:
+                columns = schema_from_json(stored.columns)
+            except SchemaError as error:
+                raise ValueError(error.problem) from error
         gained = tuple(Gained(one.column, one.offered_by, one.created_ms) for one in stored.gained)
         return cls(stored.app_id, version, columns, gained)
 
@@ -98,18 +101,14 @@ def latest(store: ObjectStore, app_id: str) -> Evolved | None:
     return None if data is None else Evolved.from_bytes(path, version, data)
 
 
-class _StoredGained(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _StoredGained(Stored):
     column: str
     offered_by: str
     created_ms: int
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    version: int = Field(default=1, le=1)
+class _StoredColumns(Stored):
+    version: Literal[1]
     app_id: str
     columns: str
     gained: list[_StoredGained]

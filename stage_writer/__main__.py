@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from structlog import get_logger
 
 from common import cli
 from common import metrics as catalogue
@@ -219,8 +220,6 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 
 
 def _check_topics(settings: Settings) -> None:
-    from structlog import get_logger  # noqa: PLC0415
-
     source = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
@@ -238,8 +237,6 @@ def schemas_of(settings: Settings) -> SchemaRegistry | None:
     """The schema registry; None where no stream has frames."""
     if all(stream.framing == "none" for stream in settings.streams):
         return None
-    from structlog import get_logger  # noqa: PLC0415
-
     return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger())
 
 

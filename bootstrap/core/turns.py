@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from common.errors import UsageError
+from common.errors import MarkerError, UsageError
+from common.stored import Stored, reading, require_known_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
 
 REPAIR = "repair"
+VERSION = 1
+"""Of a turn's stored form."""
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 
@@ -47,15 +48,17 @@ class Turn:
 
     def to_bytes(self) -> bytes:
         """The stored form."""
-        stored = _Stored(version=1, author=self.author, began_ms=self.began_ms, work=self.work, unique=self.unique)
+        stored = _StoredTurn(version=1, author=self.author, began_ms=self.began_ms, work=self.work, unique=self.unique)
         return stored.model_dump_json().encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Turn | None:
         """The inverse; None for what this program cannot read."""
         try:
-            stored = _Stored.model_validate_json(data)
-        except ValidationError:
+            with reading("a turn", "use the release that wrote it"):
+                require_known_version("a turn", data, VERSION)
+                stored = _StoredTurn.model_validate_json(data)
+        except MarkerError:
             return None
         return cls(stored.author, stored.began_ms, stored.work, stored.unique)
 
@@ -64,9 +67,7 @@ class Turn:
         return f"`{self.work}` by {self.author}, begun at {began}"
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class _StoredTurn(Stored):
     version: Literal[1]
     author: str
     began_ms: int

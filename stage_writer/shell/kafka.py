@@ -83,8 +83,6 @@ class KafkaSource:
         self._clock = clock
         self._streams: tuple[Stream, ...] = ()
         self._listener: GroupListener | None = None
-        self._moved: set[TopicPartition] = set()
-        """What came or went since it was last emptied: what was read of it before is not to be taken (rule 5)."""
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
         try:
@@ -106,10 +104,10 @@ class KafkaSource:
             self._look_for_topics()
         polled, polled_bytes = Polled(), 0
         while True:
-            self._moved.clear()
             with self._errors("consume"):
                 messages = self._taker.take(timeout_s, polled_bytes)
-            before = [batch for batch in polled.batches if batch.source not in self._moved]
+            moved = {_source(*place) for place in self._taker.moved}  # what was read of these is not to be taken
+            before = [batch for batch in polled.batches if batch.source not in moved]
             fresh = self._sort(messages)
             batches = (*before, *fresh.batches)
             polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
@@ -298,7 +296,6 @@ class KafkaSource:
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._taker.forget(partitions)
-        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
@@ -328,7 +325,6 @@ class KafkaSource:
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._taker.forget(partitions)
-        self._moved.update(_source(found.topic, found.partition) for found in partitions)
         if self._is_cooperative:
             consumer.incremental_unassign(list(partitions))
         else:

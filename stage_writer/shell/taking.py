@@ -37,7 +37,9 @@ class Taker:
         self._most_bytes = most_bytes
         self._size_bytes = min(_FIRST_GUESS_BYTES, most_bytes)
         """Of a message, as the last ones were."""
-        self._moved: set[tuple[str, int]] = set()
+        self._taken: list[Message] = []
+        self.moved: set[tuple[str, int]] = set()
+        """Topics and partitions that came or went while the last portion was taken."""
 
     def take(self, timeout_s: float, taken_bytes: int = 0) -> list[Message]:
         """The next portion, errors and ends of partitions included; it waits that long at most.
@@ -45,30 +47,29 @@ class Taker:
         ``taken_bytes`` is what has been taken of the portion already.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
-        taken: list[Message] = []
-        while len(taken) < self._most and taken_bytes < self._most_bytes:
+        self._taken, self.moved = [], set()
+        while len(self._taken) < self._most and taken_bytes < self._most_bytes:
             left_s = deadline_s - self._clock.monotonic_s()
-            if (taken and left_s <= 0) or not self._call(taken, 1, max(0.0, left_s)):
+            if (self._taken and left_s <= 0) or not self._call(1, max(0.0, left_s)):
                 break
-            first = len(taken) - 1
-            wanted = min(self._most - len(taken), (self._most_bytes - taken_bytes) // self._size_bytes - 1)
+            first = len(self._taken) - 1
+            wanted = min(self._most - len(self._taken), (self._most_bytes - taken_bytes) // self._size_bytes - 1)
             if wanted > 0:
-                self._call(taken, wanted, 0.0)
-            found = taken[first:]
+                self._call(wanted, 0.0)
+            found = self._taken[first:]
             found_bytes = sum(map(len, found))
             self._size_bytes = max(1, found_bytes // max(1, len(found)))
             taken_bytes += found_bytes
-        return taken
+        return self._taken
 
     def forget(self, partitions: Iterable[KafkaPartition]) -> None:
         """These went, or came; called while the group is served (rule 2)."""
-        self._moved |= {(found.topic, found.partition) for found in partitions}
+        gone = {(found.topic, found.partition) for found in partitions}
+        self.moved |= gone
+        self._taken = [message for message in self._taken if (message.topic(), message.partition()) not in gone]
 
-    def _call(self, taken: list[Message], most: int, timeout_s: float) -> bool:
+    def _call(self, most: int, timeout_s: float) -> bool:
         """Append what one call brings; whether it brought anything."""
-        self._moved.clear()
         found: list[Message] = self._consumer.consume(most, timeout_s)
-        if self._moved:
-            taken[:] = [message for message in taken if (message.topic(), message.partition()) not in self._moved]
-        taken += found
+        self._taken += found
         return bool(found)

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import structlog
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from common.commit_metadata import CommitMetadata
 from common.markers import StagedFile
-from common.metrics import Metrics
 from common.ports import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.schema.evolution import additions
-from common.settings import load_settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from delta_loader.core.commits import Committed, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from delta_loader.core.shares import SparkWrite
-from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.wiring import spark_ports
-from tests.fakes.loading import in_turn
+from tests.integration import in_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,10 +52,7 @@ SECOND = (
 
 
 def load(config: Path, spark: SparkSession) -> None:
-    settings = load_settings(config, os.environ)
-    tables = SparkDeltaTables(spark, SystemClock())
-    ports = spark_ports(settings, spark, tables, in_turn, log=structlog.get_logger(), metrics=Metrics())
-    (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+    report = in_process.load(config, spark)
     assert (report.failure, report.held) == (None, {})
 
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 from confluent_kafka import Producer
 
-from common.metrics import Metrics
 from common.ports import SystemClock
-from common.settings import load_settings
 from common.store import FsspecStore
 from delta_loader.core.replace import Step
-from delta_loader.replace import Replacements
-from delta_loader.service import LoaderService, Ports
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.kafka_offsets import KafkaOffsets
-from delta_loader.shell.offsets import SparkContents
 from delta_loader.shell.replace import SparkReplacer
-from delta_loader.stage import Stage
-from delta_loader.verify import Verifier
-from tests.fakes.loading import in_turn
+from tests.integration import in_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +22,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.findings import StreamReport as Verified
     from delta_loader.core.replace import Request
     from delta_loader.streams.report import StreamReport
     from devservices.kafka import KafkaCluster
@@ -100,31 +89,9 @@ class Pipeline:
         )
 
     def load(self, config: Path) -> StreamReport:
-        settings = load_settings(config, os.environ)
-        stage, tables = FsspecStore(settings.stage.url), SparkDeltaTables(self.spark, SystemClock())
-        numbers = itertools.count(1)
-        ports = Ports(
-            stage=Stage(stage, in_turn),
-            tables=tables,
-            open_store=FsspecStore,
-            parallel=in_turn,
-            clock=SystemClock(),
-            new_id=lambda: f"load-{next(numbers)}",
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-            replacements=Replacements(stage, tables, self.replacer, lambda: "r", structlog.get_logger()),
-        )
-        (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+        report = in_process.load(config, self.spark, replacer=self.replacer)
         assert report.failure is None
         return report
-
-    def verify(self, config: Path) -> Verified:
-        settings = load_settings(config, os.environ)
-        kafka = KafkaOffsets(settings)
-        try:
-            return Verifier(FsspecStore, in_turn, SparkContents(self.spark), kafka).verify(settings.streams[0])
-        finally:
-            kafka.close()
 
     def rows(self, table: str = "orders") -> dict[tuple[int, int], tuple[object, ...]]:
         frame = self.spark.read.format("delta").load(f"{self.folder}/{table}")
@@ -192,7 +159,7 @@ def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None
     assert pipeline.version() == version + 1
     assert pipeline.staged() == []
 
-    found = pipeline.verify(config)
+    found = in_process.verify(config, pipeline.spark)
     assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
     assert {one.kind for one in found.findings} == {"replaced", "all_in_tables"}
 
@@ -225,7 +192,7 @@ def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline)
     stage.write(request, content)
     pipeline.load(config)
     assert (pipeline.version(), pipeline.version("orders_dead_letters"), pipeline.staged()) == (*done, [])
-    assert pipeline.verify(config).faults == ()
+    assert in_process.verify(config, pipeline.spark).faults == ()
 
 
 def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pipeline) -> None:

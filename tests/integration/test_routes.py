@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 from confluent_kafka import Producer
 
 from common.errors import TableError
-from common.metrics import Metrics
 from common.ports import SystemClock
-from common.settings import load_settings
-from common.store import FsspecStore
 from delta_loader.core.findings import Verdict
-from delta_loader.service import LoaderService, Ports
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.kafka_offsets import KafkaOffsets
-from delta_loader.shell.offsets import SparkContents
-from delta_loader.stage import Stage
-from delta_loader.verify import Verifier
-from tests.fakes.loading import in_turn
+from tests.integration import in_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,29 +108,7 @@ class World:
         self.programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     def load(self, config: Path) -> StreamReport:
-        settings = load_settings(config, os.environ)
-        stage = FsspecStore(settings.stage.url)
-        numbers = itertools.count(1)
-        ports = Ports(
-            stage=Stage(stage, in_turn),
-            tables=self.tables,
-            open_store=FsspecStore,
-            parallel=in_turn,
-            clock=SystemClock(),
-            new_id=lambda: f"load-{next(numbers)}",
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-        )
-        (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
-        return report
-
-    def verify(self, config: Path) -> Verified:
-        settings = load_settings(config, os.environ)
-        kafka = KafkaOffsets(settings)
-        try:
-            return Verifier(FsspecStore, in_turn, SparkContents(self.spark), kafka).verify(settings.streams[0])
-        finally:
-            kafka.close()
+        return in_process.load(config, self.spark, tables=self.tables)
 
     def where(self) -> dict[Place, list[str]]:
         """By record, the tables that have it, as often as they do."""
@@ -195,7 +162,7 @@ def test_every_record_is_in_the_table_of_its_route_once(world: World) -> None:
     failure = world.load(config).failure
     assert failure is not None
     assert "views is left out" in failure.problem
-    report = world.verify(config)
+    report = in_process.verify(config, world.spark)
     assert (report.is_clean, proved(report)) == (True, False)
     assert world.where() == {
         place: names for place, names in world.expected().items() if place[1] < COUNT or names != ["views"]
@@ -203,4 +170,4 @@ def test_every_record_is_in_the_table_of_its_route_once(world: World) -> None:
     world.tables.broken = None
     assert world.load(config).failure is None
     assert world.where() == world.expected()
-    assert proved(world.verify(config))
+    assert proved(in_process.verify(config, world.spark))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from tests.integration import in_process
 from tests.integration.test_replay import STARTED_MS, Pipeline
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     pipeline.load(config)
     orders, offers = meant("order"), meant("offer")
     assert rows_of(pipeline) == orders
-    found = pipeline.verify(config)
+    found = in_process.verify(config, pipeline.spark)
     assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
     assert {one.kind for one in found.findings} == {"all_in_tables"}
     filtered = sum(kind_of(offset) == "offer" for offset in range(COUNT))
@@ -123,7 +124,7 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     assert rows_of(pipeline) == {place: rows for place, rows in orders.items() if place[0]} | {
         place: rows for place, rows in offers.items() if not place[0]
     }
-    found = pipeline.verify(other)
+    found = in_process.verify(other, pipeline.spark)
     assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
 
 

@@ -36,19 +36,10 @@ class Deriver:
                 remedy = "give the derived column another name, or do not declare it"
                 raise refused(_setting(name), text, problem, remedy)
         self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
+        self.needs_headers = self._evaluator.needs_headers
         fields = [Field(name, data_type) for name, data_type in zip(derive, self._evaluator.types, strict=True)]
-        self._columns = columns.with_fields(fields)
+        self.columns = columns.with_fields(fields)
         self._added = [to_arrow_field(field) for field in fields]
-
-    @property
-    def columns(self) -> StructType:
-        """The columns that were there, and the derived ones."""
-        return self._columns
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether an expression asks for ``kafka.headers``."""
-        return self._evaluator.needs_headers
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with their derived columns; one whose expression fails becomes a reject."""

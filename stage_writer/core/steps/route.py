@@ -51,8 +51,9 @@ class Router:
 
     def __init__(self, columns: StructType, stream: Stream) -> None:
         route = stream.route or ""
-        self._columns = columns
+        self.columns = columns
         self._evaluator = Evaluator(columns, {SETTING: route})
+        self.needs_headers = self._evaluator.needs_headers
         (found,) = self._evaluator.types
         if found is not Primitive.STRING:
             problem = f"its type is {type_to_ddl(found)}, and routes are text"
@@ -61,16 +62,6 @@ class Router:
         self._values = pa.array(stream.routes, pa.string())
         self._numbers = np.array([numbers[comparable(url)] for url in stream.routes.values()], np.int64)
         self._refuses = stream.unrouted == "dead_letters"
-
-    @property
-    def columns(self) -> StructType:
-        """The columns that were there."""
-        return self._columns
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether the route asks for ``kafka.headers``."""
-        return self._evaluator.needs_headers
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows, with the tables of their messages noted (rule 2)."""

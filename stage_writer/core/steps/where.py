@@ -32,22 +32,13 @@ class Condition:
     """Leaves records out: a `Step`. Raises ExpressionError for what is no condition over the columns."""
 
     def __init__(self, columns: StructType, where: str) -> None:
-        self._columns = columns
+        self.columns = columns
         self._evaluator = Evaluator(columns, {SETTING: where})
+        self.needs_headers = self._evaluator.needs_headers
         (found,) = self._evaluator.types
         if found is not Primitive.BOOLEAN:
             problem = f"its type is {type_to_ddl(found)}, and a condition is true or false"
             raise refused(SETTING, where, problem, "compare it with something, as in: status >= 400")
-
-    @property
-    def columns(self) -> StructType:
-        """The columns that were there."""
-        return self._columns
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether the condition asks for ``kafka.headers``."""
-        return self._evaluator.needs_headers
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows of which the condition is true; one whose condition fails becomes a reject."""

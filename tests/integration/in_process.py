@@ -1,0 +1,59 @@
+"""What `delta-loader` does, in this process: for tests that have a Spark session here already, or put traps into it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import load_settings
+from common.store import FsspecStore
+from delta_loader.replace import Replacements
+from delta_loader.service import LoaderService
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.kafka_offsets import KafkaOffsets
+from delta_loader.shell.offsets import SparkContents
+from delta_loader.verify import Verifier
+from delta_loader.wiring import new_id, spark_ports
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.findings import StreamReport as Verified
+    from delta_loader.shell.replace import SparkReplacer
+    from delta_loader.streams.report import StreamReport
+
+
+def load(
+    config: Path,
+    spark: SparkSession,
+    *,
+    tables: SparkDeltaTables | None = None,
+    replacer: SparkReplacer | None = None,
+) -> StreamReport:
+    """One pass of a config's only stream; ``tables`` and ``replacer`` may have traps in them."""
+    settings, log = load_settings(config, os.environ), structlog.get_logger()
+    tables = tables or SparkDeltaTables(spark, SystemClock())
+    ports = spark_ports(settings, spark, tables, in_turn, log=log, metrics=Metrics())
+    if replacer is not None:
+        replacements = Replacements(FsspecStore(settings.stage.url), tables, replacer, new_id, log)
+        ports = replace(ports, replacements=replacements)
+    (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+    return report
+
+
+def verify(config: Path, spark: SparkSession) -> Verified:
+    """What `delta-loader verify` finds of a config's only stream."""
+    settings = load_settings(config, os.environ)
+    kafka = KafkaOffsets(settings)
+    try:
+        return Verifier(FsspecStore, in_turn, SparkContents(spark), kafka).verify(settings.streams[0])
+    finally:
+        kafka.close()
