@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.places import Place
-    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, Tail
+    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, Tail, Wait
 
 _FIRST_PAUSE_S = 0.5
 
@@ -49,6 +49,9 @@ class Owned:
     caught_up: bool = False
     read_to: Position = Position(0)  # noqa: RUF009 - a number
     """The end that reading has reached last; records need not lie right before it."""
+    wait: Wait | None = None
+    """What it waits for before it is read on (stage_writer/waiting.py)."""
+    waits_since_s: float = 0.0
 
     def filling(self) -> Filling:
         """What the flush decision looks at."""

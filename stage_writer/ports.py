@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from common.beginnings import Beginning
+    from common.errors import KafkaDeltaExpressError
     from common.idle import IdleFact
     from common.markers import Marker
     from common.schema import StructType
@@ -189,6 +190,17 @@ class Workers(Protocol):
         """Take no more jobs; nobody waits for those that run."""
 
 
+class Wait(Protocol):
+    """Something that messages cannot be converted without, and that is asked for beside the loop."""
+
+    @property
+    def error(self) -> KafkaDeltaExpressError:
+        """What is missing, and why as far as that is known. Safe to read from any thread."""
+
+    def is_over(self) -> bool:
+        """Whether it is there now; never waits for it. Has it asked for again when it is time to."""
+
+
 class Converter(Protocol):
     """Turns the messages of one stream into rows."""
 
@@ -202,6 +214,9 @@ class Converter(Protocol):
 
     def convert(self, batches: Sequence[MessageBatch]) -> Sequence[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages."""
+
+    def waits(self, batch: MessageBatch) -> Wait | None:
+        """What has to be there before this batch can be converted; None when nothing is missing."""
 
     def at(self, gained: StructType) -> Converter:
         """The same for a stream that has gained columns, beside the declared ones."""

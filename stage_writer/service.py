@@ -41,6 +41,8 @@ from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFau
 from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
+from stage_writer.waiting import Waiting
+from stage_writer.waiting import problems as waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -116,6 +118,7 @@ class StageWriter:
         self._idling = Idling(source, stage, clock, log)
         self._news = NewsBearer(stage, clock, log, wanted=tells_news)
         self._pausing = pausing
+        self._waiting = Waiting(source, clock, log)
         self._pressure = Pressure()
         self._filing = filing
         self._guesses: dict[str, float] = {}
@@ -163,6 +166,7 @@ class StageWriter:
         self._idling.tell(self._owned.values())
         self._schemas.look()
         self._read_chains()
+        self._waiting.look(self._owned.values(), self._pressure.paused, is_patient=self._catching_up is None)
         self._land()
         self._relieve()
         self._retry()
@@ -174,7 +178,7 @@ class StageWriter:
 
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
-        problems = [held.problem for held in self._held.values()]
+        problems = [*(held.problem for held in self._held.values()), *waited_for(list(self._owned.values()))]
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
         return Health(tuple(problems), () if self._pausing is None else self._pausing.notes)
@@ -191,9 +195,12 @@ class StageWriter:
         ends: dict[TopicPartition, Position] = {}
         for batch in batches:
             owned = self._owned.get(batch.source)
-            if owned is None:
-                continue  # revoked or held since it was fetched
+            if owned is None or owned.wait is not None:
+                continue  # revoked or held since it was fetched, or to be read again
             new = batch.after(ends.get(batch.source, owned.buffer.end))
+            if (wait := owned.converter.waits(new)) is not None:
+                self._waiting.begin(owned, wait)
+                continue
             self._teller.polled(batch, new)
             if len(new):
                 ends[batch.source] = new.end
@@ -205,7 +212,7 @@ class StageWriter:
 
     def _reached_end(self, source: TopicPartition, position: Position) -> None:
         owned = self._owned.get(source)
-        if owned is not None and position >= owned.buffer.end:
+        if owned is not None and owned.wait is None and position >= owned.buffer.end:
             owned.caught_up, owned.read_to = True, position
             if not owned.buffer.is_empty:
                 # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
@@ -381,7 +388,8 @@ class StageWriter:
             self._log.info("reading pauses" if pressure.is_full else "reading goes on", buffered_bytes=used_bytes)
         if pressure.paused - before.paused:
             self._source.pause(pressure.paused - before.paused)
-        if resumed := (before.paused - pressure.paused) & self._owned.keys():
+        freed = before.paused - pressure.paused
+        if resumed := {source for source, owned in self._owned.items() if source in freed and owned.wait is None}:
             self._source.resume(resumed)
 
     def _new_buffer(self, start: Position, converter: Converter) -> Buffer:

@@ -28,6 +28,7 @@ from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow
 from common.settings.columns import made_columns, naming_of
 from common.settings.stream import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
+from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import decoder_of
 from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from stage_writer.core.parquet.partitioning import can_partition
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from stage_writer.core.envelopes.framing import SchemaTypes
     from stage_writer.core.steps.rows import Step
     from stage_writer.core.unknown.evolving import Way
+    from stage_writer.ports import Wait
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -91,6 +93,7 @@ class StreamConverter:
         self._stream = stream
         self._schemas = schemas
         self._decoder = decoder_of(stream, schemas, gained)
+        self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
@@ -129,6 +132,10 @@ class StreamConverter:
     def needs_headers(self) -> bool:
         """Whether an expression asks for the records' headers."""
         return any(step.needs_headers for step in self._steps)
+
+    def waits(self, batch: MessageBatch) -> Wait | None:
+        """What has to be there before this batch can be converted: the types of its messages' schemas."""
+        return None if self._frames is None else self._frames.waits(batch.values)
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""

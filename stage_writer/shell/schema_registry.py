@@ -4,14 +4,15 @@ Rules:
 
 1. What a schema is never changes, so each is asked for once. One that is not there may have been registered a moment
    ago: it is asked for again a few times, and then not for a minute.
-2. While the registry does not answer, the writer waits and tries again with growing pauses, as it does with a store;
-   when that takes too long it ends with the error. Nothing is said of the messages meanwhile. It waits no longer than
-   Kafka's patience with a consumer that does not poll lasts.
+2. It is asked in a thread beside the writer's loop, one at a time, and while it does not answer again with growing
+   pauses, for as long as somebody calls `knows`. Nothing is said of the messages meanwhile. A registry that is well
+   answers within the moment that the first question of a kind may take; one that is not has nobody wait for it.
 3. The client's package brings libraries that others need not have: it is imported when a stream asks for it.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import ConfigError, RegistryError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from common.settings.section import Option
 
 GIVE_UP_AFTER_S = 240.0
+_A_MOMENT_S = 1.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _ASKED_AGAIN_S = 0.5
@@ -60,8 +62,12 @@ class SchemaRegistry:
         self._log = log
         self._give_up_after_s = give_up_after_s
         self._client = _client(settings)
-        self._types: dict[int, str] = {}
+        self._types: dict[int, str | None] = {}
         self._absent_until_s: dict[int, float] = {}
+        self._asking: threading.Thread | None = None
+        self._ask_at_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+        self._away: RegistryError | None = None
 
     def check(self) -> None:
         """Raises RegistryError when the registry does not answer, or refuses us."""
@@ -71,49 +77,92 @@ class SchemaRegistry:
             self._client.get_schema_types()
         except SchemaRegistryError as error:
             if error.http_status_code != _NOT_FOUND:  # some registries do not have that question
-                raise self._away(error) from error
+                raise self._refusal(error) from error
         except Exception as error:  # the client lets its HTTP library's own through
-            raise self._away(error) from error
+            raise self._refusal(error) from error
+
+    def knows(self, ids: Sequence[int]) -> bool:
+        """Whether it has said of each what it is; see the port. Called by one thread."""
+        if self._unknown(ids) and (began := self._ask(ids)) is not None and self._away is None:
+            began.join(_A_MOMENT_S)
+        return not self._unknown(ids)
+
+    def missing(self, ids: Sequence[int]) -> RegistryError:
+        """Why it does not know these."""
+        msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids))} is"
+        return self._away or RegistryError(msg, "see whether the registry answers")
 
     def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
         """The type of each schema; see the port."""
-        return {schema: self._type_of(schema) for schema in ids}
+        began_s = self._clock.monotonic_s()
+        while any(schema not in self._types for schema in ids):
+            self._ask(ids)
+            if self._asking is not None and self._asking.is_alive():
+                self._asking.join()
+            elif self._away is not None and self._clock.monotonic_s() - began_s > self._give_up_after_s:
+                raise self._away
+            else:
+                self._clock.sleep_s(max(0.0, self._ask_at_s - self._clock.monotonic_s()))
+        return {schema: self._types[schema] for schema in ids}
 
-    def _type_of(self, schema: int) -> str | None:
-        known = self._types.get(schema)
-        if known is not None or self._clock.monotonic_s() < self._absent_until_s.get(schema, 0.0):
-            return known
+    def _unknown(self, ids: Sequence[int]) -> list[int]:
+        """Those that have to be asked for, also again (rule 1)."""
+        now_s = self._clock.monotonic_s()
+        return [
+            schema
+            for schema in ids
+            if schema not in self._types or (self._types[schema] is None and now_s >= self._absent_until_s[schema])
+        ]
+
+    def _ask(self, ids: Sequence[int]) -> threading.Thread | None:
+        """Have them asked for, if it is time and nobody is asking (rule 2)."""
+        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
+            return None
+        wanted = self._unknown(ids)
+        self._asking = threading.Thread(target=self._ask_all, args=(wanted,), name="schema-registry", daemon=True)
+        self._asking.start()
+        return self._asking
+
+    def _ask_all(self, ids: Sequence[int]) -> None:
+        """In a thread of its own: find out, and write it down."""
+        try:
+            for schema in ids:
+                found = self._found(schema)
+                self._absent_until_s[schema] = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
+                self._types[schema] = found
+        except RegistryError as error:
+            self._log.warning(
+                "schema registry does not answer, trying again", error=error.problem, retry_in_s=self._pause_s
+            )
+            self._ask_at_s = self._clock.monotonic_s() + self._pause_s
+            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            self._away = error
+        else:
+            self._away, self._pause_s = None, _FIRST_PAUSE_S
+
+    def _found(self, schema: int) -> str | None:
         for again in range(_TIMES_ASKED):
             if again:
                 self._clock.sleep_s(_ASKED_AGAIN_S)
             found = self._asked(schema)
             if found is not None:
-                self._types[schema] = found
                 return found
-        self._absent_until_s[schema] = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
         return None
 
     def _asked(self, schema: int) -> str | None:
-        """What the registry says, waited for (rule 2)."""
+        """What the registry says now; None for what it does not have. Raises RegistryError."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
-        began_s, pause_s = self._clock.monotonic_s(), _FIRST_PAUSE_S
-        while True:
-            try:
-                return self._client.get_schema(schema).schema_type or "AVRO"  # that the registry need not name
-            except SchemaRegistryError as error:
-                if error.http_status_code == _NOT_FOUND:
-                    return None
-                away = self._away(error)
-            except Exception as error:  # the client lets its HTTP library's own through  # noqa: BLE001
-                away = self._away(error)
-            if self._clock.monotonic_s() - began_s > self._give_up_after_s:
-                raise away
-            self._log.warning("schema registry does not answer, trying again", error=away.problem, retry_in_s=pause_s)
-            self._clock.sleep_s(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        try:
+            return self._client.get_schema(schema).schema_type or "AVRO"  # that the registry need not name
+        except SchemaRegistryError as error:
+            if error.http_status_code == _NOT_FOUND:
+                return None
+            raise self._refusal(error) from error
+        except Exception as error:  # the client lets its HTTP library's own through
+            raise self._refusal(error) from error
 
-    def _away(self, error: Exception) -> RegistryError:
+    def _refusal(self, error: Exception) -> RegistryError:
         msg = f"the schema registry {self._url} does not answer: {type(error).__name__}: {error}"
         return RegistryError(msg, "mend the registry, or schema_registry's url and credentials")
 

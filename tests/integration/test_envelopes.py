@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import TYPE_CHECKING
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,9 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from common.markers import MarkerName, TableKind, marker_from_bytes
+from devservices.ports import free_ports
 from devservices.schema_registry import running_registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from devservices.kafka import KafkaCluster
@@ -24,7 +30,7 @@ pytestmark = pytest.mark.broker
 USER_INFO = "writer:secret"
 
 
-def settings(kafka: KafkaCluster, registry: Registry, folder: Path) -> dict[str, object]:
+def settings(kafka: KafkaCluster, registry: Registry, folder: Path) -> dict[str, Any]:
     return {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "schema_registry": {"url": registry.url, "basic.auth.user.info": "${REGISTRY_USER_INFO}", "max.retries": 0},
@@ -99,3 +105,70 @@ def test_framed_events_are_staged(
     assert str(rows[0]["at"]) == "2026-03-31 03:17:37.260514+00:00"
     assert [rows[place]["_cdc"]["op"] for place in (0, 2000)] == ["c", "d"]
     assert rows[0]["_cdc"]["source"] == "shop.orders"
+
+
+def until(found: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.1)
+
+
+def test_a_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REGISTRY_USER_INFO", USER_INFO)
+    framed, plain = new_topic(1), new_topic(1)
+    with running_registry(USER_INFO) as registry:
+        (port,) = free_ports(1)
+        stream = {"topics": [framed], "framing": "confluent", "columns": "id BIGINT"}
+        made = settings(kafka, registry, tmp_path)
+        made["writer"] = {"group_id": framed, "http": f"127.0.0.1:{port}", "flush_after": "1s"}
+        made["streams"] = [
+            stream | {"app_id": "framed", "table": f"{tmp_path}/framed"},
+            {"app_id": "plain", "topics": [plain], "table": f"{tmp_path}/plain", "columns": "id BIGINT"},
+        ]
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        first, second = registry.register('{"title":"one"}'), registry.register('{"title":"two"}')
+        sent = itertools.count()
+
+        def send(schema: int) -> None:
+            number = next(sent)
+            producer.produce(framed, b"\0" + schema.to_bytes(4) + b'{"id":%d}' % number, partition=0)
+            producer.produce(plain, b'{"id":%d}' % number, partition=0)
+            assert producer.flush(30) == 0
+
+        def staged(table: str) -> list[int]:
+            paths = sorted((tmp_path / table).glob("*.parquet"))
+            return sorted(number for path in paths for number in pq.read_table(path)["id"].to_pylist())
+
+        def health() -> str:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthcheck", timeout=5) as answer:
+                    return str(answer.read().decode())
+            except urllib.error.HTTPError as error:
+                return error.read().decode()
+            except OSError as error:
+                return f"not up: {error}"
+
+        writer = programs.start("stage-writer", "run", programs.config(made))
+        send(first)
+        until(lambda: staged("framed") == staged("plain") == [0], "nothing was staged")
+        registry.stop()
+        send(first)  # known
+        until(lambda: staged("framed") == [0, 1], "what it knows needs no registry")
+        send(second)
+        until(lambda: staged("plain") == [0, 1, 2], "the other stream is held up")
+        until(lambda: "1 partition(s) wait" in health() and registry.url in health(), "the health does not say it")
+        writer.process.terminate()
+        assert writer.process.wait(20) == 0
+        writer = programs.start("stage-writer", "run", programs.config(made))
+        until(lambda: "1 partition(s) wait" in health(), "a new writer does not say it")
+        assert staged("framed") == [0, 1]
+        registry.start()
+        until(lambda: staged("framed") == [0, 1, 2], "nobody noticed that the registry is back")
+        until(lambda: health() == "ok\n", "the health still says it")

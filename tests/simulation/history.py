@@ -11,7 +11,7 @@ import io
 import itertools
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
@@ -22,22 +22,19 @@ import structlog
 
 from common.beginnings import begin_path, beginning_from_bytes
 from common.errors import KafkaDeltaExpressError, TableError
-from common.markers import TableKind
 from common.metrics import Metrics
-from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from delta_loader.core.commits import Conflicted
 from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
-from stage_writer.core.convert import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.flushing import Limits
-from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
+from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.operators import GivenUp, Operator, Repairs
 from tests.simulation.store import Bucket, SimulatedStore
@@ -49,15 +46,12 @@ if TYPE_CHECKING:
     from common.delta_log import TableState
     from common.markers import MarkerName
     from common.schema.evolution import Addition
-    from common.settings import Stream
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
-    from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import Flushing, FlushJob, FlushOutcome, Item, Result
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
-LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
 
 
 def _settings(**routing: object) -> Settings:
@@ -75,69 +69,13 @@ def _settings(**routing: object) -> Settings:
 _PLAIN = _settings()
 _ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
-GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
-_ROUTES = {b'{"n": 2}': LEFT, b'{"n": 3}': RIGHT}
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
-_ROUTED_VALUES = (GOOD, GOOD, *_ROUTES, *_ROUTES, BAD, None)
+_ROUTED_VALUES = (GOOD, GOOD, *ROUTES, *ROUTES, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
 Place = tuple[int, int, int]
 """Of a record: its partition, offset and time, in milliseconds. A topic that is made anew uses its offsets again."""
 _LEASE_S = 15.0
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
-
-
-class PlainConverter:
-    """What `StreamConverter` does for the world's three kinds of value, without its cost for batches of five."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        schema = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS))
-        rows = TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ())
-        self.routed = {value: replace(rows, url=url) for value, url in _ROUTES.items()}
-        self.formats = (
-            rows,
-            TableFormat(
-                stream.dead_letters,
-                TableKind.DEAD_LETTERS,
-                schema_to_json(DEAD_LETTER_SCHEMA),
-                to_arrow_schema(DEAD_LETTER_SCHEMA),
-                (),
-            ),
-        )
-
-    def at(self, gained: StructType) -> PlainConverter:  # noqa: ARG002 - the port's
-        """The world's streams gain nothing."""
-        return self
-
-    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
-        """Rows, dead letters and tombstones by value."""
-        return [self._convert(batch) for batch in batches]
-
-    def _convert(self, batch: MessageBatch) -> StagedRows:
-        values = batch.values.to_pylist()
-
-        def rows(wanted: bytes, table: TableFormat) -> pa.Table:
-            partition = int(batch.source.partition)
-            found = [
-                {
-                    "_kafka_partition": partition,
-                    "_kafka_offset": int(batch.offsets[index]),
-                    "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
-                }
-                for index, value in enumerate(values)
-                if value == wanted
-            ]
-            return pa.Table.from_pylist(found, schema=table.arrow_schema)
-
-        tables = tuple(rows(wanted, table) for wanted, table in zip((GOOD, BAD), self.formats, strict=True))
-        routed = tuple((table, rows(value, table)) for value, table in self.routed.items() if value in values)
-        dead = {"not_exact": values.count(BAD)}
-        return StagedRows(
-            batch.end, len(batch), values.count(None), dead, batch.timestamp_bounds_ms(), tables, routed=routed
-        )
-
-
-_PLAIN_CONVERTER, _ROUTED_CONVERTER = PlainConverter(_PLAIN.streams[0]), PlainConverter(_ROUTED.streams[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +226,12 @@ class History:
     _mended: set[TopicPartition] = field(default_factory=set)
     _routed: bool = False
     _broken: dict[str, int] = field(default_factory=dict)
+    _registry: Registry = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
+        self._registry = Registry(self.world)
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._leased = rng.random() < 0.5
         self._routed = rng.random() < 0.4
@@ -436,7 +376,7 @@ class History:
         )
         stage.watch(member, self._stale_claims)
         service = StageWriter(
-            converters=[_ROUTED_CONVERTER if self._routed else _PLAIN_CONVERTER],
+            converters=[PlainConverter(self._settings.streams[0], self._registry)],
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -494,7 +434,7 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **_ROUTES}
+        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES}
         found = {url: self._offsets(url) for url in places.values()}
         problems: list[str] = []
         known: set[Place] = set()

@@ -154,8 +154,13 @@ class GroupMember:
         for source in sorted(self.owned):
             if source not in self._paused:
                 self._fetch(source, batches, faults)
+        ends = {
+            source: Position(end)
+            for source in sorted(self.owned.keys() - self._paused)
+            if self.owned[source] == (end := self._broker.end(source))
+        }
         self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
-        return Polled(tuple(batches), {}, tuple(faults))
+        return Polled(tuple(batches), ends, tuple(faults))
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Fetch from there."""

@@ -35,6 +35,7 @@ from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
 from stage_writer.topic_look import TopicLook
+from stage_writer.waiting import Waiting
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.simulation import operators
 from tests.simulation.history import History
@@ -363,6 +364,30 @@ def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
     return patch.object(Freshness, "is_fresh", lambda _self, _now_s: True)
 
 
+def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object]:
+    reached_end = writer_service.StageWriter._reached_end
+
+    def regardless(self: writer_service.StageWriter, source: TopicPartition, position: Position) -> None:
+        owned = self._owned.get(source)
+        wait = None if owned is None else owned.wait
+        if owned is not None:
+            owned.wait = None
+            reached_end(self, source, position)
+            owned.wait = wait
+
+    return patch.object(writer_service.StageWriter, "_reached_end", regardless)
+
+
+def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
+    look = Waiting.look
+
+    def without_seeking(self: Waiting, *arguments: object, **named: bool) -> None:
+        with patch.object(self._source, "seek", lambda *_: None):
+            look(self, *arguments, **named)  # type: ignore[arg-type]
+
+    return patch.object(Waiting, "look", without_seeking)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
@@ -392,6 +417,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what a table does not get is noted", _a_table_that_is_left_out_is_forgotten),
     Mutation("what a table lacks stays staged", _what_a_table_lacks_is_settled),
     Mutation("a table gets first what it lacks", _later_records_come_before_what_a_table_lacks),
+    Mutation("the end of a partition that waits says nothing", _the_end_of_a_partition_that_waits_counts),
+    Mutation("who has waited reads again what was dropped", _who_has_waited_reads_on_where_it_was),
     Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
 )
 

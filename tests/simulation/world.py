@@ -52,6 +52,7 @@ class Fault(StrEnum):
     FOREIGN_COMMIT = "foreign commit comes between"
     RECREATED = "topic deleted and created again"
     BROKEN_TABLE = "a table does not work"
+    REGISTRY = "registry away"
 
 
 class Crash(BaseException):
@@ -115,6 +116,8 @@ class Chances:
     clock_jump: float = 0.001
     broken_table: float = 0.005
     """Of a stream with several tables, for each turn: one of them does not work for a while."""
+    registry: float = 0.02
+    """For each batch: the schema registry does not answer for a while."""
 
 
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)

@@ -5,12 +5,12 @@ Rules:
 1. The frames are looked at all at once; only their distinct ids, which are few, are looked up.
 2. A message without frame, and one whose schema is not there or is no JSON Schema, is refused. The schema itself is not
    looked into: the stream's columns say what a record has to be.
-3. Where the registry does not answer, nothing is said of any message: `SchemaTypes` raises.
+3. While the registry has not said what a schema is, nothing is said of any message: they wait (`FramedDecoder.waits`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from common.errors import RegistryError
     from common.schema import StructType
     from stage_writer.core.batch import Messages
     from stage_writer.core.decoding.decode import Decoded, Decodes
@@ -37,11 +38,37 @@ _JSON = "JSON"
 class SchemaTypes(Protocol):
     """The schema registry, as far as it is asked."""
 
+    def knows(self, ids: Sequence[int]) -> bool:
+        """Whether it has said of each of these what it is, or that it is not there; at once, or nearly.
+
+        What it has not said is asked for meanwhile, again and again as long as this is called.
+        """
+
+    def missing(self, ids: Sequence[int]) -> RegistryError:
+        """Why it does not know these."""
+
     def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
         """The type of each schema (``JSON``, ``AVRO``, ``PROTOBUF``); None for one that is not there.
 
-        Raises RegistryError when the registry does not say.
+        Waits for those that it does not know. Raises RegistryError when the registry does not say.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaWait:
+    """A `stage_writer.ports.Wait` for the types of some schemas."""
+
+    ids: tuple[int, ...]
+    schemas: SchemaTypes
+
+    @property
+    def error(self) -> RegistryError:
+        """What is missing."""
+        return self.schemas.missing(self.ids)
+
+    def is_over(self) -> bool:
+        """Whether all are known."""
+        return self.schemas.knows(self.ids)
 
 
 class FramedDecoder:
@@ -56,11 +83,17 @@ class FramedDecoder:
         """The columns of the rows."""
         return self._inner.columns
 
+    def waits(self, messages: pa.BinaryArray | pa.LargeBinaryArray) -> SchemaWait | None:
+        """What the registry has to say before these can be decoded (rule 3)."""
+        values, offsets = _with_offsets(messages)
+        framed, ids = _frames(values, offsets)
+        wanted = np.unique(ids[framed]).tolist()
+        return None if not wanted or self._schemas.knows(wanted) else SchemaWait(tuple(wanted), self._schemas)
+
     def decode(self, messages: Messages) -> Decoded:
         """What becomes of the messages."""
-        values = messages.values.cast(pa.large_binary())
+        values, offsets = _with_offsets(messages.values)
         nulls = values.is_null().to_numpy(zero_copy_only=False)
-        offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
         framed, ids = _frames(values, offsets)
         types = self._schemas.types_of(np.unique(ids[framed]).tolist()) if framed.any() else {}
         fit = framed & np.isin(ids, [each for each, kind in types.items() if kind == _JSON])
@@ -71,6 +104,11 @@ class FramedDecoder:
         decoded = self._inner.decode(replace(messages, values=_bodies(values, offsets, fit)))
         together = sorted((*rejects, *decoded.rejects), key=lambda reject: reject.index)
         return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
+
+
+def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Numbers]:
+    values = messages.cast(pa.large_binary())
+    return values, np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
 
 
 def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Numbers]:

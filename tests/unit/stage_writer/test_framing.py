@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,6 +36,12 @@ class Types:
     def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
         self.asked.append(list(ids))
         return {each: {7: "JSON", 8: "AVRO", 2**32 - 1: "JSON", 9: "PROTOBUF"}.get(each) for each in ids}
+
+    def knows(self, ids: Sequence[int]) -> bool:
+        return 666 not in ids
+
+    def missing(self, ids: Sequence[int]) -> RegistryError:
+        return RegistryError(f"nobody says what {ids} are", "")
 
 
 def framed(schema: int, body: bytes) -> bytes:
@@ -77,6 +84,15 @@ def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
     assert types.asked == [[5, 7, 8, 9, 2**32 - 1]]
 
 
+def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> None:
+    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), Types())
+    assert decoder.waits(pa.array([framed(7, b"{}"), None, b"no frame", b""])) is None
+    assert decoder.waits(pa.array([None, b""], pa.binary())) is None
+    wait = decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")]))
+    assert wait is not None
+    assert (wait.ids, wait.is_over()) == ((7, 666), False)
+
+
 def test_nothing_framed_asks_nobody() -> None:
     types = Types()
     decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), types)
@@ -103,9 +119,9 @@ def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
         registry = SchemaRegistry({"url": server.url}, clock, get_logger())
         assert registry.types_of([1]) == {1: None}
         server.register("{}")
-        assert registry.types_of([1]) == {1: None}
+        assert (registry.knows([1]), registry.types_of([1])) == (True, {1: None})
         clock.sleep_s(61)
-        assert registry.types_of([1]) == {1: "JSON"}
+        assert (registry.knows([1]), registry.types_of([1])) == (True, {1: "JSON"})
 
 
 class PatientClock(IdleClock):
@@ -131,6 +147,26 @@ def test_a_registry_that_is_away_is_waited_for() -> None:
         registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
         assert registry.types_of([number]) == {number: "JSON"}
         assert clock.pauses == [0.5, 1.0, 2.0]
+
+
+def test_nobody_waits_for_a_registry_that_is_away() -> None:
+    with running_registry() as server:
+        number = server.register("{}")
+        server.stop()
+        clock = IdleClock()
+        registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
+        assert "has not said yet" in registry.missing([number]).problem
+        began_s = time.monotonic()
+        assert not any(registry.knows([number]) for _ in range(50))
+        assert time.monotonic() - began_s < 10
+        assert "does not answer" in registry.missing([number]).problem
+        server.start()
+        for _ in range(100):
+            clock.sleep_s(1)
+            if registry.knows([number]):
+                break
+            time.sleep(0.02)
+        assert registry.types_of([number]) == {number: "JSON"}
 
 
 @pytest.mark.parametrize("user_info", [None, "reader:wrong"])

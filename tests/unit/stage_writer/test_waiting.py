@@ -1,0 +1,141 @@
+"""A registry that is away makes those partitions wait that need it, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import RegistryError
+from common.metrics import Metrics
+from common.spans import Partition, TopicPartition
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.flushing import Limits
+from stage_writer.service import StageWriter
+from stage_writer.shell.staging import ObjectStage
+from stage_writer.waiting import GIVE_UP_AFTER_S
+from tests.fakes.group import InTurn
+from tests.unit.test_writer_service import FIRST, ORDERS, SECOND, World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from common.settings import Stream
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.ports import Wait
+
+
+@dataclass
+class Missing:
+    """A `Wait` until somebody says otherwise."""
+
+    is_there: bool = False
+    asked: int = 0
+    error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", ""))
+
+    def is_over(self) -> bool:
+        self.asked += 1
+        return self.is_there
+
+
+class Gated(StreamConverter):
+    """Needs what is missing for records of the first partition from an offset on."""
+
+    def __init__(self, stream: Stream, missing: Missing, first: int) -> None:
+        super().__init__(stream)
+        self.missing, self.first = missing, first
+
+    def waits(self, batch: MessageBatch) -> Wait | None:
+        needs = batch.source == FIRST and len(batch) and batch.end > self.first
+        return self.missing if needs and not self.missing.is_there else None
+
+    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
+        assert all(self.waits(batch) is None for batch in batches)
+        return super().convert(batches)
+
+
+class Waits(World):
+    """A world whose first partition needs something from an offset on."""
+
+    def __init__(self, folder: Path, ends: dict[TopicPartition, int], first: int = 0) -> None:
+        self.missing, self.first = Missing(), first
+        super().__init__(folder, ends)
+
+    def new_writer(self, **limits: int) -> StageWriter:
+        names = iter(range(1_000))
+        bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
+        writer = StageWriter(
+            converters=[Gated(self.settings.streams[0], self.missing, self.first)],
+            limits=Limits(**bounds),
+            revoke_timeout_s=5.0,
+            report_positions=False,
+            source=self.group,
+            stage=ObjectStage(self.store, lambda _: self.table, self.clock, lambda: f"{next(names):032x}", "w"),
+            workers=InTurn(),
+            clock=self.clock,
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        self.group.subscribe(self.settings.streams, writer)
+        return writer
+
+
+def test_the_others_go_on_and_nothing_is_left_out_or_covered(tmp_path: Path) -> None:
+    world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
+    world.steps()
+    assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
+    assert world.problems() == "1 partition(s) wait: the registry is away"
+    assert world.group.paused == {FIRST}
+    world.group.ends |= {FIRST: 15, SECOND: 20}
+    world.steps()
+    assert (world.chain(FIRST), world.chain(SECOND)[1:]) == ([], [(10, 20, "first", 0)])
+    world.missing.is_there = True
+    world.steps()
+    assert world.chain(FIRST) == [(0, 15, "first", 0)]
+    assert (world.problems(), world.group.paused) == ("", set())
+
+
+def test_what_was_there_before_is_flushed_when_it_is_due(tmp_path: Path) -> None:
+    world = Waits(tmp_path, {FIRST: 5}, first=5)
+    world.steps(1, 0.1)
+    world.group.ends[FIRST] = 9
+    world.steps(10)
+    assert world.chain(FIRST) == [(0, 5, "first", 0)]
+    world.missing.is_there = True
+    world.steps()
+    assert world.chain(FIRST) == [(0, 5, "first", 0), (5, 9, "first", 0)]
+
+
+def test_a_stop_is_obeyed_while_a_partition_waits(tmp_path: Path) -> None:
+    world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
+    world.steps(2, 0.1)
+    world.writer.stop()
+    world.writer.run(until_caught_up=False)
+    assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
+
+
+def test_who_is_to_catch_up_gives_up_with_the_error(tmp_path: Path) -> None:
+    world = Waits(tmp_path, {FIRST: 10, TopicPartition(ORDERS, Partition(7)): 10})
+    began_s = world.clock.now_s
+    with pytest.raises(RegistryError, match="the registry is away"):
+        world.writer.run(until_caught_up=True)
+    assert GIVE_UP_AFTER_S < world.clock.now_s - began_s < GIVE_UP_AFTER_S + 10
+
+
+def test_memory_that_becomes_short_and_free_again_does_not_read_on(tmp_path: Path) -> None:
+    """Pressure pauses and resumes partitions too, and must not resume this one."""
+    world = Waits(tmp_path, {FIRST: 5, SECOND: 2_000}, first=5)
+    world.writer = world.new_writer(memory_bytes=20_000)
+    world.steps(1, 0.1)
+    world.group.ends |= {FIRST: 9}
+    for end in range(3_000, 9_000, 1_000):
+        world.group.ends |= {SECOND: end}
+        world.steps(2)
+    assert FIRST in world.group.paused
+    world.missing.is_there = True
+    world.steps()
+    assert world.chain(FIRST)[-1][1] == 9
