@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bootstrap import view
+from bootstrap.config.commands import app as config_app
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.commands import app as markers_app
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 app = new_app("Say where the chains of done markers begin, skip positions, or have them staged again.")
 app.add_typer(markers_app, name="markers")
+app.add_typer(config_app, name="config")
 
 FromOption = Annotated[
     str,

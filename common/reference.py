@@ -1,4 +1,6 @@
-"""Writes the reference pages: docs/configuration.md from the settings, docs/metrics.md from the catalogue.
+"""Writes the reference pages from the settings and the catalogue of metrics.
+
+docs/configuration.md and docs/config.schema.json are the settings, docs/metrics.md is the catalogue.
 
 ``python -m common.reference`` writes them, ``--check`` exits with 1 when one is stale. Rule: whatever these pages say
 of a key or a metric is said where it is declared (common/settings/model.py, common/metrics.py), once.
@@ -6,6 +8,7 @@ of a key or a metric is said where it is declared (common/settings/model.py, com
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 import typing
@@ -21,6 +24,7 @@ from pydantic_core import PydanticUndefined
 from common.cli import run
 from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
+from common.settings.json_schema import settings_schema
 from common.settings.values import (
     bytes_text,
     check_address,
@@ -74,7 +78,10 @@ _INTRODUCTION = f"""\
 # Configuration
 
 One YAML file serves the stage writers, the loader and the bootstrap tool. Unknown keys are refused, and so is a key
-given twice. `stage-writer check CONFIG` validates it; `--print-config` prints what is in force, secrets masked.
+given twice. `stage-writer check CONFIG` validates it; `kafka-delta-express config show CONFIG` prints what is in force,
+secrets masked. `kafka-delta-express config init` drafts one from what a topic holds. Editors complete and explain keys
+by [config.schema.json](config.schema.json), when a config begins with `# yaml-language-server: $schema=` and its path
+(`kafka-delta-express config schema` prints it).
 
 ```yaml
 {EXAMPLE}```
@@ -214,7 +221,11 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 def pages() -> dict[str, str]:
     """Each page's file name and text."""
-    return {"configuration.md": configuration_page(), "metrics.md": metrics_page()}
+    return {
+        "configuration.md": configuration_page(),
+        "config.schema.json": json.dumps(settings_schema(), indent=1, ensure_ascii=False) + "\n",
+        "metrics.md": metrics_page(),
+    }
 
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)

@@ -115,6 +115,11 @@ def mask(key: str, value: object) -> object:
     return value
 
 
+def substituted(value: str, place: tuple[object, ...], environ: Mapping[str, str]) -> object:
+    """A value with its references replaced (rule 1). Raises ConfigError."""
+    return _substitute(value, place, environ, "the command line", set())
+
+
 def _yaml_problem(error: yaml.YAMLError) -> str:
     """What is wrong and where, without the line itself and what YAML quotes of it: it may hold a password."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from common.spans import MAX_POSITION, Partition, Position, Topic
 
@@ -149,11 +149,24 @@ def workers_text(workers: int) -> str | int:
     return "auto" if workers == AUTO else workers
 
 
-DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text)]
-SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text)]
-Schedule = Annotated[str, BeforeValidator(check_schedule)]
-LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule)]
-Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text)]
+_DURATION_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string", "pattern": rf"^{_DURATION.pattern}$"}, {"type": "number", "minimum": 0}]}
+)
+_SIZE_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": rf"^\s*\d+(\.\d+)?\s*({'|'.join(_BYTES)})\s*$"},
+            {"type": "integer", "minimum": 0},
+        ]
+    }
+)
+_WORKERS_SCHEMA = WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": 256}]})
+
+DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text), _DURATION_SCHEMA]
+SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text), _SIZE_SCHEMA]
+Schedule = Annotated[str, BeforeValidator(check_schedule), WithJsonSchema({"type": ["string", "number"]})]
+LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSchema({"type": ["string", "number"]})]
+Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]
 HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]
 Address = Annotated[str | None, BeforeValidator(check_address)]
 
@@ -246,4 +259,5 @@ def start_text(start: Start) -> object:
     return positions
 
 
-StartValue = Annotated[Start, BeforeValidator(parse_start), PlainSerializer(start_text)]
+_START_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]})
+StartValue = Annotated[Start, BeforeValidator(parse_start), PlainSerializer(start_text), _START_SCHEMA]

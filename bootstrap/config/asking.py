@@ -1,0 +1,72 @@
+"""Kafka, asked for topics and for some of their newest messages. No group is joined and nothing is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException
+
+from bootstrap.config.sample import Sample, sampled
+from common.errors import BrokerError, UsageError
+from common.kafka import QUIET, refused_property
+from common.kafka_reader import KafkaReader
+from common.spans import Position, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from common.settings.section import Option
+
+_TIMEOUT_S = 10.0
+_AT_A_TIME = 500
+_NOBODY = "kafka-delta-express-config"
+
+
+def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
+    """The topics and how many partitions each has, without Kafka's own. Raises BrokerError, ConfigError."""
+    servers = kafka["bootstrap.servers"]
+    try:
+        consumer = Consumer({**kafka, "group.id": _NOBODY, "enable.auto.commit": False}, logger=QUIET)
+    except KafkaException as error:
+        raise refused_property(error.args[0].str()) from error
+    try:
+        found = consumer.list_topics(timeout=_TIMEOUT_S).topics
+    except KafkaException as error:
+        msg = f"cannot list topics at Kafka {servers}: {error.args[0].str()}"
+        raise BrokerError(msg, "check the servers, and give what Kafka wants with --kafka KEY=VALUE") from error
+    finally:
+        consumer.close()
+    return {
+        name: len(topic.partitions)
+        for name, topic in sorted(found.items())
+        if topic.error is None and not name.startswith(("__", "_schemas", "_confluent"))
+    }
+
+
+def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable[[int], None]) -> Sample:
+    """Of each partition the newest messages. Raises BrokerError, and UsageError for a topic without any."""
+    reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
+    try:
+        sources = reader.partitions(topic)
+        if not sources:
+            msg = f"Kafka has no topic {topic!r}"
+            raise UsageError(msg, "mend --topic; without it the topics are listed")
+        share = max(1, -(-most // len(sources)))
+
+        def values() -> Iterator[bytes | None]:
+            for source in sources:
+                low, high = reader.ends(source)
+                if low == high:
+                    continue
+                for messages in reader.messages(source, Span(Position(max(low, high - share)), high)):
+                    told(len(messages))
+                    yield from (message.value() for message in messages)
+
+        found = sampled(topic, len(sources), values())
+    finally:
+        reader.close()
+    if not found.records.fields:
+        what = "no messages" if not found.messages else f"no JSON object among {found.messages:,} messages"
+        msg = f"the topic {topic!r} has {what}, so that no columns can be inferred"
+        raise UsageError(msg, "send some records first, or write streams[].columns by hand")
+    return found

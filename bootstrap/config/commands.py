@@ -1,0 +1,154 @@
+"""The commands ``config init``, ``config schema`` and ``config show``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+
+from bootstrap.config.asking import sample_of, topics_of
+from bootstrap.config.draft import Answers, draft
+from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.errors import UsageError
+from common.settings.json_schema import settings_schema
+from common.settings.load import parse_settings, print_settings, substituted
+from common.terminal import is_interactive, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+app = new_group("Draft a config from what a topic holds, and show what editors and people want to know of one.")
+
+
+@app.command(
+    epilog=examples(
+        "kafka-delta-express config init",
+        "kafka-delta-express config init --bootstrap-servers localhost:9092 --topic orders --stage-url s3://lake/stage "
+        "--tables-url s3://lake/tables",
+        "kafka-delta-express config init --kafka security.protocol=SASL_SSL --kafka sasl.password='${PASSWORD}' …",
+    )
+)
+def init(
+    output: Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write; - for standard output.")] = Path(
+        "pipeline.yaml"
+    ),
+    *,
+    servers: Annotated[str | None, typer.Option("--bootstrap-servers", help="Kafka's host:port, …")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="A topic; again for another one.")] = None,
+    stage_url: Annotated[str | None, typer.Option("--stage-url", help="Where markers go: s3://lake/stage")] = None,
+    tables_url: Annotated[str | None, typer.Option("--tables-url", help="What tables lie below.")] = None,
+    kafka: Annotated[list[str] | None, typer.Option("--kafka", metavar="KEY=VALUE", help="A property.")] = None,
+    registry: Annotated[str | None, typer.Option("--schema-registry", metavar="URL", help="For framed JSON.")] = None,
+    partition_by: Annotated[
+        str | None, typer.Option("--partition-by", metavar="COLUMN", help="A column; '' for none; else proposed.")
+    ] = None,
+    records: Annotated[int, typer.Option("--records", min=1, max=100_000, help="Most messages of a topic.")] = 1_000,
+    force: Annotated[bool, typer.Option("--force", help="Write over the file.")] = False,
+) -> None:
+    """Ask Kafka for topics, look at some messages, and write a commented config. Asks for what is not given.
+
+    Nothing is committed to Kafka, and no value of a record is written down.
+    """
+    written = str(output) != "-"
+    if written and output.exists() and not force:
+        msg = f"{output} is there already"
+        raise UsageError(msg, "choose another file, or say --force")
+    given = _properties(kafka or [])
+    given["bootstrap.servers"] = _asked(servers or given.get("bootstrap.servers"), "--bootstrap-servers", "Kafka at")
+    given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
+    properties = {key: str(substituted(value, ("kafka", key), os.environ)) for key, value in given.items()}
+    chosen = topics or _chosen(topics_of(properties))
+    where = _asked(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
+    beside = _asked(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
+    with progress("messages", records * len(chosen)) as told:
+        samples = [sample_of(properties, topic, records, told) for topic in chosen]
+    file = output.name if written else "pipeline.yaml"
+    found = draft(Answers(given, where, beside, partition_by, file, registry), samples)
+    _require_good(found.text, str(output))
+    if written:
+        output.write_text(found.text, encoding="utf-8")
+        typer.echo(f"wrote {output}; next: stage-writer check {output}", err=True)
+    else:
+        typer.echo(found.text, nl=False)
+    for line in found.told:
+        typer.echo(f"note: {line}", err=True)
+
+
+def _properties(given: Sequence[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            msg = "--kafka wants KEY=VALUE"
+            raise UsageError(msg, "write for example --kafka security.protocol=SASL_SSL")
+    return {key: value for key, _, value in pairs}
+
+
+def _asked(value: str | None, option: str, question: str) -> str:
+    if value:
+        return value
+    if not is_interactive():
+        msg = f"{option} is missing"
+        raise UsageError(msg, "give it; on a terminal it is asked for")
+    answer: str = typer.prompt(question)
+    return answer
+
+
+def _chosen(topics: Mapping[str, int]) -> list[str]:
+    """The topics that a person chooses by number or name."""
+    names = list(topics)
+    if not names:
+        msg = "Kafka has no topics"
+        raise UsageError(msg, "create one, and send some records")
+    if not is_interactive():
+        msg = "--topic is missing"
+        raise UsageError(msg, f"Kafka has {', '.join(names[:20])}{' …' if len(names) > 20 else ''}")  # noqa: PLR2004
+    for index, name in enumerate(names, start=1):
+        typer.echo(f"{index:4}  {name}  ({topics[name]} partitions)", err=True)
+    answer: str = typer.prompt("Topics, by number or name, with commas between")
+    words = [word.strip() for word in answer.split(",") if word.strip()]
+    chosen = [names[int(word) - 1] if word.isdecimal() and 0 < int(word) <= len(names) else word for word in words]
+    unknown = [name for name in chosen if name not in topics]
+    if unknown or not chosen:
+        msg = f"there is no topic {unknown[0]!r}" if unknown else "no topic was chosen"
+        raise UsageError(msg, "choose from the list")
+    return chosen
+
+
+def _require_good(text: str, source: str) -> None:
+    """What is written can be read. Raises ConfigError: an answer may not fit another one."""
+    # A secret that was given is a reference by now, and its variable may not be there yet.
+    names = _references(yaml.safe_load(text))
+    parse_settings(text, {**dict.fromkeys(names, "x"), **os.environ}, source)
+
+
+def _references(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [name for inner in value.values() for name in _references(inner)]
+    if isinstance(value, list):
+        return [name for inner in value for name in _references(inner)]
+    if not isinstance(value, str):
+        return []
+    plain = value.replace("$${", "")
+    return [part.partition("}")[0] for part in plain.split("${")[1:] if not part.startswith("file:")]
+
+
+@app.command(
+    epilog=examples(
+        "kafka-delta-express config schema > kafka-delta-express.schema.json",
+        "# the first line of a config: # yaml-language-server: $schema=kafka-delta-express.schema.json",
+    )
+)
+def schema() -> None:
+    """Print the JSON Schema of a config, for editors: completion, and the meaning of each key."""
+    typer.echo(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command(epilog=examples("kafka-delta-express config show pipeline.yaml"))
+def show(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
+    """Show the settings in force, defaults and the environment included, with secrets masked."""
+    text = print_settings(settings_from(config))
+    typer.echo(json.dumps(yaml.safe_load(text), indent=2, ensure_ascii=False) if as_json else text.rstrip("\n"))

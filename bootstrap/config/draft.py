@@ -1,0 +1,187 @@
+"""A commented config, from what was sampled. Pure.
+
+Rules:
+
+1. What is written is read back by `common.settings.load` and passes ``stage-writer check``.
+2. Each choice that a person may want to make otherwise has a comment beside it. Guesses are comments, and not settings.
+3. A secret is never written: what was given for a key that sounds secret is a reference to an environment variable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import yaml
+
+from bootstrap.config.shapes import Inferred, inferred, moments
+from common.schema import StructType, to_ddl
+from common.schema.types import Primitive
+from common.settings.load import MASK, mask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bootstrap.config.sample import Sample
+_WIDTH = 110
+_NAMES = ("event_time", "occurred_at", "timestamp", "time", "ts", "created_at", "created")
+"""Of several moments the one that is called like this is when it happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was asked for."""
+
+    kafka: Mapping[str, str]
+    """Properties as they were given, references to the environment not replaced."""
+    stage_url: str
+    tables_url: str
+    partition_by: str | None = None
+    """A column; empty for none, None for a proposal."""
+    file: str = "pipeline.yaml"
+    schema_registry_url: str | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    """The text, and what the person who asked should be told."""
+
+    text: str
+    told: list[str] = field(default_factory=list)
+
+
+def draft(answers: Answers, samples: Sequence[Sample]) -> Draft:
+    """The whole file."""
+    found = Draft("")
+    lines = [
+        f"# Drafted from {sum(one.messages for one in samples):,} messages of {', '.join(s.topic for s in samples)}.",
+        "# Every key is described in docs/configuration.md. Look through it, then:",
+        f"#   stage-writer check {answers.file}",
+        "",
+        "kafka:                                 # librdkafka properties, passed through",
+        *_kafka(answers.kafka, found.told),
+        "",
+        "stage:",
+        f"  url: {_scalar(answers.stage_url)}",
+        "  # storage_options:                   # passed to fsspec, for the stage and for every table",
+        "  #   key: ${S3_KEY}",
+        "  #   secret: ${S3_SECRET}",
+        "  #   endpoint_url: https://s3.example.com",
+        "",
+        "writer:",
+        "  group_id: kafka_delta_express",
+        "  flush_after: 60s                     # allowed latency until a record is staged",
+        "  memory: 1GiB                         # for all buffers of a writer; reading pauses above it",
+        "",
+        "loader:",
+        "  schedule: 15m                        # how often what is staged is loaded; or a cron line",
+        "",
+    ]
+    registry = answers.schema_registry_url
+    if any(sample.framing == "confluent" for sample in samples):
+        lines += ["schema_registry:", f"  url: {_scalar(registry or 'http://localhost:8081')}", ""]
+        if registry is None:
+            found.told.append("the messages are framed: put the registry's URL into schema_registry.url")
+    lines.append("streams:")
+    for sample in samples:
+        lines += [f"  {line}".rstrip() for line in _stream(answers, sample, found.told)]
+    found.text = "\n".join(lines) + "\n"
+    return found
+
+
+def _kafka(properties: Mapping[str, str], told: list[str]) -> list[str]:
+    lines = []
+    for key, value in properties.items():
+        shown = value
+        if "${" not in value and mask(key, value) == MASK:
+            shown = f"${{KAFKA_{re.sub(r'[^A-Z0-9]+', '_', key.upper())}}}"
+            told.append(f"kafka.{key} is not written down: export {shown[2:-1]} before you start a service")
+        lines.append(f"  {key}: {_scalar(shown)}")
+    if not any(key.startswith("security.") for key in properties):
+        lines.append("  # security.protocol: SASL_SSL        # with sasl.mechanism, sasl.username and sasl.password")
+    return lines
+
+
+def _stream(answers: Answers, sample: Sample, told: list[str]) -> list[str]:
+    found = inferred(sample.records)
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", sample.topic)
+    table = f"{answers.tables_url.rstrip('/')}/{name}"
+    derived, partition_by, why = _partitioning(answers, found, sample)
+    lines = [
+        f"- app_id: {_scalar(name)}".ljust(37) + "# never to be changed: the table's positions are kept under it",
+        f"  topics: [{_scalar(sample.topic)}]".ljust(37) + f"# {sample.partitions} partitions",
+        f"  table: {_scalar(table)}",
+        f"  # dead_letters: {table}_dead_letters",
+    ]
+    lines += _wrapping(sample)
+    lines += [line for note in found.notes for line in _comment(note)]
+    lines += ["  columns: >-", *_columns(found.columns)]
+    if found.formats:
+        lines += ["  formats:", *(f"    {_scalar(path)}: {name}" for path, name in found.formats.items())]
+    lines.append("  # unknown_fields: rescue             # keep fields that are not declared, in the column _rescued")
+    lines.append('  # coerce: lenient                    # take what means the same: "7" for a number')
+    if derived:
+        pairs = ", ".join(f"{_scalar(key)}: {_scalar(sql, quoted=True)}" for key, sql in derived.items())
+        lines.append(f"  derive: {{{pairs}}}")
+    lines += [*_comment(why), f"  partition_by: [{', '.join(map(_scalar, partition_by))}]"]
+    lines.append("  start: earliest                      # where a partition begins: latest, or 2026-03-01T00:00:00Z")
+    if sample.unreadable:
+        told.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object")
+    return lines
+
+
+def _wrapping(sample: Sample) -> list[str]:
+    lines = []
+    if sample.framing != "none":
+        lines.append(f"  framing: {sample.framing}")
+    if sample.envelope != "plain":
+        lines.append(
+            f"  envelope: {sample.envelope}".ljust(37) + "# the records are rows' images; see docs/envelopes.md"
+        )
+    if sample.tombstones:
+        lines += _comment(f"{sample.tombstones:,} of {sample.messages:,} messages are tombstones: counted, and no rows")
+    if sample.unreadable:
+        lines += _comment(f"{sample.unreadable:,} of {sample.messages:,} messages are no JSON object: dead letters")
+    return lines
+
+
+def _columns(columns: StructType) -> list[str]:
+    # A line for each column; YAML joins them with spaces.
+    texts = [to_ddl(StructType((one,))) for one in columns]
+    return [f"    {text}{',' if index < len(texts) - 1 else ''}" for index, text in enumerate(texts)]
+
+
+def _partitioning(answers: Answers, found: Inferred, sample: Sample) -> tuple[dict[str, str], list[str], str]:
+    """The derived columns, the partition columns, and why."""
+    if answers.partition_by is not None:
+        named = [answers.partition_by] if answers.partition_by else []
+        return {}, named, "as asked for"
+    times = list(moments(found.columns, sample.records))
+    days = [path for path, kind in times if kind is Primitive.DATE and path in found.columns.names]
+    if days:
+        return {}, days[:1], "each record has this day; leave it out, [], for a small table"
+    column = next(name for name in ("date", "event_date", "kafka_date") if found.columns.field(name) is None)
+    source, what = "kafka.timestamp", "the day on which Kafka got the record"
+    if times:
+        source = min((path for path, _ in times), key=_how_unlike)
+        what = f"the day of {source}"
+    return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; leave both out for a small table"
+
+
+def _how_unlike(path: str) -> tuple[int, int]:
+    name = path.rpartition(".")[2].casefold()
+    return (_NAMES.index(name) if name in _NAMES else len(_NAMES), path.count("."))
+
+
+def _comment(text: str) -> list[str]:
+    # Some characters end a line for YAML.
+    plain = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return [f"  # {line}" for line in wrap(plain, _WIDTH)]
+
+
+def _scalar(text: str, *, quoted: bool = False) -> str:
+    """A text as YAML writes it on one line."""
+    style = '"' if quoted else None
+    return yaml.safe_dump([text], default_flow_style=True, width=10_000, default_style=style, allow_unicode=True)[1:-2]

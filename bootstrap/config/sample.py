@@ -1,0 +1,92 @@
+"""Messages of a topic as records: what is wrapped around them is recognised, and what is no record is counted. Pure.
+
+Rule: a message is looked at as the writer would: one JSON object in UTF-8, in a frame of Confluent's serializers or
+not, a change event of Debezium or not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bootstrap.config.shapes import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FRAME = 5
+_MAGIC = 0
+_EVENT = {"op", "source"}
+
+
+@dataclass(slots=True)
+class Sample:
+    """What was seen of one topic."""
+
+    topic: str
+    partitions: int
+    records: Shape = field(default_factory=Shape)
+    """The records; of change events the images of rows."""
+    messages: int = 0
+    tombstones: int = 0
+    framed: int = 0
+    events: int = 0
+    unreadable: int = 0
+
+    @property
+    def framing(self) -> str:
+        """The stream's ``framing``."""
+        return "confluent" if self.framed and self.framed + self.tombstones == self.messages else "none"
+
+    @property
+    def envelope(self) -> str:
+        """The stream's ``envelope``."""
+        return "debezium" if self.is_all_events else "plain"
+
+    @property
+    def is_all_events(self) -> bool:
+        """Whether each record was a change event."""
+        return self.events > 0 and self.events + self.tombstones + self.unreadable == self.messages
+
+
+def sampled(topic: str, partitions: int, values: Iterable[bytes | None]) -> Sample:
+    """What some messages' values are."""
+    plain, images = Sample(topic, partitions), Shape()
+    for value in values:
+        plain.messages += 1
+        if value is None:
+            plain.tombstones += 1
+            continue
+        framed = len(value) > _FRAME and value[0] == _MAGIC
+        plain.framed += framed
+        document = _document(value[_FRAME:] if framed else value)
+        if document is None:
+            plain.unreadable += 1
+            continue
+        plain.records.add(document)
+        event = _event(document)
+        if event is not None:
+            plain.events += 1
+            for image in event:
+                images.add(image)
+    if plain.is_all_events and images.seen:
+        plain.records = images
+    return plain
+
+
+def _document(text: bytes) -> dict[str, object] | None:
+    try:
+        found: object = json.loads(text.decode())
+    except ValueError:  # also what is no UTF-8
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _event(document: dict[str, object]) -> list[object] | None:
+    """The image of the row of a change event; None for any other record."""
+    payload = document.get("payload", document)
+    if not isinstance(payload, dict) or not payload.keys() >= _EVENT or not payload.keys() & {"before", "after"}:
+        return None
+    image = payload.get("before") if payload.get("op") == "d" else payload.get("after")
+    return [image] if isinstance(image, dict) else []

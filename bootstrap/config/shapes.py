@@ -1,0 +1,296 @@
+"""What sampled records look like, field by field. Pure.
+
+Rules:
+
+1. Every record of the sample fits what is inferred: values of several kinds are STRING with the format ``json``, which
+   takes anything as it was sent. What was never seen may not fit, and is then a dead letter that says so.
+2. A type is no more than what was seen: whole numbers are BIGINT, or DECIMAL(38,0) beyond it; texts that are all
+   moments or days, in the forms that the writer reads, are TIMESTAMP, TIMESTAMP_NTZ or DATE. Numbers that look like
+   epochs stay numbers: that is a guess, and told as one.
+3. An object whose keys look like data, and whose values are of one kind, is a MAP.
+4. No value of a record is kept: a config is put into version control.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema import parse_ddl, quote_name
+from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_ID = re.compile(r"\d+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*", re.ASCII)
+# Delta takes them with column mapping only.
+_ODD_NAME = re.compile(r"[ ,;{}()\n\t=]|^$")
+_LARGEST = 2**63 - 1
+_MOST_DIGITS = 38
+_MANY_KEYS = 30
+_YEARS_FROM, _YEARS_TO = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+_EPOCHS = {"epoch_s": 1, "epoch_ms": 10**3, "epoch_us": 10**6}
+
+
+class Kind(StrEnum):
+    """What a JSON value is; texts by their form."""
+
+    BOOLEAN = "true or false"
+    WHOLE = "whole number"
+    FRACTION = "number"
+    ZONED = "moment with a zone"
+    PLAIN = "moment without a zone"
+    DAY = "day"
+    TEXT = "text"
+    OBJECT = "object"
+    ARRAY = "array"
+
+
+_TIMES = frozenset({Kind.ZONED, Kind.PLAIN})
+_TEXTS = frozenset({Kind.ZONED, Kind.PLAIN, Kind.DAY, Kind.TEXT})
+_NUMBERS = frozenset({Kind.WHOLE, Kind.FRACTION})
+
+
+@dataclass(slots=True)
+class Shape:
+    """The values that were seen in one place."""
+
+    seen: int = 0
+    """Values, nulls among them."""
+    nulls: int = 0
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    lowest: int = 0
+    highest: int = 0
+    fields: dict[str, Shape] = field(default_factory=dict)
+    element: Shape | None = None
+
+    def add(self, value: object) -> None:
+        """One more value, as `json.loads` gave it."""
+        self.seen += 1
+        if value is None:
+            self.nulls += 1
+            return
+        kind = _kind(value)
+        self.kinds[kind] += 1
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                self.fields.setdefault(str(name), Shape()).add(inner)
+        elif isinstance(value, list):
+            self.element = self.element or Shape()
+            for inner in value:
+                self.element.add(inner)
+        elif kind is Kind.WHOLE and isinstance(value, int):
+            first = self.kinds[kind] == 1
+            self.lowest = value if first else min(self.lowest, value)
+            self.highest = value if first else max(self.highest, value)
+
+    def join(self, other: Shape) -> None:
+        """All that the other has seen."""
+        if other.kinds[Kind.WHOLE]:
+            first = not self.kinds[Kind.WHOLE]
+            self.lowest = other.lowest if first else min(self.lowest, other.lowest)
+            self.highest = other.highest if first else max(self.highest, other.highest)
+        self.seen += other.seen
+        self.nulls += other.nulls
+        self.kinds.update(other.kinds)
+        for name, inner in other.fields.items():
+            self.fields.setdefault(name, Shape()).join(inner)
+        if other.element is not None:
+            self.element = self.element or Shape()
+            self.element.join(other.element)
+
+    @property
+    def is_map(self) -> bool:
+        """Whether an object's keys look like data (rule 3)."""
+        objects, names = self.kinds[Kind.OBJECT], len(self.fields)
+        if not names:
+            return objects > 0
+        ids = sum(_ID.fullmatch(name) is not None for name in self.fields)
+        rare = names >= _MANY_KEYS and sum(inner.seen for inner in self.fields.values()) < objects * names / 4
+        return (ids > names / 2 or rare) and _is_one(self.value)
+
+    @property
+    def value(self) -> Shape:
+        """The values of an object's fields as one."""
+        every = Shape()
+        for inner in self.fields.values():
+            every.join(inner)
+        return every
+
+    @property
+    def epoch(self) -> str | None:
+        """The format of a number that may be a moment between 2000 and 2100 (rule 2)."""
+        if set(self.kinds) != {Kind.WHOLE} or self.lowest <= 0:
+            return None
+        for name, unit in _EPOCHS.items():
+            low, high = (int(year.timestamp()) * unit for year in (_YEARS_FROM, _YEARS_TO))
+            if low <= self.lowest and self.highest < high:
+                return name
+        return None
+
+
+def _is_one(shape: Shape) -> bool:
+    kinds = set(shape.kinds)
+    return len(kinds) <= 1 or kinds <= _TEXTS or kinds <= _NUMBERS
+
+
+def _kind(value: object) -> Kind:
+    match value:
+        case bool():
+            return Kind.BOOLEAN
+        case int():
+            return Kind.WHOLE
+        case float():
+            return Kind.FRACTION
+        case dict():
+            return Kind.OBJECT
+        case list():
+            return Kind.ARRAY
+        case str():
+            return _text_kind(value)
+        case _:
+            msg = f"{type(value)} is no JSON value"
+            raise TypeError(msg)
+
+
+def _text_kind(text: str) -> Kind:
+    try:
+        if _DAY.fullmatch(text):
+            date.fromisoformat(text)
+            return Kind.DAY
+        match = _MOMENT.fullmatch(text)
+        if match is None or (match[3] or "")[6:].strip("0"):
+            return Kind.TEXT
+        datetime.fromisoformat(f"{match[1]}T{match[2]}{'' if match[4] is None else match[4]}")
+    except ValueError:
+        return Kind.TEXT
+    return Kind.PLAIN if match[4] is None else Kind.ZONED
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What a stream's settings would be."""
+
+    columns: StructType
+    formats: Mapping[str, str]
+    notes: tuple[str, ...]
+    """What a person should know of single fields."""
+
+
+def inferred(records: Shape) -> Inferred:
+    """The columns of some records: of a shape that has seen objects."""
+    found = _Inference(records.kinds[Kind.OBJECT])
+    columns = found.struct(records, ())
+    return Inferred(columns, found.formats, tuple(found.notes))
+
+
+@dataclass(slots=True)
+class _Inference:
+    records: int
+    formats: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def struct(self, shape: Shape, path: tuple[str, ...]) -> StructType:
+        """The fields that columns can have."""
+        taken: dict[str, str] = {}
+        fields: list[Field] = []
+        for name, inner in shape.fields.items():
+            here = (*path, name)
+            why = self._why_not(name, taken)
+            if why:
+                self.notes.append(f"{_path(here)} is left out: {why}")
+                continue
+            taken[name.casefold()] = name
+            fields.append(Field(name, self.type_of(inner, here)))
+            objects = shape.kinds[Kind.OBJECT]
+            if inner.seen < objects and len(path) == 0:
+                self.notes.append(f"{_path(here)} is in {inner.seen:,} of {objects:,} records")
+        return StructType(tuple(fields))
+
+    @staticmethod
+    def _why_not(name: str, taken: Mapping[str, str]) -> str | None:
+        if name.casefold() in taken:
+            return f"it differs from {taken[name.casefold()]} by case only"
+        if _ODD_NAME.search(name) or not name.isprintable():
+            return "Delta takes no such name without column mapping"
+        try:
+            parse_ddl(f"{quote_name(name)} STRING")
+        except SchemaError:
+            return "it cannot be a column's name"
+        return None
+
+    def type_of(self, shape: Shape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
+        """The type of a place (rules 1 to 3)."""
+        kinds = set(shape.kinds)
+        if not kinds:
+            self.notes.append(f"{_path(path)} was always null; STRING takes any value as its JSON text")
+            return self._any(path)
+        if kinds == {Kind.OBJECT}:
+            if shape.is_map:
+                return MapType(Primitive.STRING, self.type_of(shape.value, (*path, "value")))
+            struct = self.struct(shape, path)
+            return struct if struct.fields else MapType(Primitive.STRING, self._any((*path, "value")))
+        if kinds == {Kind.ARRAY}:
+            return ArrayType(self.type_of(shape.element or Shape(), (*path, "element")))
+        if kinds == {Kind.BOOLEAN}:
+            return Primitive.BOOLEAN
+        if kinds == {Kind.WHOLE}:
+            return self._whole(shape, path)
+        if kinds <= _NUMBERS:
+            return Primitive.DOUBLE
+        if kinds <= _TEXTS:
+            return self._text(kinds, path)
+        words = ", ".join(sorted(kind.value for kind in kinds))
+        self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
+        return self._any(path)
+
+    def _any(self, path: tuple[str, ...]) -> DataType:
+        self.formats[_path(path)] = "json"
+        return Primitive.STRING
+
+    def _whole(self, shape: Shape, path: tuple[str, ...]) -> DataType:
+        if shape.lowest >= -_LARGEST - 1 and shape.highest <= _LARGEST:
+            if shape.epoch is not None:
+                note = f"{_path(path)} looks like an epoch: TIMESTAMP with formats: {{{_path(path)}: {shape.epoch}}}"
+                self.notes.append(f"{note} would make moments of it")
+            return Primitive.LONG
+        if max(len(str(abs(edge))) for edge in (shape.lowest, shape.highest)) <= _MOST_DIGITS:
+            self.notes.append(f"{_path(path)} has numbers beyond BIGINT")
+            return DecimalType(_MOST_DIGITS, 0)
+        self.notes.append(f"{_path(path)} has numbers beyond any type: kept as their JSON text")
+        return self._any(path)
+
+    def _text(self, kinds: set[Kind], path: tuple[str, ...]) -> DataType:
+        if kinds == {Kind.DAY}:
+            self.notes.append(f"{_path(path)} was a day as text each time; STRING would take any text")
+            return Primitive.DATE
+        if kinds <= _TIMES:
+            zoned = Kind.ZONED in kinds
+            what = "a moment" if zoned else "a moment without a zone"
+            self.notes.append(f"{_path(path)} was {what} as text each time; STRING would take any text")
+            return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
+        return Primitive.STRING
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return ".".join(quote_name(name) for name in path)
+
+
+def moments(columns: StructType, shape: Shape, path: tuple[str, ...] = ()) -> Iterator[tuple[str, DataType]]:
+    """Fields, at any depth of STRUCTs, that hold a day or a moment in each record that was seen: path and type."""
+    for one in columns:
+        inner = shape.fields[one.name]
+        if inner.seen - inner.nulls < shape.kinds[Kind.OBJECT]:
+            continue
+        here = (*path, one.name)
+        if isinstance(one.type, StructType):
+            yield from moments(one.type, inner, here)
+        elif one.type in (Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
+            yield _path(here), one.type

@@ -1,0 +1,26 @@
+"""The command ``kafka-delta-express``: what people do before there is a pipeline, and while they look at one.
+
+``config`` and ``markers`` are also below ``bootstrap``; the services are commands of their own, because each of them is
+installed without the other.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bootstrap.config.commands import app as config_app
+from bootstrap.markers.commands import app as markers_app
+from common.cli import new_app, run
+
+app = new_app("Draft a config, and look at what is staged. The services are `stage-writer` and `delta-loader`.")
+app.add_typer(config_app, name="config")
+app.add_typer(markers_app, name="markers")
+
+
+def main() -> None:
+    """Run the command and exit."""
+    sys.exit(run(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`config init` as somebody new calls it: a real topic, and a config by which the writer stages every record."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from bootstrap.__main__ import app
+from common.cli import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from devservices.kafka import KafkaCluster
+
+pytestmark = pytest.mark.broker
+
+ROOT = Path(__file__).parents[2]
+
+
+def record(index: int) -> dict[str, object]:
+    return {
+        "id": index,
+        "placed": f"2026-03-{index % 28 + 1:02d}T03:17:37.260514+00:00",
+        "day": f"2026-03-{index % 28 + 1:02d}",
+        "meta": {"producer": {"sent": 1_774_927_057_260 + index, "host": None}, "tags": ["a"] * (index % 3)},
+        "price": 1.5 if index % 2 else 2,
+        "anything": [1, "x", {"a": None}, None][index % 4],
+        "by_shop": {str(index): index},
+        **({"note": "rare"} if index == 7 else {}),
+    }
+
+
+def test_a_drafted_config_passes_the_check_and_stages_each_record(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic(partitions=3, prefix="shop.orders")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for index in range(100):
+        producer.produce(topic, json.dumps(record(index)).encode(), partition=index % 3)
+    assert producer.flush(30) == 0
+    config = tmp_path / "pipeline.yaml"
+    given = [
+        "--bootstrap-servers",
+        kafka.bootstrap_servers,
+        "--kafka",
+        "client.id=me",
+        "--stage-url",
+        f"{tmp_path}/stage",
+    ]
+    arguments = ["config", "init", str(config), *given, "--tables-url", f"{tmp_path}/tables"]
+    assert run(app, arguments) == 2
+    assert topic in capfd.readouterr().err
+    assert run(app, [*arguments, "--topic", topic]) == 0, capfd.readouterr().err
+    text = config.read_text("utf-8").replace("writer:\n", "writer:\n  http: null\n")
+    config.write_text(text, "utf-8")
+    assert "CAST(placed AS DATE)" in text or "partition_by: [day]" in text
+    for command in (["check", str(config)], ["run", str(config), "--until-caught-up"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "stage_writer", *command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    capfd.readouterr()
+    assert run(app, ["markers", "ls", str(config), "--json"]) == 0
+    chains = json.loads(capfd.readouterr().out)["chains"]
+    assert sum(chain["rows"] for chain in chains) == 100
+    assert sum(chain["dead_letters"] for chain in chains) == 0
+    assert run(app, ["markers", "verify", str(config)]) == 0
+
+
+def test_a_topic_without_records_is_told(
+    kafka: KafkaCluster, new_topic: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = new_topic()
+    given = ["--bootstrap-servers", kafka.bootstrap_servers, "--stage-url", "/stage", "--tables-url", "/tables"]
+    assert run(app, ["config", "init", "-", *given, "--topic", topic]) == 2
+    assert "has no messages" in capfd.readouterr().err
+    assert run(app, ["config", "init", "-", *given, "--topic", "no-such-topic"]) == 2
+    assert "Kafka has no topic" in capfd.readouterr().err

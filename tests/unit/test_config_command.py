@@ -1,0 +1,212 @@
+"""`config init|schema|show` without a broker: what is inferred, written and described."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+import yaml
+
+from bootstrap.__main__ import app
+from bootstrap.config.draft import Answers, Draft, draft
+from bootstrap.config.sample import sampled
+from common.cli import run
+from common.reference import EXAMPLE
+from common.schema import to_ddl
+from common.settings.json_schema import settings_schema
+from common.settings.load import parse_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.settings import Settings, Stream
+
+ANSWERS = Answers({"bootstrap.servers": "localhost:9092"}, "s3://lake/stage", "s3://lake/tables")
+
+
+def messages(*records: object) -> list[bytes | None]:
+    return [None if record is None else json.dumps(record).encode() for record in records]
+
+
+def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream]:
+    found = draft(answers, [sampled("shop.orders", 4, messages(*records))])
+    return found, parse_settings(found.text, {"KAFKA_SASL_PASSWORD": "x"}, "draft").streams[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1, 2**63 - 1), "BIGINT"),
+        ((1, 2**63), "DECIMAL(38,0)"),
+        ((1, 1.5), "DOUBLE"),
+        ((True, False), "BOOLEAN"),
+        (("a", None), "STRING"),
+        (("2026-03-31", "2026-04-01"), "DATE"),
+        (("2026-03-31", "2026-02-30"), "STRING"),
+        (("2026-03-31T03:17:37.260514+00:00", "2026-03-31 03:17:37"), "TIMESTAMP"),
+        (("2026-03-31T03:17:37", "2026-03-31T03:17:38.5"), "TIMESTAMP_NTZ"),
+        (("2026-03-31T03:17:37.1234567Z",), "STRING"),
+        (("2026-03-31T03:17:37Z", "soon"), "STRING"),
+        (([1], [2, None], []), "ARRAY<BIGINT>"),
+        (([],), "ARRAY<STRING>"),
+        (({"a": 1}, {"b": {"c": [True]}}), "STRUCT<a: BIGINT, b: STRUCT<c: ARRAY<BOOLEAN>>>"),
+        (({},), "MAP<STRING, STRING>"),
+        (({"17": 1, "18": 2}, {"19": 3}), "MAP<STRING, BIGINT>"),
+        (tuple({f"key{index}": "x"} for index in range(40)), "MAP<STRING, STRING>"),
+        ((1, "a"), "STRING"),
+        ((None,), "STRING"),
+    ],
+)
+def test_a_type_is_no_more_than_what_was_seen(values: tuple[object, ...], expected: str) -> None:
+    _, stream = drafted(*({"id": 1, "value": value} for value in values))
+    assert to_ddl(stream.schema_of_columns) == f"id BIGINT, value {expected}"
+
+
+@pytest.mark.parametrize(
+    ("values", "formats"),
+    [
+        ((1, "a"), {"value": "json"}),
+        ((None,), {"value": "json"}),
+        (({"a": [1, {}]},), {"value.a.element": "json"}),
+        (({"17": 1, "18": "x"}, {"17": {}}), {"value.17": "json"}),
+        (({"1": [1, "x"]}, {"2": []}), {"value.value.element": "json"}),
+        (({},), {"value.value": "json"}),
+    ],
+)
+def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...], formats: dict[str, str]) -> None:
+    _, stream = drafted(*({"id": 1, "value": value} for value in values))
+    assert {key.replace("`", ""): value.value for key, value in stream.formats.items()} == formats
+
+
+def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
+    found, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
+    assert stream.schema_of_columns.names == ("id", "`", "x.y")
+    assert "differs from id by case only" in found.text
+    assert "without column mapping" in found.text
+
+
+def test_epochs_and_rare_fields_are_told_as_comments() -> None:
+    found, stream = drafted({"id": 1, "sent": 1_774_927_057_260}, {"id": 2})
+    assert stream.formats == {}
+    assert "sent looks like an epoch: TIMESTAMP with formats: {sent: epoch_ms}" in found.text
+    assert "sent is in 1 of 2 records" in found.text
+
+
+@pytest.mark.parametrize(
+    ("record", "derive", "partition_by"),
+    [
+        ({"id": 1}, {"date": "CAST(kafka.timestamp AS DATE)"}, ("date",)),
+        ({"at": "2026-03-31T00:00:00Z"}, {"date": "CAST(at AS DATE)"}, ("date",)),
+        (
+            {"seen": "2026-03-31T00:00:00Z", "meta": {"event_time": "2026-03-31T00:00:00Z"}},
+            {"date": "CAST(meta.event_time AS DATE)"},
+            ("date",),
+        ),
+        ({"day": "2026-03-31"}, {}, ("day",)),
+        ({"date": 5}, {"event_date": "CAST(kafka.timestamp AS DATE)"}, ("event_date",)),
+    ],
+)
+def test_a_table_is_partitioned_by_a_day_that_each_record_has(
+    record: object, derive: dict[str, str], partition_by: tuple[str, ...]
+) -> None:
+    _, stream = drafted(record)
+    assert (stream.derive, stream.partition_by) == (derive, partition_by)
+
+
+def test_frames_and_change_events_are_recognised() -> None:
+    event = {"op": "u", "source": {}, "before": {"id": 1}, "after": {"id": 1, "city": "Köln"}}
+    values = [b"\x00\x00\x00\x00\x07" + json.dumps({"payload": event}).encode(), None]
+    found = draft(ANSWERS, [sampled("orders", 1, values)])
+    stream = parse_settings(found.text, {}, "draft").streams[0]
+    assert (stream.framing, stream.envelope) == ("confluent", "debezium")
+    assert to_ddl(stream.schema_of_columns) == "id BIGINT, city STRING"
+    assert any("schema_registry.url" in line for line in found.told)
+
+
+def test_no_value_and_no_secret_is_written_down() -> None:
+    answers = Answers(
+        {"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "sasl.username": "${USER}"}, "/stage", "/tables"
+    )
+    found = draft(answers, [sampled("orders", 1, [*messages({"id": 4711, "name": "Ada"}), b"{", None])])
+    assert "hunter2" not in found.text
+    assert yaml.safe_load(found.text)["kafka"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
+    assert "4711" not in found.text
+    assert "Ada" not in found.text
+    assert any("KAFKA_SASL_PASSWORD" in line for line in found.told)
+    assert any("1 of 3 messages are no JSON object" in line for line in found.told)
+
+
+def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pipeline.yaml"
+    assert run(app, ["config", "init", str(file)]) == 2
+    assert capfd.readouterr().err.startswith("error: --bootstrap-servers is missing")
+    file.write_text("")
+    assert run(app, ["config", "init", str(file)]) == 2
+    assert "is there already" in capfd.readouterr().err
+
+
+VALIDATOR = jsonschema.Draft202012Validator(settings_schema())
+
+
+def refused(text: str) -> list[str]:
+    return [error.message for error in VALIDATOR.iter_errors(yaml.safe_load(text))]
+
+
+def loads(text: str, environ: dict[str, str] | None = None) -> Settings:
+    return parse_settings(text, environ or {}, "test")
+
+
+def test_the_schema_takes_what_the_services_take() -> None:
+    jsonschema.Draft202012Validator.check_schema(settings_schema())
+    plain = (
+        "kafka: {bootstrap.servers: b}\nstage: {url: /s}\nstreams: [{app_id: a, topics: [a], table: /t, columns: a INT"
+    )
+    texts = [
+        EXAMPLE,
+        plain + "}]",
+        plain + ", start: {0: 120}}]\nwriter: {flush_after: 500ms, memory: 1.5GiB, workers: auto, http: null}",
+        plain + ", kafka_columns: false}]\nwriter: {flush_records: '${N}', flush_after: 5, flush_bytes: 1000000}",
+        plain + ", unknown_fields: rescue}]\nloader: {schedule: '*/15 * * * *', lease: 0s}",
+    ]
+    for text in texts:
+        assert refused(text) == []
+        loads(text, {"N": "10"})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "writer: {flush_afer: 60s}",
+        "writer: {flush_after: 60 parsecs}",
+        "writer: {flush_bytes: 10ZB}",
+        "writer: {flush_records: many}",
+        "writer: {workers: 0}",
+        "logs: {level: loud}",
+        "streams: []",
+        "streams: [{app_id: a, topics: [a], table: /t}]",
+        "streams: [{app_id: a, topics: [a], table: /t, columns: a INT, unknown_fields: keep}]",
+    ],
+)
+def test_the_schema_refuses_what_the_services_refuse(lines: str) -> None:
+    text = yaml.safe_dump({**yaml.safe_load(EXAMPLE), **yaml.safe_load(lines)})
+    assert refused(text)
+    with pytest.raises(Exception, match="test: "):
+        loads(text)
+
+
+def test_the_schema_says_the_defaults_and_sentences_of_the_settings() -> None:
+    writer = settings_schema()["$defs"]["WriterSettings"]["properties"]  # type: ignore[index]
+    assert writer["flush_after"]["default"] == "1m"
+    assert writer["memory"]["default"] == "1GiB"
+    assert writer["group_id"]["description"].startswith("Kafka consumer group.")
+
+
+def test_show_masks_secrets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(EXAMPLE.replace("options: {}", "options: {secret: s3cr3t}"))
+    assert run(app, ["config", "show", str(file), "--json"]) == 0
+    shown = capfd.readouterr().out
+    assert json.loads(shown)["writer"]["flush_after"] == "1m"
+    assert "s3cr3t" not in shown
