@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
+.PHONY: benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -78,6 +78,9 @@ benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (
 
 memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, KINDS=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)
+
+docs: setup ## the documentation site, into build/site; a link that leads nowhere ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model

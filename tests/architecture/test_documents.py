@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A path of the repository in backquotes: it begins with one of the folders at the top.
 TOPS = "common|stage_writer|delta_loader|bootstrap|tests|docs|demo|devservices|benchmarks|model"
 PATH = re.compile(rf"`((?:{TOPS})/[\w./-]*)`")
@@ -25,3 +28,19 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     links = LINK.findall(page.read_text("utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|link[^>]*rel="(?:stylesheet|preload|icon)")[^>]*(?:src|href)="(?:https?:)?//"""
+)
+
+
+def test_the_site_builds_with_every_page_and_anchor_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 2
+    assert [page.name for page in pages if LOADED.search(page.read_text("utf-8"))] == []
