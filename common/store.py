@@ -3,7 +3,8 @@
 Rules:
 
 1. `FsspecStore.create` is atomic and exclusive. On a local disk fsspec's exclusive create is not atomic (a torn marker
-   would be an empty one, which means something), so there a temporary file is written, synced and linked.
+   would be an empty one, which means something), so there a temporary file is written, synced and linked. In memory it
+   looks first and writes then, so there one thread at a time may.
 2. An exclusive create whose acknowledgement was lost is retried by the store's client into its own refusal. So a
    refusal is believed only if the object holds other bytes than ours: markers carry their writer's unique file names.
 3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` finds out before any record is at
@@ -16,13 +17,15 @@ import os
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
@@ -38,6 +41,7 @@ PART_BYTES = 5 * 2**20
 """Of a file that is uploaded in parts."""
 _PARTS_AT_ONCE = 2
 _RACERS = 4
+_IN_MEMORY = Lock()  # fsspec has one memory for the whole process
 # Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 
@@ -57,6 +61,7 @@ class FsspecStore:
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
+        self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
         # s3fs cuts the parts out of what it is given; other clients want bytes, and cut them by themselves.
         self._takes_parts = "s3" in self._fs.protocol
 
@@ -130,7 +135,8 @@ class FsspecStore:
                 if self._local:
                     _link_new(self._full(path), data)
                 else:
-                    self._fs.pipe_file(self._full(path), data, mode="create")
+                    with self._creating:
+                        self._fs.pipe_file(self._full(path), data, mode="create")
             except OSError as error:
                 if not _is_refusal(error):
                     raise
