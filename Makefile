@@ -15,6 +15,7 @@ TESTS ?= tests
 SEEDS ?= 10000
 MINUTES ?= 5
 SECONDS ?= 60
+WORKERS ?= 3
 SCALE ?= 1
 SECTIONS ?=
 
@@ -94,8 +95,8 @@ fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that 
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
-test: check ## all checks and all tests
-	$(BIN)/pytest $(TESTS)
+test: check ## all checks and all tests, by WORKERS=3 processes with a broker and a Spark of their own each
+	$(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile
 
 format: setup ## put the code into shape
 	$(BIN)/ruff check --fix-only .
