@@ -2,13 +2,14 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign fuzz
+.PHONY: benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock delta_loader/java/ConditionalCreateLogStore.java devservices/kafka.lock
+NATIVE := $(addprefix stage_writer/native/,json_reader.c text.h values.h columns.h compiler.py zig.lock)
+LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock delta_loader/java/ConditionalCreateLogStore.java devservices/kafka.lock $(NATIVE)
 STORE ?= file
 S3 ?= moto
 TESTS ?= tests
@@ -16,6 +17,7 @@ SEEDS ?= 10000
 MINUTES ?= 5
 SECONDS ?= 60
 WORKERS ?= 3
+ROUNDS ?= 1000000
 SCALE ?= 1
 SECTIONS ?=
 
@@ -41,6 +43,8 @@ $(STAMP): $(LOCKS)
 	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka"
 	@$(BIN)/python -m delta_loader.shell.jars
 	@$(BIN)/python -m devservices.kafka
+	@echo "Compiling the writer's reader of JSON"
+	@$(BIN)/python -m stage_writer.native
 	@touch $@
 
 demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=s3, moto or versitygw; KEEP=1)
@@ -91,6 +95,9 @@ properties: setup ## the property tests with other examples than those of `make 
 
 fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+native-fuzz: setup ## hostile bytes for the reader in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
+	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/test_native_sanitized.py
 
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)

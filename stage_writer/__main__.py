@@ -22,15 +22,18 @@ from common.http.server import HttpServer, Routes
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
+from common.settings import Native
 from common.settings.values import ON_MARKER
 from common.store import FsspecStore, prove_exclusive_create
 from stage_writer.catching_up import missing_topic
 from stage_writer.core.convert import StreamConverter
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.flushing import Limits
 from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.crew_pages import crew_routes
+from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.service import StageWriter
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Settings
     from common.spans import TopicPartition
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -98,7 +102,10 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     log = set_up_logs(settings.logs, "stage-writer")
     log = log if seat is None else log.bind(worker=seat.index)
     clock, metrics = SystemClock(), Metrics()
-    converters = converters_of(settings)
+    reader = find_reader(settings.writer.native)
+    if reader.problem is not None:
+        log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
+    converters = converters_of(settings, reader.make)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     stage = ObjectStage(
@@ -154,6 +161,7 @@ def check(config: cli.ConfigArgument) -> None:
     set_up_logs(settings.logs, "stage-writer")
     converters = converters_of(settings)
     typer.echo(f"config   ok: {len(converters)} stream(s)")
+    typer.echo(_native_text(settings))
     try:
         open_stage(settings)
         typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
@@ -166,6 +174,14 @@ def check(config: cli.ConfigArgument) -> None:
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
     typer.echo("all well")
+
+
+def _native_text(settings: Settings) -> str:
+    """Which reader there is. Raises ConfigError where one is asked for that is not there."""
+    reader = find_reader(settings.writer.native)
+    if reader.problem is not None:
+        return f"native   none: {reader.problem}; the writer works without it, slower; {REMEDY}"
+    return f"native   {'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
 
 
 @app.command()
@@ -185,7 +201,9 @@ def replay(
     set_up_logs(settings.logs, "stage-writer")
     asked = asked_for(start, end, since, until)
     stream = replayable(settings, topic)
-    converter = next(found for found in converters_of(settings) if found.stream is stream)
+    converter = next(
+        found for found in converters_of(settings, find_reader(settings.writer.native).make) if found.stream is stream
+    )
     store = open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options)
     gained = latest(store, stream.app_id) if stream.evolves else None
     converter = converter if gained is None else converter.at(gained.columns)
@@ -240,13 +258,13 @@ def schemas_of(settings: Settings) -> SchemaRegistry | None:
     return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger())
 
 
-def converters_of(settings: Settings) -> list[StreamConverter]:
+def converters_of(settings: Settings, first_pass: MakeFirstPass = no_first_pass) -> list[StreamConverter]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work."""
     schemas = schemas_of(settings)
     converters = []
     for index, stream in enumerate(settings.streams):
         try:
-            converters.append(StreamConverter(stream, schemas))
+            converters.append(StreamConverter(stream, schemas, first_pass=first_pass))
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

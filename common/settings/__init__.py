@@ -6,6 +6,7 @@
 
 from common.settings.load import load_settings, print_settings
 from common.settings.model import LoaderSettings, LogSettings, Settings, StageSettings, WriterSettings
+from common.settings.native import Native
 from common.settings.stream import Stream
 from common.settings.values import FromOffsets, FromTimestamp, Start, StartAt
 
@@ -14,6 +15,7 @@ __all__ = [
     "FromTimestamp",
     "LoaderSettings",
     "LogSettings",
+    "Native",
     "Settings",
     "StageSettings",
     "Start",

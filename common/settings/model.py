@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import fill_loading
 from common.settings.places import nested
 from common.settings.routes import check_shared
 from common.settings.section import Option, Section
 from common.settings.stream import Stream
-from common.settings.values import Address, DurationS, HttpToken, LoadSchedule, SizeBytes, Workers, check_schedule
+from common.settings.values import (
+    Address,
+    DurationS,
+    HttpToken,
+    LoadSchedule,
+    SizeBytes,
+    Workers,
+    check_schedule,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +108,11 @@ class WriterSettings(Section):
     )
     upload_threads: int = Field(
         default=4, gt=0, le=256, description="Flushes that are encoded and uploaded at the same time."
+    )
+    native: NativeChoice = Field(
+        default=Native.AUTO,
+        description="The JSON reader in C, which takes what is ordinary about a batch: `auto` where it has been built, "
+        "`on` to refuse to start without it, `off` to compare. What becomes of a record is the same with and without.",
     )
     report_positions: bool = Field(
         default=False,

@@ -28,6 +28,7 @@ from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow
 from common.settings.columns import made_columns, naming_of
 from common.settings.stream import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import decoder_of
 from stage_writer.core.parquet.buffer import StagedRows, TableFormat
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.decode import Reject
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.envelopes.framing import SchemaTypes
     from stage_writer.core.steps.rows import Step
     from stage_writer.core.unknown.evolving import Way
@@ -85,6 +87,7 @@ class StreamConverter:
         *,
         gained: Way = (),
         taken: frozenset[str] = frozenset(),
+        first_pass: MakeFirstPass = no_first_pass,
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames.
 
@@ -92,7 +95,8 @@ class StreamConverter:
         """
         self._stream = stream
         self._schemas = schemas
-        self._decoder = decoder_of(stream, schemas, gained)
+        self._first_pass = first_pass
+        self._decoder = decoder_of(stream, schemas, gained, first_pass)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._steps = tuple(_steps(stream, self._decoder.columns))
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
@@ -116,7 +120,7 @@ class StreamConverter:
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; of those that are not for it, it takes no notice."""
         way = usable(self._stream.schema_of_columns, gained, self._taken)
-        return StreamConverter(self._stream, self._schemas, gained=way, taken=self._taken)
+        return StreamConverter(self._stream, self._schemas, gained=way, taken=self._taken, first_pass=self._first_pass)
 
     @property
     def stream(self) -> Stream:

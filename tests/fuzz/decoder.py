@@ -16,10 +16,15 @@ from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.unknown.leftovers import Leftovers
+from tests.fakes.native import first_passes
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from common.settings import Stream
+    from stage_writer.core.decoding.strict import Row
+    from stage_writer.core.parquet.buffer import StagedRows
+
+    Letter = tuple[int, bytes, str, str]
 
 SEPARATOR = b"\xff\xfe"
 MOST_MESSAGES = 40
@@ -49,7 +54,7 @@ class _Target:
 
     def __init__(self, stream: Stream) -> None:
         columns = stream.schema_of_columns
-        self._converter = StreamConverter(stream)
+        self._converters = [StreamConverter(stream, first_pass=one) for one in first_passes()]
         self._strict = StrictDecoder(columns, Reading(stream.forms, lenient=stream.coerce == "lenient"))
         self._leftovers = Leftovers(columns) if stream.rescues else None
         self._rescue_column = stream.rescue_column
@@ -65,20 +70,23 @@ class _Target:
             else:
                 rows.append(outcome)
                 places.append(100 + place)
-        (staged,) = self._converter.convert([batch_of(messages)])
-        found, dead = staged.rows
-        found.validate(full=True)
-        assert found.column("_kafka_offset").to_pylist() == places
-        names = ("_kafka_offset", "value", "error_class", "error")
-        assert list(zip(*(dead.column(name).to_pylist() for name in names), strict=True)) == letters
         wanted = pa.array(rows, self._row_type).to_pylist()  # through Arrow, for its types
         if self._leftovers is not None:
             for row, place in zip(wanted, places, strict=True):
                 row[self._rescue_column] = self._leftovers.of(messages[place - 100].decode())
-        have = [
-            {name: value for name, value in row.items() if not name.startswith("_kafka")} for row in found.to_pylist()
-        ]
-        assert repr(have) == repr(wanted)  # unlike equality, tells -0.0 from 0.0
+        for converter in self._converters:
+            (staged,) = converter.convert([batch_of(messages)])
+            _check_staged(staged, places, letters, wanted)
+
+
+def _check_staged(staged: StagedRows, places: list[int], letters: list[Letter], wanted: list[Row]) -> None:
+    found, dead = staged.rows
+    found.validate(full=True)
+    assert found.column("_kafka_offset").to_pylist() == places
+    names = ("_kafka_offset", "value", "error_class", "error")
+    assert list(zip(*(dead.column(name).to_pylist() for name in names), strict=True)) == letters
+    have = [{name: value for name, value in row.items() if not name.startswith("_kafka")} for row in found.to_pylist()]
+    assert repr(have) == repr(wanted)  # unlike equality, tells -0.0 from 0.0
 
 
 _TARGETS = [_Target(stream) for stream in _STREAMS]

@@ -28,6 +28,7 @@ from stage_writer.core.decoding.decode import Decoder, Reject
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
+from tests.fakes.native import first_passes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -414,13 +415,17 @@ def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy
 
 
 DECODERS = {
-    name: (columns, Decoder(columns, reading, block_bytes=400), StrictDecoder(columns, reading))
+    name: (
+        columns,
+        [Decoder(columns, reading, block_bytes=400, first_pass=one) for one in first_passes()],
+        StrictDecoder(columns, reading),
+    )
     for name, (columns, reading) in READINGS.items()
 }
 
 
 def check(name: str, batch: Sequence[bytes | None]) -> None:
-    columns, bulk, strict = DECODERS[name]
+    columns, decoders, strict = DECODERS[name]
     rows, index, rejects = [], [], []
     for place, message in enumerate(batch):
         if message is None:
@@ -431,15 +436,16 @@ def check(name: str, batch: Sequence[bytes | None]) -> None:
         else:
             rows.append(outcome)
             index.append(place)
-    decoded = bulk.decode(batch)
-    assert decoded.row_index.tolist() == index
-    assert decoded.rejects == tuple(rejects)
-    assert decoded.tombstones.tolist() == [place for place, message in enumerate(batch) if message is None]
     schema = to_arrow_schema(columns)
     wanted = pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(schema))))])
-    decoded.rows.validate(full=True)
-    assert decoded.rows.schema.equals(to_arrow_schema(nullable_columns(columns)))
-    assert repr(decoded.rows.to_pylist()) == repr(wanted.to_pylist())  # unlike equality, tells -0.0 from 0.0
+    for decoder in decoders:
+        decoded = decoder.decode(batch)
+        assert decoded.row_index.tolist() == index
+        assert decoded.rejects == tuple(rejects)
+        assert decoded.tombstones.tolist() == [place for place, message in enumerate(batch) if message is None]
+        decoded.rows.validate(full=True)
+        assert decoded.rows.schema.equals(to_arrow_schema(nullable_columns(columns)))
+        assert repr(decoded.rows.to_pylist()) == repr(wanted.to_pylist())  # unlike equality, tells -0.0 from 0.0
 
 
 @given(batches(*READINGS["plain"]))

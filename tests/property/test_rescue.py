@@ -15,13 +15,18 @@ from stage_writer.core.decoding.json_document import Json, Object, parse_documen
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, usable
+from tests.fakes.native import first_passes
 from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 DECODERS = {
-    id(columns): (Decoder(columns, rescue_column="rest", block_bytes=400), Decoder(columns), StrictDecoder(columns))
+    id(columns): (
+        [Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()],
+        Decoder(columns),
+        StrictDecoder(columns),
+    )
     for columns in SCHEMAS
 }
 
@@ -45,6 +50,13 @@ def unknown(value: Json, data_type: DataType) -> Json:
 
 def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
     rescuing, plain, strict = DECODERS[id(columns)]
+    for decoder in rescuing:
+        check_one(columns, decoder, plain, strict, batch)
+
+
+def check_one(
+    columns: StructType, rescuing: Decoder, plain: Decoder, strict: StrictDecoder, batch: Sequence[bytes | None]
+) -> None:
     good = [message for message in batch if message is not None and not isinstance(strict.decode(message), Refusal)]
     decoded, without = rescuing.decode(batch), plain.decode(batch)
     assert repr(decoded.rows.drop_columns(["rest"]).to_pylist()) == repr(without.rows.to_pylist())
@@ -116,8 +128,8 @@ WIDE = parse_ddl(
 )
 DECLARED = parse_ddl("i INT, m STRUCT<a: INT>")
 WAY = usable(DECLARED, GAINED, ())
-RESCUING = partial(Decoder, rescue_column="rest", block_bytes=400)
-NARROW = RESCUING(DECLARED)
+RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()]
+NARROW = RESCUING[0](DECLARED)
 
 
 @settings(max_examples=60)
@@ -125,9 +137,14 @@ NARROW = RESCUING(DECLARED)
 @example([b'{"i":1,"l":1}', b'{"i":1,"l":"1","d":1}', b'{"i":"1","l":1}', b'{"i":1,"d":9007199254740993,"t":""}', None])
 @example([b'{"l":1,"l":2}', b'{"m":{"a":1,"n":1.5},"o":true}', b"{", b'{"p":{"q":1,"r":"x"},"v":[1,null,[]]}'])
 def test_a_gained_column_refuses_no_record_and_takes_what_fits(batch: list[bytes | None]) -> None:
+    for make in RESCUING:
+        check_gained(make, batch)
+
+
+def check_gained(make: Callable[[StructType], Decoder], batch: list[bytes | None]) -> None:
     values = pa.array(batch, pa.binary())
     # A new one each time: what it has met before decides which columns it tries to fill.
-    wide, narrow = EvolvingDecoder(DECLARED, WAY, RESCUING).decode(values), NARROW.decode(values)
+    wide, narrow = EvolvingDecoder(DECLARED, WAY, make).decode(values), NARROW.decode(values)
     assert wide.rejects == narrow.rejects
     assert wide.row_index.tolist() == narrow.row_index.tolist()
     assert wide.tombstones.tolist() == narrow.tombstones.tolist()

@@ -1,7 +1,8 @@
 """Messages into rows, in bulk: every message ends as a row, a reject or a tombstone.
 
-    bytes ─► UTF-8? ─► one JSON object? ─► read together ─► in range, well formed? ─► rows
-                └────────────┴──────────────────┴──────────────────┴─► the strict decoder ─► rows and rejects
+    bytes ─► first pass ─► rows
+                 └─► UTF-8? ─► one JSON object? ─► read together ─► in range, well formed? ─► rows
+                       └────────────┴──────────────────┴──────────────────┴─► the strict decoder ─► rows and rejects
 
 Rules:
 
@@ -14,6 +15,9 @@ Rules:
 4. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
 5. NOT NULL is kept here, and said to nobody behind: where a struct is null its NOT NULL parts are null as well, which
    Arrow's writers and casts refuse.
+
+6. The first pass (`stage_writer.core.decoding.first_pass`) takes nearly all messages where there is one. It is no part
+   of what is decided: without it the same becomes of each message.
 
 `stage_writer.core.decoding.documents` says how the reading is proved to be aligned, and what was measured.
 """
@@ -29,6 +33,7 @@ import pyarrow as pa
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
 from stage_writer.core.decoding.blocks import BLOCK_BYTES, begin_as_objects, blocks, texts_of
 from stage_writer.core.decoding.documents import DocumentReader, Unreadable, doubts_about, proved_documents
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Refusal, Reject
 from stage_writer.core.decoding.rewriting import Rewriter, Use
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
 
     from stage_writer.core.batch import Messages
     from stage_writer.core.decoding.conversions import Converted
+    from stage_writer.core.decoding.first_pass import MakeFirstPass, Taken
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -101,10 +107,12 @@ class Decoder:
         *,
         rescue_column: str | None = None,
         block_bytes: int = BLOCK_BYTES,
+        first_pass: MakeFirstPass = no_first_pass,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.core.unknown.rescue`)."""
         self._block_bytes = block_bytes
         self._strict = StrictDecoder(columns, reading)
+        self._first = first_pass(columns, reading)
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._connection = connect()
         self._doubts = doubts_about(columns, reading)
@@ -145,6 +153,20 @@ class Decoder:
         return Decoded(table, np.concatenate(indices), tuple(rejects), np.flatnonzero(nulls))
 
     def _decode_block(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+        if self._first is None:
+            return self._decode_slowly(block)
+        taken = self._first.read(block)
+        piece = _Piece(taken.rows, np.flatnonzero(taken.is_taken))
+        if self._rescuer is not None:
+            piece = _rescued_of_taken(piece, taken, block, self._rescuer)
+        left = np.flatnonzero(~taken.is_taken)
+        if len(left) == 0:
+            return piece, []
+        other, refused = self._decode_slowly(block.take(pa.array(left)))
+        other = replace(other, places=left[other.places])
+        return self._merged([piece, other]), [(int(left[place]), why) for place, why in refused]
+
+    def _decode_slowly(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
         texts = texts_of(block)
         proved = self._prove(texts)
         places = np.flatnonzero(proved)
@@ -239,6 +261,15 @@ def _rescued(piece: _Piece, texts: pa.StringArray, rescuer: Rescuer, *, is_prove
     else:
         chosen = texts.take(pa.array(piece.places))
         left = rescuer.of_proved(chosen) if is_proved else rescuer.of(chosen)
+    return _with_rescued(piece, left, rescuer)
+
+
+def _rescued_of_taken(piece: _Piece, taken: Taken, block: pa.BinaryArray, rescuer: Rescuer) -> _Piece:
+    having = block.take(pa.array(piece.places[taken.has_unknown])).cast(pa.string())
+    return _with_rescued(piece, rescuer.of_some(having, taken.has_unknown), rescuer)
+
+
+def _with_rescued(piece: _Piece, left: pa.StringArray, rescuer: Rescuer) -> _Piece:
     columns = [*piece.rows.flatten(), left]
     fields = [*piece.rows.type, to_arrow_field(rescuer.field)]
     return replace(piece, rows=pa.StructArray.from_arrays(columns, fields=fields))

@@ -29,6 +29,7 @@ from common.settings.formats import forms_of
 from stage_writer.core.decoding.blocks import begin_as_objects, blocks, offsets_of, small_pieces, spans, texts_of
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.documents import doubts_about, proved_documents
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.json_document import Object, json_text
 from stage_writer.core.decoding.json_structure import Structure, Values
 from stage_writer.core.decoding.reading import Reading
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from stage_writer.core.batch import Messages
     from stage_writer.core.decoding.decode import Decoded, Decodes
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.decoding.json_document import Json
 
     Numbers = NDArray[np.int64]
@@ -76,9 +78,9 @@ _NO_DOUBTS = doubts_about(StructType(()))
 class EventDecoder:
     """Decodes the rows' images by a decoder, and adds `_cdc`. Not for two threads at a time."""
 
-    def __init__(self, inner: Decodes) -> None:
+    def __init__(self, inner: Decodes, first_pass: MakeFirstPass = no_first_pass) -> None:
         self._inner = inner
-        self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _FORMS)))
+        self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _FORMS)), first_pass=first_pass)
         self._opener = Opener()
         self._columns = inner.columns.with_fields((CDC_FIELD,))
 

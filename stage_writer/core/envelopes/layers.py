@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.envelopes.debezium import EventDecoder
 from stage_writer.core.envelopes.framing import FramedDecoder
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.core.batch import Messages
     from stage_writer.core.decoding.decode import Decoded, Decodes
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.envelopes.framing import SchemaTypes
     from stage_writer.core.unknown.evolving import Way
 
@@ -40,7 +42,9 @@ class Records:
         return self._decoder.decode(messages.values)
 
 
-def decoder_of(stream: Stream, schemas: SchemaTypes | None, gained: Way = ()) -> Decodes:
+def decoder_of(
+    stream: Stream, schemas: SchemaTypes | None, gained: Way = (), first_pass: MakeFirstPass = no_first_pass
+) -> Decodes:
     """What makes rows of a stream's messages, also in columns that it has ``gained``.
 
     Raises SchemaError and ExpressionError for one that cannot work.
@@ -50,12 +54,12 @@ def decoder_of(stream: Stream, schemas: SchemaTypes | None, gained: Way = ()) ->
     reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
     decoder: Decodes
     if stream.jmespath:
-        decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column)
+        decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column, first_pass=first_pass)
     else:
-        make = partial(Decoder, reading=reading, rescue_column=rescue_column)
+        make = partial(Decoder, reading=reading, rescue_column=rescue_column, first_pass=first_pass)
         decoder = Records(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.has_events:
-        decoder = EventDecoder(decoder)
+        decoder = EventDecoder(decoder, first_pass)
     if stream.framing == "none":
         return decoder
     if schemas is None:

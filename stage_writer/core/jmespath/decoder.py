@@ -25,6 +25,7 @@ from common.schema import DataType, Field, Primitive, StructType, to_arrow_schem
 from common.schema.naming import Naming
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.core.decoding.decode import Decoded, Decoder
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal, Reject
 from stage_writer.core.jmespath.expressions import OfMessage, Path, Substring, assignments_of
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from common.schema.naming import Parts
     from stage_writer.core.batch import Messages
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.jmespath.expressions import Assignment, Goal, Plain
 
     Index = NDArray[np.int64]
@@ -60,16 +62,17 @@ class JmesPathDecoder:
         *,
         rescue_column: str | None = None,
         in_bulk: bool = True,
+        first_pass: MakeFirstPass = no_first_pass,
     ) -> None:
         """``expressions`` by the columns that they fill; without ``in_bulk`` all messages go the way of rule 1."""
         self._assignments = assignments_of(columns, expressions)
         for assignment in self._assignments:
             _require_own_form(assignment, reading)
-        self._decoder = Decoder(columns, reading, rescue_column=rescue_column)
+        self._decoder = Decoder(columns, reading, rescue_column=rescue_column, first_pass=first_pass)
         sourced = rescue_column is not None or reading.holds_json
         self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
         is_plain = in_bulk and rescue_column is None and reading == STRICT
-        self._filler = _filler_of(columns, self._assignments) if is_plain else None
+        self._filler = _filler_of(columns, self._assignments, first_pass) if is_plain else None
 
     @property
     def columns(self) -> StructType:
@@ -143,7 +146,7 @@ class _Fill:
     goal: Goal
 
 
-def _filler_of(columns: StructType, assignments: Sequence[Assignment]) -> _Filler | None:
+def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pass: MakeFirstPass) -> _Filler | None:
     """None where an expression is not plain, or does not fit (rule 3)."""
     fills = [_Fill(one.plain, one.goal) for one in assignments if one.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
@@ -163,7 +166,7 @@ def _filler_of(columns: StructType, assignments: Sequence[Assignment]) -> _Fille
             return None
         wide = found
     plan = Naming(drop=frozenset(added)).of(wide).plan if added else None
-    return _Filler(columns, wide, plan, fills)
+    return _Filler(columns, Decoder(wide, first_pass=first_pass), plan, fills)
 
 
 def _is_required(columns: StructType, steps: Steps) -> bool:
@@ -200,9 +203,9 @@ def _with_field(
 class _Filler:
     """Fills columns in Arrow (rule 2)."""
 
-    def __init__(self, columns: StructType, wide: StructType, plan: Parts | None, fills: Sequence[_Fill]) -> None:
-        """``wide`` are the columns with the fields that expressions ask for, which ``plan`` leaves out again."""
-        self._decoder = Decoder(wide)
+    def __init__(self, columns: StructType, decoder: Decoder, plan: Parts | None, fills: Sequence[_Fill]) -> None:
+        """The ``decoder`` reads these and the fields that expressions ask for, which ``plan`` leaves out again."""
+        self._decoder = decoder
         self._schema = to_arrow_schema(columns)
         self._plan = plan
         self._fills = fills

@@ -20,6 +20,7 @@ from stage_writer.core.unknown.unknown_fields import UnknownFinder
 
 if TYPE_CHECKING:
     import duckdb
+    from numpy.typing import NDArray
 
     from common.schema import StructType
 
@@ -35,15 +36,15 @@ class Rescuer:
 
     def of_proved(self, texts: pa.StringArray) -> pa.StringArray:
         """For messages that are proved to be one object each."""
-        places = np.flatnonzero(self._finder.find(texts))
-        if len(places) == 0:
-            return pa.nulls(len(texts), pa.string())
-        found = self.of(texts.take(pa.array(places)))
-        taken = np.zeros(len(texts), np.int64)
-        taken[places] = np.arange(len(places))
-        absent = np.ones(len(texts), np.bool_)
-        absent[places] = False
-        return found.take(pa.array(taken, mask=absent))
+        has_unknown = self._finder.find(texts)
+        return self.of_some(texts.filter(pa.array(has_unknown)), has_unknown)
+
+    def of_some(self, texts: pa.StringArray, has_unknown: NDArray[np.bool_]) -> pa.StringArray:
+        """For messages of which those that may have unknown fields are known; ``texts`` are these."""
+        if len(texts) == 0:
+            return pa.nulls(len(has_unknown), pa.string())
+        places = np.cumsum(has_unknown, dtype=np.int64) - 1
+        return self.of(texts).take(pa.array(places, mask=~has_unknown))
 
     def of(self, texts: pa.StringArray) -> pa.StringArray:
         """For messages that the strict decoder takes, one at a time."""

@@ -1,0 +1,24 @@
+"""Whether a writer takes its reader in C: the values of `writer.native`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+
+class Native(StrEnum):
+    """What is wanted of the reader in C."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+def parse_native(value: object) -> object:
+    """YAML has booleans for ``on`` and ``off``."""
+    return (Native.ON if value else Native.OFF) if isinstance(value, bool) else value
+
+
+NativeChoice = Annotated[Native, BeforeValidator(parse_native)]

@@ -1,0 +1,26 @@
+"""`python -m stage_writer.native`: compile the reader where it is missing, as `make setup` and an image do.
+
+It is no error when it cannot be had: the writer works without it, at more cost.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stage_writer.native.compiler import CompileError, compile_library
+from stage_writer.native.library import library_path, load
+
+
+def main() -> None:
+    """Build, and try what was built."""
+    path = library_path()
+    try:
+        if not path.exists():
+            compile_library(path)
+        load(path)
+    except (CompileError, OSError) as error:
+        sys.stderr.write(f"The native JSON reader could not be built; the writer works without it, slower:\n{error}\n")
+
+
+if __name__ == "__main__":
+    main()

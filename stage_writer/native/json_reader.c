@@ -1,0 +1,697 @@
+/* A batch of JSON messages into Arrow's columns in one pass; each message is taken exactly, or not at all.
+
+   Rules:
+
+   1. Each message is read by itself, and nothing of another one is looked at but by loads that stay within the buffer.
+      Whatever is odd about a message (not JSON, not UTF-8, a declared field twice, a value of another type or that the
+      type does not hold exactly, deep nesting) has it not taken: its part of the columns is undone, and who calls reads
+      it another way. So a fault of this file can be one of two only: too little taken, which costs time, or too much.
+   2. Hostile bytes are the normal case: every step is bounded by the message's end, depth by the schema and by
+      `DEEPEST`, and growth as `columns.h` says. There is no undefined behaviour to rely on.
+   3. No global state. A reader is for one thread at a time. Its columns live from `kde_read` to `kde_take`. */
+
+#include "columns.h"
+
+#if defined(_WIN32)
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+enum { NOT_TAKEN = 0, TAKEN = 1, TAKEN_WITH_UNKNOWN = 2 };
+enum { PARTS = 8, SIZES = 4, MOST_MAP_KEYS = 64, FIRST_KEY_BYTES = 256 };
+
+typedef struct {
+    node *nodes; /* the first one is the record */
+    int32_t count;
+    uint8_t *names;
+    uint64_t *powers;
+    area key;
+    text limit;
+    bool unknown, without_memory;
+} reader;
+
+static text read_value(reader *self, node *at, text from, text end);
+
+static inline text failed_memory(reader *self) {
+    self->without_memory = true;
+    return NULL;
+}
+
+static inline text kept(reader *self, bool done, text at) { return done ? at : failed_memory(self); }
+
+static inline bool add_bytes(area *place, int64_t *size, text from, int64_t count) {
+    if (count > INT32_MAX - *size || !room(place, *size + count)) {
+        return false;
+    }
+    if (count > 0) {
+        memcpy(place->bytes + *size, from, (size_t)count);
+        *size += count;
+    }
+    return true;
+}
+
+/* The content of a string whose opening quote is behind us, unescaped, behind the first `size` bytes. */
+static inline text copy_string(reader *self, area *place, int64_t *size, text at, text end) {
+    text begin = at;
+    for (;;) {
+        at = plain_run(at, end, self->limit);
+        if (at == end) {
+            return NULL;
+        }
+        if (*at == '"') {
+            return kept(self, add_bytes(place, size, begin, at - begin), at + 1);
+        }
+        if (*at == '\\') {
+            uint8_t character[4];
+            int count;
+            if (!add_bytes(place, size, begin, at - begin)) {
+                return failed_memory(self);
+            }
+            at = unescape(at, end, character, &count);
+            if (at == NULL) {
+                return NULL;
+            }
+            if (!add_bytes(place, size, character, count)) {
+                return failed_memory(self);
+            }
+            begin = at;
+        } else if (*at >= 0x80) {
+            at = skip_characters(at, end);
+            if (at == NULL) {
+                return NULL;
+            }
+        } else {
+            return NULL; /* a control character */
+        }
+    }
+}
+
+static inline text end_bytes(reader *self, node *at, int64_t size, text end) {
+    return kept(self, add_offset(at, size) && end_entry(at, true), end);
+}
+
+static inline text read_string(reader *self, node *at, text from, text end) {
+    int64_t size = offset_at(at, at->length);
+    from = copy_string(self, &at->data, &size, from, end);
+    return from == NULL ? NULL : end_bytes(self, at, size, from);
+}
+
+static text read_json(reader *self, node *at, text from, text end) {
+    int64_t size = offset_at(at, at->length);
+    text behind = skip_value(from, end, self->limit);
+    if (behind == NULL) {
+        return NULL;
+    }
+    return add_bytes(&at->data, &size, from, behind - from) ? end_bytes(self, at, size, behind) : failed_memory(self);
+}
+
+static text read_base64(reader *self, node *at, text from, text end) {
+    int64_t size = offset_at(at, at->length);
+    int count = 3;
+    while (from < end && *from != '"') {
+        uint8_t bytes[3] = {0, 0, 0};
+        if (count != 3 || end - from < 4) {
+            return NULL;
+        }
+        count = read_quartet(from, bytes);
+        if (count == 0) {
+            return NULL;
+        }
+        if (!add_bytes(&at->data, &size, bytes, count)) {
+            return failed_memory(self);
+        }
+        from += 4;
+    }
+    return from == end ? NULL : end_bytes(self, at, size, from + 1);
+}
+
+static text read_hex(reader *self, node *at, text from, text end) {
+    int64_t size = offset_at(at, at->length);
+    while (from < end && *from != '"') {
+        uint8_t byte;
+        if (end - from < 2 || nibble(from[0]) < 0 || nibble(from[1]) < 0) {
+            return NULL;
+        }
+        byte = (uint8_t)(nibble(from[0]) << 4 | nibble(from[1]));
+        if (!add_bytes(&at->data, &size, &byte, 1)) {
+            return failed_memory(self);
+        }
+        from += 2;
+    }
+    return from == end ? NULL : end_bytes(self, at, size, from + 1);
+}
+
+static inline text read_integer(reader *self, node *at, text from, text end) {
+    number found;
+    int64_t value;
+    from = read_number(from, end, &found);
+    if (from == NULL || !to_integer(&found, &value)) {
+        return NULL;
+    }
+    switch (at->kind) {
+    case BYTE: {
+        const int8_t narrow = (int8_t)value;
+        return narrow == value ? kept(self, add_fixed(at, &narrow, 1), from) : NULL;
+    }
+    case SHORT: {
+        const int16_t narrow = (int16_t)value;
+        return narrow == value ? kept(self, add_fixed(at, &narrow, 2), from) : NULL;
+    }
+    case INTEGER: {
+        const int32_t narrow = (int32_t)value;
+        return narrow == value ? kept(self, add_fixed(at, &narrow, 4), from) : NULL;
+    }
+    default:
+        return kept(self, add_fixed(at, &value, 8), from);
+    }
+}
+
+static text read_floating(reader *self, node *at, text from, text end) {
+    number found;
+    double value;
+    from = read_number(from, end, &found);
+    if (from == NULL || !to_double(&found, self->powers, &value)) {
+        return NULL;
+    }
+    if (at->kind == DOUBLE) {
+        return kept(self, add_fixed(at, &value, 8), from);
+    }
+    if (value > FLT_MAX || value < -FLT_MAX) {
+        return NULL; /* some of them are rounded to FLT_MAX; who calls knows */
+    }
+    const float narrow = (float)value;
+    return kept(self, add_fixed(at, &narrow, 4), from);
+}
+
+/* A number, or a string of just one. */
+static text read_decimal(reader *self, node *at, text from, text end) {
+    const bool quoted = *from == '"';
+    number found;
+    wide units;
+    from = read_number(from + quoted, end, &found);
+    if (from == NULL || !to_decimal(&found, at->scale, at->limit, &units)) {
+        return NULL;
+    }
+    if (quoted) {
+        if (from == end || *from != '"') {
+            return NULL;
+        }
+        from++;
+    }
+    if (at->kind == DECIMAL) {
+        if (found.negative) { /* as two's complement */
+            units.low = 0 - units.low;
+            units.high = ~units.high + (units.low == 0);
+        }
+        const uint64_t words[2] = {units.low, units.high};
+        return kept(self, add_fixed(at, words, 16), from);
+    }
+    if (units.high != 0 || units.low > (uint64_t)INT64_MAX) {
+        return NULL;
+    }
+    const int64_t microseconds = found.negative ? -(int64_t)units.low : (int64_t)units.low;
+    if (microseconds < FIRST_DAY * DAY_S * SECOND_US || microseconds >= END_DAY * DAY_S * SECOND_US) {
+        return NULL;
+    }
+    return kept(self, add_fixed(at, &microseconds, 8), from);
+}
+
+static text read_time(reader *self, node *at, text from, text end) {
+    int64_t value;
+    if (at->kind != DATE) {
+        from = read_moment(from, end, at->kind == TIMESTAMP, &value);
+        return from == NULL ? NULL : kept(self, add_fixed(at, &value, 8), from);
+    }
+    if (end - from < 11) {
+        return NULL;
+    }
+    from = read_day(from, &value);
+    if (from == NULL || *from != '"') {
+        return NULL;
+    }
+    const int32_t days = (int32_t)value;
+    return kept(self, add_fixed(at, &days, 4), from + 1);
+}
+
+static inline uint32_t hash(text bytes, int64_t size) {
+    uint32_t found = UINT32_C(2166136261);
+    for (int64_t place = 0; place < size; place++) {
+        found = (found ^ bytes[place]) * UINT32_C(16777619);
+    }
+    return found ^ found >> 15;
+}
+
+static inline int32_t find_field(const node *at, text name, int64_t size) {
+    for (uint32_t slot = hash(name, size);; slot++) {
+        const int32_t field = at->slots[slot & at->slot_mask];
+        if (field < 0) {
+            return -1;
+        }
+        if (at->children[field].name_size == size &&
+            (size == 0 || memcmp(at->children[field].name, name, (size_t)size) == 0)) {
+            return field;
+        }
+    }
+}
+
+/* Whether the field's name and a quote stand here. */
+static inline bool is_named(const node *field, text at, text end, text limit) {
+    const int32_t size = field->name_size;
+    if (!field->is_plain_name || end - at <= size) {
+        return false;
+    }
+#ifdef KDE_LITTLE_ENDIAN
+    if (size < 16 && limit - at >= 16) {
+        return (((load_word(at) & field->masks[0]) ^ field->words[0]) |
+                ((load_word(at + 8) & field->masks[1]) ^ field->words[1])) == 0;
+    }
+#else
+    (void)limit;
+#endif
+    return at[size] == '"' && memcmp(at, field->name, (size_t)size) == 0;
+}
+
+/* Past the name of a member, whose opening quote is behind us, and the colon and space behind it. `*field` is the
+   field of that name, or -1; `last` the one before. */
+static inline text read_name(reader *self, node *at, text from, text end, int32_t last, int32_t *field) {
+    const int32_t likely = at->after[last + 1];
+    if (is_named(&at->children[likely], from, end, self->limit)) {
+        *field = likely;
+        from += at->children[likely].name_size + 1;
+    } else {
+        text begin = from;
+        int64_t size = 0;
+        from = plain_run(from, end, self->limit);
+        if (from < end && *from == '"') {
+            *field = find_field(at, begin, from - begin);
+            from++;
+        } else {
+            from = copy_string(self, &self->key, &size, begin, end);
+            if (from == NULL) {
+                return NULL;
+            }
+            *field = find_field(at, self->key.bytes, size);
+        }
+        if (*field >= 0) {
+            at->after[last + 1] = *field;
+        }
+    }
+    from = skip_space(from, end);
+    return from == end || *from != ':' ? NULL : skip_space(from + 1, end);
+}
+
+/* A struct's object, whose opening brace is behind us. */
+static text read_struct(reader *self, node *at, text from, text end) {
+    const int64_t entry = at->length;
+    int32_t seen = 0, last = -1;
+    from = skip_space(from, end);
+    if (from < end && *from == '}') {
+        from++;
+    } else {
+        for (;;) {
+            int32_t field;
+            if (from == end || *from != '"') {
+                return NULL;
+            }
+            from = read_name(self, at, from + 1, end, last, &field);
+            if (from == NULL) {
+                return NULL;
+            }
+            if (field < 0) {
+                self->unknown = true;
+                from = skip_value(from, end, self->limit);
+            } else if (at->children[field].length != entry) {
+                return NULL; /* given twice */
+            } else {
+                from = read_value(self, &at->children[field], from, end);
+                last = field;
+                seen++;
+            }
+            if (from == NULL) {
+                return NULL;
+            }
+            from = skip_space(from, end);
+            if (from == end) {
+                return NULL;
+            }
+            if (*from == '}') {
+                from++;
+                break;
+            }
+            if (*from != ',') {
+                return NULL;
+            }
+            from = skip_space(from + 1, end);
+        }
+    }
+    if (seen < at->child_count) {
+        for (int32_t child = 0; child < at->child_count; child++) {
+            node *part = &at->children[child];
+            if (part->length == entry) {
+                if (!part->nullable) {
+                    return NULL;
+                }
+                if (!add_null(part)) {
+                    return failed_memory(self);
+                }
+            }
+        }
+    }
+    return kept(self, end_entry(at, true), from);
+}
+
+static text read_list(reader *self, node *at, text from, text end) {
+    from = skip_space(from, end);
+    if (from < end && *from == ']') {
+        from++;
+    } else {
+        for (;;) {
+            from = read_value(self, at->children, from, end);
+            if (from == NULL) {
+                return NULL;
+            }
+            from = skip_space(from, end);
+            if (from == end) {
+                return NULL;
+            }
+            if (*from == ']') {
+                from++;
+                break;
+            }
+            if (*from != ',') {
+                return NULL;
+            }
+            from = skip_space(from + 1, end);
+        }
+    }
+    return kept(self, add_offset(at, at->children->length) && end_entry(at, true), from);
+}
+
+/* Whether the last key of a map, of which `first` is the first one, is none of those before it. */
+static bool is_new_key(const node *keys, int64_t first) {
+    const int64_t last = keys->length - 1;
+    const int32_t begin = offset_at(keys, last), size = offset_at(keys, last + 1) - begin;
+    for (int64_t key = first; key < last; key++) {
+        const int32_t other = offset_at(keys, key);
+        if (offset_at(keys, key + 1) - other == size &&
+            (size == 0 || memcmp(keys->data.bytes + other, keys->data.bytes + begin, (size_t)size) == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static text read_map(reader *self, node *at, text from, text end) {
+    node *entries = at->children, *keys = &entries->children[0], *values = &entries->children[1];
+    const int64_t first = entries->length;
+    from = skip_space(from, end);
+    if (from < end && *from == '}') {
+        from++;
+    } else {
+        for (;;) {
+            if (from == end || *from != '"' || entries->length - first == MOST_MAP_KEYS) {
+                return NULL;
+            }
+            from = read_string(self, keys, from + 1, end);
+            if (from == NULL || !is_new_key(keys, first)) {
+                return NULL;
+            }
+            from = skip_space(from, end);
+            if (from == end || *from != ':') {
+                return NULL;
+            }
+            from = read_value(self, values, skip_space(from + 1, end), end);
+            if (from == NULL) {
+                return NULL;
+            }
+            if (!end_entry(entries, true)) {
+                return failed_memory(self);
+            }
+            from = skip_space(from, end);
+            if (from == end) {
+                return NULL;
+            }
+            if (*from == '}') {
+                from++;
+                break;
+            }
+            if (*from != ',') {
+                return NULL;
+            }
+            from = skip_space(from + 1, end);
+        }
+    }
+    return kept(self, add_offset(at, entries->length) && end_entry(at, true), from);
+}
+
+static text read_value(reader *self, node *at, text from, text end) {
+    if (from == end) {
+        return NULL;
+    }
+    if (*from == 'n') {
+        from = skip_word(from, end, "null", 4);
+        return from == NULL || !at->nullable ? NULL : kept(self, add_null(at), from);
+    }
+    switch (at->kind) {
+    case BYTE: case SHORT: case INTEGER: case LONG:
+        return read_integer(self, at, from, end);
+    case FLOAT: case DOUBLE:
+        return read_floating(self, at, from, end);
+    case DECIMAL: case EPOCH:
+        return read_decimal(self, at, from, end);
+    case BOOLEAN: {
+        const bool value = *from == 't';
+        from = value ? skip_word(from, end, "true", 4) : skip_word(from, end, "false", 5);
+        return from == NULL ? NULL : kept(self, add_bit(at, value), from);
+    }
+    case JSON:
+        return read_json(self, at, from, end);
+    case STRING:
+        return *from == '"' ? read_string(self, at, from + 1, end) : NULL;
+    case BASE64:
+        return *from == '"' ? read_base64(self, at, from + 1, end) : NULL;
+    case HEX:
+        return *from == '"' ? read_hex(self, at, from + 1, end) : NULL;
+    case DATE: case TIMESTAMP: case TIMESTAMP_NTZ:
+        return *from == '"' ? read_time(self, at, from + 1, end) : NULL;
+    case STRUCT:
+        return *from == '{' ? read_struct(self, at, from + 1, end) : NULL;
+    case LIST:
+        return *from == '[' ? read_list(self, at, from + 1, end) : NULL;
+    case MAP:
+        return *from == '{' ? read_map(self, at, from + 1, end) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static bool read_message(reader *self, text from, text end) {
+    from = skip_space(from, end);
+    if (from == end || *from != '{') {
+        return false;
+    }
+    from = read_struct(self, self->nodes, from + 1, end);
+    return from != NULL && skip_space(from, end) == end;
+}
+
+PUBLIC void kde_free(reader *self) {
+    if (self == NULL) {
+        return;
+    }
+    for (int32_t place = 0; self->nodes != NULL && place < self->count; place++) {
+        node *at = &self->nodes[place];
+        release(&at->validity, 0);
+        release(&at->values, 0);
+        release(&at->data, 0);
+        free(at->slots);
+        free(at->after);
+    }
+    release(&self->key, 0);
+    free(self->nodes);
+    free(self->names);
+    free(self->powers);
+    free(self);
+}
+
+static void set_name(node *at, const uint8_t *name, int32_t size) {
+    at->name = name;
+    at->name_size = size;
+    at->is_plain_name = true;
+    for (int32_t place = 0; place < size; place++) {
+        at->is_plain_name = at->is_plain_name && name[place] != '"' && name[place] != '\\' && name[place] >= 0x20;
+    }
+#ifdef KDE_LITTLE_ENDIAN
+    uint8_t bytes[16] = {0}, masks[16] = {0};
+    if (size < 16) {
+        if (size > 0) {
+            memcpy(bytes, name, (size_t)size);
+        }
+        bytes[size] = '"';
+        memset(masks, 0xFF, (size_t)size + 1);
+        memcpy(at->words, bytes, 16);
+        memcpy(at->masks, masks, 16);
+    }
+#endif
+}
+
+static bool set_fields(node *at) {
+    uint32_t slots = 4;
+    while (slots < (uint32_t)at->child_count * 2) {
+        slots *= 2;
+    }
+    at->slots = malloc(slots * sizeof *at->slots);
+    at->after = malloc(((size_t)at->child_count + 1) * sizeof *at->after);
+    if (at->slots == NULL || at->after == NULL) {
+        return false;
+    }
+    at->slot_mask = slots - 1;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        at->slots[slot] = -1;
+    }
+    for (int32_t field = 0; field < at->child_count; field++) {
+        uint32_t slot = hash(at->children[field].name, at->children[field].name_size);
+        while (at->slots[slot & at->slot_mask] >= 0) {
+            slot++;
+        }
+        at->slots[slot & at->slot_mask] = field;
+        at->after[field] = field;
+    }
+    at->after[at->child_count] = 0;
+    return true;
+}
+
+static bool set_node(reader *self, int32_t place, const int32_t *parts, int64_t names_size) {
+    node *at = &self->nodes[place];
+    const int32_t kind = parts[0], precision = parts[2], scale = parts[3], count = parts[4], first = parts[5];
+    const int32_t wanted = kind == LIST || kind == MAP ? 1 : 0;
+    if (kind < 0 || kind >= KINDS || (kind == STRUCT ? count < 1 : count != wanted) || precision < 0 ||
+        precision > 38 || scale < 0 || scale > 38 || parts[6] < 0 || parts[7] < 0 ||
+        (int64_t)parts[6] + parts[7] > names_size || (count > 0 && (first <= place || count > self->count - first))) {
+        return false; /* children come behind their parent, so there is no circle */
+    }
+    at->kind = kind;
+    at->nullable = parts[1] != 0;
+    at->scale = scale;
+    at->child_count = count;
+    at->children = count > 0 ? &self->nodes[first] : NULL;
+    set_name(at, self->names + parts[6], parts[7]);
+    at->limit.low = 1;
+    for (int32_t digit = 0; digit < precision; digit++) {
+        const wide product = multiplied(at->limit.low, 10);
+        at->limit.low = product.low;
+        at->limit.high = at->limit.high * 10 + product.high;
+    }
+    return true;
+}
+
+static void *copied(const void *bytes, size_t size) {
+    void *copy = malloc(size > 0 ? size : 1);
+    if (copy != NULL && size > 0) {
+        memcpy(copy, bytes, size);
+    }
+    return copy;
+}
+
+/* A reader of records. `parts` has PARTS numbers for each node: kind, nullable, precision, scale, how many children,
+   the first one's place, where its name begins in `names`, its size. NULL without memory, and for what is no schema. */
+PUBLIC reader *kde_new(const int32_t *parts, int32_t count, const uint8_t *names, int64_t names_size,
+                       const uint64_t *powers) {
+    reader *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->count = count;
+    self->nodes = count > 0 ? calloc((size_t)count, sizeof *self->nodes) : NULL;
+    self->names = copied(names, (size_t)names_size);
+    self->powers = copied(powers, (size_t)POWERS * 2 * sizeof *powers);
+    bool fits = self->nodes != NULL && self->names != NULL && self->powers != NULL && room(&self->key, FIRST_KEY_BYTES);
+    for (int32_t place = 0; fits && place < count; place++) {
+        fits = set_node(self, place, parts + (int64_t)place * PARTS, names_size);
+    }
+    for (int32_t place = 0; fits && place < count; place++) {
+        node *at = &self->nodes[place];
+        if (at->kind == STRUCT) {
+            fits = set_fields(at);
+        } else if (at->kind == MAP) {
+            const node *entries = at->children;
+            fits = entries->kind == STRUCT && entries->child_count == 2 && entries->children[0].kind == STRING;
+        }
+    }
+    if (!fits || self->nodes[0].kind != STRUCT) {
+        kde_free(self);
+        return NULL;
+    }
+    return self;
+}
+
+static void forget(reader *self) {
+    for (int32_t place = 0; place < self->count; place++) {
+        node *at = &self->nodes[place];
+        release(&at->validity, 0); /* whether there are nulls again is not known */
+        release(&at->data, data_bytes(at)); /* which the offsets tell */
+        release(&at->values, value_bytes(at));
+        at->length = 0;
+    }
+}
+
+/* Read messages, each from its offset in `data`, of `size` bytes, to the next; one verdict for each. How many were
+   taken; -1 without memory, or when offsets are none. What was read before and not taken out is forgotten. */
+PUBLIC int64_t kde_read(reader *self, const uint8_t *data, int64_t size, const int32_t *offsets, int64_t count,
+                        uint8_t *verdicts) {
+    forget(self);
+    self->limit = data + size;
+    self->without_memory = false;
+    for (int64_t message = 0; message < count; message++) {
+        const int64_t entries = self->nodes[0].length, begin = offsets[message], end = offsets[message + 1];
+        self->unknown = false;
+        const bool in_place = begin >= 0 && begin <= end && end <= size;
+        const bool taken = in_place && read_message(self, data + begin, data + end);
+        if (self->without_memory || !in_place) {
+            forget(self);
+            return -1;
+        }
+        if (!taken) {
+            cut_back(self->nodes, entries);
+        }
+        verdicts[message] = (uint8_t)(!taken ? NOT_TAKEN : self->unknown ? TAKEN_WITH_UNKNOWN : TAKEN);
+    }
+    return self->nodes[0].length;
+}
+
+/* For each node: its entries, and the bytes of its validity (0 when nothing is null), values and data. */
+PUBLIC void kde_sizes(const reader *self, int64_t *sizes) {
+    for (int32_t place = 0; place < self->count; place++, sizes += SIZES) {
+        const node *at = &self->nodes[place];
+        sizes[0] = at->length;
+        sizes[1] = at->validity.bytes == NULL ? 0 : (at->length + 7) / 8;
+        sizes[2] = value_bytes(at);
+        sizes[3] = data_bytes(at);
+    }
+}
+
+static inline void copy_out(uint8_t *target, const area *place, int64_t size) {
+    if (target != NULL && size > 0) {
+        memcpy(target, place->bytes, (size_t)size);
+    }
+}
+
+/* Copy the columns out, and forget them. `targets` has three for each node, of the sizes that `kde_sizes` gave. */
+PUBLIC void kde_take(reader *self, uint8_t *const *targets) {
+    for (int32_t place = 0; place < self->count; place++, targets += 3) {
+        const node *at = &self->nodes[place];
+        copy_out(targets[0], &at->validity, (at->length + 7) / 8);
+        if (has_offsets(at)) {
+            if (at->values.bytes != NULL) {
+                memset(at->values.bytes, 0, 4);
+                copy_out(targets[1], &at->values, value_bytes(at));
+            } else {
+                memset(targets[1], 0, (size_t)value_bytes(at));
+            }
+        } else {
+            copy_out(targets[1], &at->values, value_bytes(at));
+        }
+        copy_out(targets[2], &at->data, data_bytes(at));
+    }
+    forget(self);
+}

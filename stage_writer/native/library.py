@@ -1,0 +1,81 @@
+"""Where the compiled reader is, and whether a writer has it.
+
+Rules:
+
+1. A wheel that was built with a compiler brings the library beside this module. Otherwise it is in the cache, under a
+   name that its sources are part of: what `python -m stage_writer.native` puts there, as `make setup` does.
+2. A writer does not compile. Without the library it works as before, and says so once.
+3. A library that does not read a record as it should is as good as none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from common.downloads import cache_folder
+from common.errors import ConfigError
+from common.schema import parse_ddl
+from common.settings import Native
+from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.core.decoding.reading import STRICT
+from stage_writer.native.compiler import FOLDER, NAME, fingerprint
+from stage_writer.native.reader import Library
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+
+REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
+_RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReader:
+    """The first pass that a writer has."""
+
+    make: MakeFirstPass
+    problem: str | None
+    """Why there is none, where one is wanted."""
+
+
+def library_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the library is, or would be."""
+    brought = FOLDER / NAME
+    return brought if brought.exists() else cached_path(environ)
+
+
+def cached_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the library is when it did not come with the package."""
+    return cache_folder(environ) / "built" / fingerprint() / NAME
+
+
+def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> FoundReader:
+    """What `writer.native` stands for. Raises ConfigError when it is to be there and is not."""
+    if wanted is Native.OFF:
+        return FoundReader(no_first_pass, None)
+    problem = None
+    try:
+        return FoundReader(load(library_path(environ)).first_pass, None)
+    except OSError as error:
+        problem = f"the native JSON reader is not there: {error}"
+    if wanted is Native.ON:
+        msg = f"writer.native is on, and {problem}"
+        raise ConfigError(msg, REMEDY)
+    return FoundReader(no_first_pass, problem)
+
+
+def load(path: Path) -> Library:
+    """The library. Raises OSError for none, or for one that does not work (rule 3)."""
+    library = Library(path)
+    reader = library.first_pass(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
+    taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))
+    if taken is None or taken.rows.to_pylist() != [{"a": [1.5, None], "b": "é"}]:
+        msg = f"{path} does not read as it should"
+        raise OSError(msg)
+    return library

@@ -1,0 +1,187 @@
+"""A schema as the reader in C takes it: one node for each value that a record may have, and what each is in Arrow.
+
+Rules:
+
+1. The nodes of a struct's fields lie one after the other, and behind the struct.
+2. A schema with a type that the reader does not know has no plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import ArrayType, DataType, DecimalType, MapType, Primitive, StructType, to_arrow_type
+from common.settings.formats import ValueFormat
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stage_writer.core.decoding.reading import Reading
+
+_MOST_DIGITS = 38
+_DEEPEST = 100
+
+
+class Kind(IntEnum):
+    """As in `columns.h` beside this, in its order."""
+
+    BOOLEAN = 0
+    BYTE = 1
+    SHORT = 2
+    INTEGER = 3
+    LONG = 4
+    FLOAT = 5
+    DOUBLE = 6
+    STRING = 7
+    JSON = 8
+    BASE64 = 9
+    HEX = 10
+    DATE = 11
+    TIMESTAMP = 12
+    TIMESTAMP_NTZ = 13
+    DECIMAL = 14
+    EPOCH = 15
+    STRUCT = 16
+    LIST = 17
+    MAP = 18
+
+
+_PRIMITIVES = {
+    Primitive.BOOLEAN: Kind.BOOLEAN,
+    Primitive.BYTE: Kind.BYTE,
+    Primitive.SHORT: Kind.SHORT,
+    Primitive.INTEGER: Kind.INTEGER,
+    Primitive.LONG: Kind.LONG,
+    Primitive.FLOAT: Kind.FLOAT,
+    Primitive.DOUBLE: Kind.DOUBLE,
+    Primitive.STRING: Kind.STRING,
+    Primitive.BINARY: Kind.BASE64,
+    Primitive.DATE: Kind.DATE,
+    Primitive.TIMESTAMP: Kind.TIMESTAMP,
+    Primitive.TIMESTAMP_NTZ: Kind.TIMESTAMP_NTZ,
+}
+_WITH_DATA = (Kind.STRING, Kind.JSON, Kind.BASE64, Kind.HEX)
+_WITHOUT_VALUES = (Kind.STRUCT,)
+
+
+class UnknownTypeError(Exception):
+    """The reader does not know a type."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One value of a record."""
+
+    kind: Kind
+    arrow: pa.DataType
+    nullable: bool
+    name: str = ""
+    precision: int = 0
+    scale: int = 0
+    children: list[Node] = field(default_factory=list)
+    place: int = 0
+
+    @property
+    def has_data(self) -> bool:
+        """Whether it has bytes behind its offsets."""
+        return self.kind in _WITH_DATA
+
+    @property
+    def has_values(self) -> bool:
+        """Whether it has values or offsets, beside its validity."""
+        return self.kind not in _WITHOUT_VALUES
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the library is told about a schema."""
+
+    nodes: tuple[Node, ...]
+    """The first one is the record."""
+    parts: NDArray[np.int32]
+    names: bytes
+
+
+def plan_of(columns: StructType, reading: Reading) -> Plan | None:
+    """The plan of a record with these columns; None by rule 2."""
+    try:
+        record = _node(columns, reading, nullable=False)
+    except UnknownTypeError:
+        return None
+    nodes = _laid_out(record)
+    names = [node.name.encode() for node in nodes]
+    starts = np.cumsum([0, *map(len, names)])
+    parts = [
+        (
+            *(node.kind, node.nullable, node.precision, node.scale),
+            *(len(node.children), node.children[0].place if node.children else 0, starts[node.place], len(name)),
+        )
+        for node, name in zip(nodes, names, strict=True)
+    ]
+    return Plan(nodes, np.array(parts, np.int32), b"".join(names))
+
+
+def _laid_out(record: Node) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    waiting = deque([record])
+    while waiting:
+        node = waiting.popleft()
+        node.place = len(nodes)
+        nodes.append(node)
+        waiting.extend(node.children)
+    return tuple(nodes)
+
+
+def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = "", depth: int = 0) -> Node:
+    if depth > _DEEPEST:
+        raise UnknownTypeError
+    node = Node(_kind(data_type, reading), to_arrow_type(data_type), nullable, name)
+    match data_type:
+        case DecimalType(precision, scale):
+            node.precision, node.scale = precision, scale
+        case StructType(fields):
+            node.children = [
+                _node(one.type, reading.at(one.name), nullable=one.nullable, name=one.name, depth=depth + 1)
+                for one in fields
+            ]
+        case ArrayType(element, contains_null):
+            node.children = [_node(element, reading.at("element"), nullable=contains_null, depth=depth + 1)]
+        case MapType(_, value, contains_null):
+            key = Node(Kind.STRING, pa.string(), nullable=False)
+            inner = _node(value, reading.at("value"), nullable=contains_null, depth=depth + 2)
+            entry = pa.struct([node.arrow.key_field, node.arrow.item_field])
+            node.children = [Node(Kind.STRUCT, entry, nullable=False, children=[key, inner])]
+        case _:
+            if reading.epoch_decimals is not None:
+                node.precision, node.scale = _MOST_DIGITS, reading.epoch_decimals
+    return node
+
+
+def _kind(data_type: DataType, reading: Reading) -> Kind:  # noqa: PLR0911 - one for each kind of type
+    match data_type:
+        case DecimalType():
+            return Kind.DECIMAL
+        case StructType():
+            return Kind.STRUCT
+        case ArrayType():
+            return Kind.LIST
+        case MapType(key, _):
+            if key is not Primitive.STRING:
+                raise UnknownTypeError
+            return Kind.MAP
+        case Primitive() if reading.epoch_decimals is not None:
+            return Kind.EPOCH
+        case Primitive() if reading.format is ValueFormat.HEX:
+            return Kind.HEX
+        case Primitive() if reading.format is ValueFormat.JSON:
+            return Kind.JSON
+        case Primitive() if data_type in _PRIMITIVES:
+            return _PRIMITIVES[data_type]
+        case _:
+            raise UnknownTypeError

@@ -1,0 +1,137 @@
+"""The `FirstPass` in C: hands it the schema and the messages' buffers, and makes Arrow's arrays of what it gives back.
+
+Rules:
+
+1. Python's lock is free while C reads (`ctypes` sees to it), so that other threads go on.
+2. The columns are copied once, from memory of the library's own into Arrow's, which accounts for it and frees it. C
+   keeps nothing between two blocks but what the schema is.
+3. The powers of five that reading a double needs are computed here, by integers of any size, and not written down.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from stage_writer.core.decoding.first_pass import Taken
+from stage_writer.native.plan import plan_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from stage_writer.core.decoding.reading import Reading
+    from stage_writer.native.plan import Node, Plan
+
+LEAST_POWER, MOST_POWER = -342, 308
+_LEAST_ROUNDED_UP = -27
+_WORD = 1 << 64
+_TAKEN_WITH_UNKNOWN = 2
+
+
+class Library:
+    """The functions of the compiled `json_reader.c`. Raises OSError for a file that is not it."""
+
+    def __init__(self, path: Path) -> None:
+        found = ctypes.CDLL(str(path))
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        try:
+            self.new, self.free = found.kde_new, found.kde_free
+            self.read, self.sizes, self.take = found.kde_read, found.kde_sizes, found.kde_take
+        except AttributeError as error:
+            msg = f"{path} is another library: {error}"
+            raise OSError(msg) from error
+        self.new.restype, self.new.argtypes = pointer, [pointer, ctypes.c_int32, ctypes.c_char_p, number, pointer]
+        self.free.restype, self.free.argtypes = None, [pointer]
+        self.read.restype, self.read.argtypes = number, [pointer, pointer, number, pointer, number, pointer]
+        self.sizes.restype, self.sizes.argtypes = None, [pointer, pointer]
+        self.take.restype, self.take.argtypes = None, [pointer, pointer]
+
+    def first_pass(self, columns: StructType, reading: Reading) -> NativeReader | None:
+        """A `MakeFirstPass`."""
+        plan = plan_of(columns, reading)
+        return None if plan is None else NativeReader(self, plan)
+
+
+class NativeReader:
+    """Reads messages into columns. Not for two threads at a time."""
+
+    def __init__(self, library: Library, plan: Plan) -> None:
+        self._library = library
+        self._nodes = plan.nodes
+        powers = powers_of_five()
+        self._handle = library.new(
+            plan.parts.ctypes.data, len(plan.nodes), plan.names, len(plan.names), powers.ctypes.data
+        )
+        if not self._handle:
+            msg = f"no reader for {len(plan.nodes)} values of a record"
+            raise MemoryError(msg)
+        weakref.finalize(self, library.free, self._handle)
+
+    def read(self, block: pa.BinaryArray) -> Taken:
+        """What is ordinary about the messages."""
+        count = len(block)
+        verdicts = np.zeros(count, np.uint8)
+        _, offsets, data = block.buffers()
+        if count and data is not None and data.size:
+            first = np.frombuffer(offsets, np.int32)[block.offset : block.offset + count + 1]
+            taken = self._library.read(
+                self._handle, data.address, data.size, first.ctypes.data, count, verdicts.ctypes.data
+            )
+            if taken < 0:
+                msg = f"no memory for the columns of {data.size} bytes of messages"
+                raise MemoryError(msg)
+        is_taken = verdicts != 0
+        return Taken(self._taken(), is_taken, verdicts[is_taken] == _TAKEN_WITH_UNKNOWN)
+
+    def _taken(self) -> pa.StructArray:
+        """The columns, out of the library."""
+        sizes = np.zeros((len(self._nodes), 4), np.int64)
+        self._library.sizes(self._handle, sizes.ctypes.data)
+        targets = np.zeros((len(self._nodes), 3), np.uintp)
+        buffers: list[list[pa.Buffer | None]] = []
+        for node, (_, validity, values, data), places in zip(self._nodes, sizes.tolist(), targets, strict=True):
+            found = [pa.allocate_buffer(validity) if validity else None]
+            if node.has_values:
+                found.append(pa.allocate_buffer(values))
+            if node.has_data:
+                found.append(pa.allocate_buffer(data))
+            for place, buffer in enumerate(found):
+                places[place] = 0 if buffer is None else buffer.address
+            buffers.append(found)
+        self._library.take(self._handle, targets.ctypes.data)
+        return _array(self._nodes[0], sizes[:, 0].tolist(), buffers)
+
+
+def _array(node: Node, lengths: list[int], buffers: list[list[pa.Buffer | None]]) -> pa.Array:
+    own = buffers[node.place]
+    children = [_array(child, lengths, buffers) for child in node.children]
+    nulls = 0 if own[0] is None else -1
+    return pa.Array.from_buffers(node.arrow, lengths[node.place], own, nulls, 0, children or None)
+
+
+@cache
+def powers_of_five() -> NDArray[np.uint64]:
+    """For each power the upper 128 bits of five to it, the first of them one.
+
+    Rounded down, but up for the small powers below zero, for which the algorithm wants to see exact halves.
+    """
+    found = [_upper_bits(power) for power in range(LEAST_POWER, MOST_POWER + 1)]
+    return np.array([(bits >> 64, bits % _WORD) for bits in found], np.uint64)
+
+
+def _upper_bits(power: int) -> int:
+    whole: int = 5 ** abs(power)
+    if power >= 0:
+        return whole << 128 >> whole.bit_length()
+    if power >= _LEAST_ROUNDED_UP:
+        return (1 << (whole.bit_length() + 127)) // whole + 1
+    bits = (1 << (2 * whole.bit_length() + 128)) // whole + 1
+    return bits >> (bits.bit_length() - 128)

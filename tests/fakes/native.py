@@ -1,0 +1,42 @@
+"""The reader in C for tests: compiled when it is not there yet, by the system's compiler."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.native.compiler import CompileError, compile_library
+from stage_writer.native.library import library_path, load
+
+if TYPE_CHECKING:
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.native.reader import Library
+
+
+@cache
+def native_library() -> Library | None:
+    """The library; None where nothing can compile it."""
+    path = library_path()
+    try:
+        if not path.exists():
+            compile_library(path, may_fetch=False)
+    except CompileError:
+        return None
+    return load(path)
+
+
+def required_library() -> Library:
+    """The library; without one the test is skipped."""
+    library = native_library()
+    if library is None:
+        pytest.skip("the native reader is not built, and there is no C compiler")
+    return library
+
+
+def first_passes() -> list[MakeFirstPass]:
+    """None, and the one in C where there is one: what holds for a decoder holds with each."""
+    library = native_library()
+    return [no_first_pass] if library is None else [no_first_pass, library.first_pass]

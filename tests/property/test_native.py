@@ -1,0 +1,148 @@
+"""The reader in C, alone: what it takes is the strict decoder's row, and what is ordinary it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.schema import StructType, parse_ddl, to_arrow_schema
+from stage_writer.core.decoding.reading import STRICT, Reading
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.decoding.strict import StrictDecoder
+from tests.fakes.native import required_library
+from tests.property.test_decode_agrees import READINGS, batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stage_writer.core.decoding.first_pass import FirstPass
+
+ALL = [(columns, reading) for columns, reading in READINGS.values() if not reading.lenient]
+
+
+def reader_of(columns: StructType, reading: Reading = STRICT) -> FirstPass:
+    found = required_library().first_pass(columns, reading)
+    assert found is not None
+    return found
+
+
+def check(columns: StructType, reading: Reading, messages: Sequence[bytes]) -> None:
+    strict = StrictDecoder(columns, reading)
+    taken = reader_of(columns, reading).read(pa.array(messages, pa.binary()))
+    taken.rows.validate(full=True)
+    chosen = [message for message, is_taken in zip(messages, taken.is_taken.tolist(), strict=True) if is_taken]
+    rows = [strict.decode(message) for message in chosen]
+    assert not [row for row in rows if isinstance(row, Refusal)]
+    wanted = pa.array(rows, pa.struct(list(to_arrow_schema(columns))))
+    assert repr(taken.rows.to_pylist()) == repr(wanted.to_pylist())
+
+
+@given(st.sampled_from(ALL).flatmap(lambda one: st.tuples(st.just(one), batches(*one))))
+def test_what_is_taken_is_the_strict_decoders_row(
+    case: tuple[tuple[StructType, Reading], list[bytes | None]],
+) -> None:
+    (columns, reading), batch = case
+    check(columns, reading, [message for message in batch if message is not None])
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), st.text(alphabet='{}[]":,\\ut01.eE-né\x00', max_size=30).map(str.encode))
+    )
+)
+@example(
+    [
+        b'{"i":1',
+        b',"t":"x"}',
+        b'{"i":1},"z":2',
+        b'{"t":"\xed\xa0\x80"}',
+        b'{"t":"\xc0\xaf"}',
+        b'{"t":"\xf4\x90\x80\x80"}',
+    ]
+)
+@example(
+    [b'{"i":00}', b'{"i":-}', b'{"i":1.}', b'{"d":1e}', b'{"d":.5}', b'{"t":"\\x"}', b'{"t":"\\u12"}', b'{"t":"\t"}']
+)
+@example([b'{"d":0.' + b"0" * 100_001 + b"1e1000002}", b'{"d":1e-99999999999}', b'{"d":0e99999999999}'])
+def test_any_bytes(messages: list[bytes]) -> None:
+    columns, reading = READINGS["plain"]
+    check(columns, reading, messages)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_doubles_are_the_nearest(values: list[float]) -> None:
+    taken = reader_of(parse_ddl("d DOUBLE")).read(pa.array([b'{"d":%r}' % value for value in values], pa.binary()))
+    kept = [value for value, is_taken in zip(values, taken.is_taken.tolist(), strict=True) if is_taken]
+    assert struct.pack(f"{len(kept)}d", *kept) == taken.rows.field(0).to_numpy(zero_copy_only=False).tobytes()
+    ordinary = [value == 0 or abs(value) > 1e-300 for value in values]
+    assert taken.is_taken[np.array(ordinary, np.bool_)].all()  # all but the subnormal ones
+
+
+@given(st.lists(st.tuples(st.integers(2**52, 2**53 - 1), st.integers(-60, 10), st.integers(-1, 1))))
+@example([(6511731769870476875 >> 11, -14, 0), (2**53 - 1, -20, 0)])
+def test_numbers_between_two_doubles_are_rounded_as_python_does(halves: list[tuple[int, int, int]]) -> None:
+    texts = []
+    for digits, power, beside in halves:
+        numerator, decimals = (2 * digits + 1) * (5**-power if power < 0 else 2**power), max(0, -power)
+        texts.append(f"{numerator + beside}e-{decimals}" if decimals else f"{numerator + beside}.0")
+    taken = reader_of(parse_ddl("d DOUBLE")).read(
+        pa.array([b'{"d":%s}' % text.encode() for text in texts], pa.binary())
+    )
+    kept = [float(text) for text, is_taken in zip(texts, taken.is_taken.tolist(), strict=True) if is_taken]
+    assert taken.rows.field(0).to_pylist() == kept
+    assert all(math.isfinite(value) for value in kept)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"i":1,"l":-9223372036854775808,"t":"a","d":1.5}',
+        b' {\n"d" : 12.345678901234567 ,\t"t" : "\\u00e9\\ud83d\\ude00\\"\\\\\\/\\b\\f\\n\\r\\t" }\r\n',
+        b'{"t":"\xc3\xa9 and more than sixteen bytes \xe2\x82\xac\xf0\x9f\x98\x80"}',
+        b'{"\\u0069":1,"unknown":{"a":[1,2.5e+3,{"b":null}],"b":true},"more":[]}',
+        b"{}",
+        b'{"i":null,"i2":null,"t":"' + b"x" * 1000 + b'"}',
+        b'{"o":true,"o2":{"o":false},"a":"2024-02-29","n":"2024-02-29 00:00:00"}',
+        b'{"z":"2024-02-29T23:59:59.123456+05:30"}',
+        b'{"m":"1.25","y":"aGk=","f":0.1,"b":127}',
+        b'{"m":-1.2500}',
+    ],
+)
+def test_the_ordinary_is_taken(message: bytes) -> None:
+    columns, reading = READINGS["plain"]
+    taken = reader_of(columns, reading).read(pa.array([message, b"{", message], pa.binary()))
+    assert taken.is_taken.tolist() == [True, False, True]
+    known = set(columns.names)
+    assert taken.has_unknown.tolist() == [not known.issuperset(json.loads(message))] * 2
+    check(columns, reading, [message, message])
+
+
+def test_a_slice_of_a_longer_buffer_and_an_empty_one() -> None:
+    reader = reader_of(parse_ddl("i INT"))
+    messages = pa.array([b'{"i":1}', b'{"i":2}', b'{"i":', b"3}", b'{"i":4}'], pa.binary())
+    taken = reader.read(messages.slice(1, 4))
+    assert taken.rows.to_pylist() == [{"i": 2}, {"i": 4}]
+    assert taken.is_taken.tolist() == [True, False, False, True]
+    assert reader.read(messages.slice(5)).rows.to_pylist() == []
+    assert reader.read(pa.array([b"", b""], pa.binary())).is_taken.tolist() == [False, False]
+
+
+def test_what_is_deeper_than_any_record_is_left() -> None:
+    reader = reader_of(parse_ddl("i INT"))
+    deep = [b'{"i":1,"u":' + b"[" * depth + b"]" * depth + b"}" for depth in (1, 64, 65, 1024, 1025, 100_000)]
+    assert reader.read(pa.array(deep, pa.binary())).is_taken.tolist() == [True, True, True, True, False, False]
+
+
+def test_many_keys_of_a_map_are_left_and_a_repeated_one() -> None:
+    reader = reader_of(parse_ddl("g MAP<STRING, INT>"))
+    maps = [json.dumps({"g": {str(key): key for key in range(count)}}).encode() for count in (0, 64, 65)]
+    taken = reader.read(pa.array([*maps, b'{"g":{"a":1,"b":2,"\\u0061":3}}'], pa.binary()))
+    assert taken.is_taken.tolist() == [True, True, False, False]

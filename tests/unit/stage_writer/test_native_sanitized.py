@@ -1,0 +1,81 @@
+"""The reader in C under the compiler's sanitizers: no byte is touched that is not its own, no rule of C is broken.
+
+`make native-fuzz` plays more rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from common.schema import parse_ddl
+from common.settings.formats import forms_of
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.native.plan import plan_of
+from stage_writer.native.reader import powers_of_five
+
+SOURCE = Path(__file__).parents[2] / "native" / "hostile.c"
+SANITIZED = (
+    "-std=c11",
+    "-O1",
+    "-g",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover",
+)
+COLUMNS = parse_ddl(
+    "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(38,18), t STRING NOT NULL, y BINARY, h BINARY, "
+    "o BOOLEAN, a DATE, z TIMESTAMP, n TIMESTAMP_NTZ, e TIMESTAMP, j STRING, "
+    "p STRUCT<q: STRUCT<x: INT, `a name of more than sixteen bytes`: STRING>, o: BOOLEAN>, "
+    "v ARRAY<ARRAY<DOUBLE>>, w ARRAY<STRUCT<t: STRING, o: BOOLEAN>>, g MAP<STRING, ARRAY<INT>>"
+)
+READING = Reading(forms_of(COLUMNS, {"h": "hex", "e": "epoch_ms", "j": "json"}))
+MESSAGES = (
+    b'{"b":-128,"s":1,"i":2147483647,"l":-9223372036854775808,"f":1.5,"d":0.30000000000000004,"m":"-12.5","t":""}',
+    b'{"t":"\\u00e9\\ud83d\\ude00 \xc3\xa9\xf0\x9f\x98\x80\\n","y":"aGk=","h":"00fF","o":true,"a":"2024-02-29"}',
+    b'{"t":"x","z":"2024-02-29T12:00:00.000001+01:30","n":"0001-01-01 00:00:00","e":1600000000123.5}',
+    b' { "t" : "a long one, of more than sixteen bytes, twice over" , "j" : { "a" : [1, "\\u0041", {}] } , "u":[[]]}',
+    b'{"p":{"q":{"x":1,"a name of more than sixteen bytes":"y"},"o":null},"v":[[1e300,-0.0],[],null],"t":"z"}',
+    b'{"w":[{"t":"a"},null,{"o":false,"t":null}],"g":{"":[1],"k\\u0041":[],"x":null},"t":"w"}',
+    b'{"unknown":{"deep":[{"a":[1,2,{"b":"\\""}]}]},"t":"x","d":123456789012345678e-20,"\\u006d":1.10}',
+    b"[" * 1100,
+    b'{"t":1',
+    b"",
+)
+
+
+def corpus() -> bytes:
+    plan = plan_of(COLUMNS, READING)
+    assert plan is not None
+    parts = [struct.pack("=i", len(plan.nodes)), plan.parts.tobytes(), struct.pack("=i", len(plan.names)), plan.names]
+    parts += [powers_of_five().tobytes(), struct.pack("=i", len(MESSAGES))]
+    for message in MESSAGES:
+        parts += [struct.pack("=i", len(message)), message]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
+def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n", "utf-8")
+    tried = subprocess.run(
+        [compiler, *SANITIZED, "-o", tmp_path / "empty", tmp_path / "empty.c"], check=False, capture_output=True
+    )
+    if tried.returncode != 0:
+        pytest.skip("the C compiler has no sanitizers")
+    options = [*SANITIZED, "-Wall", "-Wextra", "-Werror", *(["-DKDE_PORTABLE"] if portable else [])]
+    subprocess.run([compiler, *options, "-o", tmp_path / "hostile", SOURCE], check=True)
+    (tmp_path / "corpus").write_bytes(corpus())
+    rounds, seed = os.environ.get("ROUNDS", "20000"), os.environ.get("SEED", "1")
+    done = subprocess.run(
+        [tmp_path / "hostile", tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > int(rounds)  # of six a round, on average
