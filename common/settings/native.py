@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 
 class Native(StrEnum):
@@ -21,4 +21,6 @@ def parse_native(value: object) -> object:
     return (Native.ON if value else Native.OFF) if isinstance(value, bool) else value
 
 
-NativeChoice = Annotated[Native, BeforeValidator(parse_native)]
+NativeChoice = Annotated[
+    Native, BeforeValidator(parse_native), WithJsonSchema({"enum": ["auto", "on", "off", True, False]})
+]
