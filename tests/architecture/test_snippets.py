@@ -1,0 +1,81 @@
+"""What the documents show works: each config is read, and each command line is one that the programs take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+import typer
+import yaml
+
+import bootstrap.__main__
+import delta_loader.__main__
+import stage_writer.__main__
+from common.settings import Settings, Stream
+from common.settings.load import parse_settings
+from tests.architecture.test_documents import PAGES, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROGRAMS = {
+    "stage-writer": typer.main.get_command(stage_writer.__main__.app),
+    "delta-loader": typer.main.get_command(delta_loader.__main__.app),
+    "bootstrap": typer.main.get_command(bootstrap.__main__.app),
+}
+ENVIRONMENT = {"REGISTRY_USER": "somebody", "REGISTRY_PASSWORD": "something"}
+STREAM: dict[str, object] = {
+    "app_id": "orders",
+    "topics": ["orders"],
+    "table": "s3://lake/tables/orders",
+    "columns": "id BIGINT, kind STRING, items ARRAY<STRUCT<price: DOUBLE>>, sent TIMESTAMP, payload STRING",
+}
+WHOLE: dict[str, object] = {
+    "kafka": {"bootstrap.servers": "localhost:9092"},
+    "stage": {"url": "s3://lake/stage"},
+    "streams": [STREAM],
+}
+
+
+def _blocks(*languages: str) -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for number, match in enumerate(BLOCK.finditer(page.read_text("utf-8")), 1):
+            if match[1] in languages:
+                yield f"{page.relative_to(ROOT)}-{number}", textwrap.dedent(match[2])
+
+
+def _command_lines() -> Iterator[str]:
+    for _, text in _blocks("shell", ""):
+        for line in text.replace("\\\n", " ").splitlines():
+            for part in line.split(" && "):
+                if part.strip().split(" ")[0] in PROGRAMS:
+                    yield part.strip()
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in _blocks("yaml")])
+def test_every_config_that_is_shown_is_one(text: str) -> None:
+    shown = yaml.safe_load(text)
+    known = {field.alias or name for name, field in Settings.model_fields.items()}
+    if set(shown) <= known:
+        parse_settings(yaml.safe_dump({**WHOLE, **shown}), ENVIRONMENT, "the snippet")
+    else:
+        assert set(shown) <= {field.alias or name for name, field in Stream.model_fields.items()}
+        whole = {**WHOLE, "streams": [{**STREAM, **shown}]}
+        parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
+
+
+@pytest.mark.parametrize("line", sorted(set(_command_lines())))
+def test_every_command_line_that_is_shown_is_taken(line: str) -> None:
+    program, *words = shlex.split(line, comments=True)
+    command, name = PROGRAMS[program], program
+    while isinstance(command, click.Group):
+        name, words = words[0], words[1:]
+        assert name in command.commands, f"{program} has no command {name}"
+        command = command.commands[name]
+    if "--help" not in words and "…" not in words:
+        command.make_parser(click.Context(command)).parse_args(words)
