@@ -7,10 +7,10 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-import click
 import pytest
 import typer
 import yaml
+from typer.core import TyperGroup
 
 import bootstrap.__main__
 import delta_loader.__main__
@@ -73,9 +73,9 @@ def test_every_config_that_is_shown_is_one(text: str) -> None:
 def test_every_command_line_that_is_shown_is_taken(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     command, name = PROGRAMS[program], program
-    while isinstance(command, click.Group):
+    while isinstance(command, TyperGroup):
         name, words = words[0], words[1:]
         assert name in command.commands, f"{program} has no command {name}"
         command = command.commands[name]
-    if "--help" not in words and "…" not in words:
-        command.make_parser(click.Context(command)).parse_args(words)
+    if "--help" not in words and "…" not in words:  # a word that stands for what is not written out
+        command.make_parser(command.context_class(command)).parse_args(words)
