@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign native-fuzz fuzz
+.PHONY: backlog benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -19,6 +19,9 @@ SECONDS ?= 60
 WORKERS ?= 3
 ROUNDS ?= 1000000
 SCALE ?= 1
+MARKERS ?= 10000
+PARTITIONS ?= 1000
+HEAP ?= 1g
 SECTIONS ?=
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
@@ -80,6 +83,9 @@ two-loaders: setup ## two loaders without a lease race on one table on S3 for MI
 benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds partitions bad writers", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
+
+backlog: setup ## MARKERS=10000 that wait over PARTITIONS=1000, loaded with a heap of HEAP=1g: time, memory, each record once (STORE=file or moto)
+	$(BIN)/python -m benchmarks.backlog --markers $(MARKERS) --partitions $(PARTITIONS) --heap $(HEAP) --store $(STORE)
 
 memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, KINDS=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)

@@ -72,7 +72,7 @@ class Meter:
         return Cost(self._used_s() - self._cpu_s, time.monotonic() - self._began_s)
 
     def _used_s(self) -> float:
-        return sum(_cpu_s(pid) for pid in self._pids)
+        return sum(cpu_s(pid) for pid in self._pids)
 
 
 def _peak_bytes(pid: int) -> int:
@@ -84,6 +84,11 @@ def _peak_bytes(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+def cpu_s(pid: int) -> float:
+    """What a process has used; 0 of one that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except OSError:
+        return 0.0
+    fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -116,6 +116,11 @@ LOADER_TURNS = _counter(
     "told of markers (`on_marker`), or because somebody `asked`.",
 )
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
+LOADER_AT_IT = _gauge(
+    "delta_loader_unfinished_streams",
+    (),
+    "Streams whose load went on when the run ended: they have much to load, or a commit hangs.",
+)
 LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
 LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafka partitions held, by reason.")

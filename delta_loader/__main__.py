@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +31,7 @@ from delta_loader.clean import CleanUp
 from delta_loader.clean_schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
-from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
+from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of, threads
 from delta_loader.commands.status import status
 from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
@@ -40,6 +41,7 @@ from delta_loader.on_marker.news import StoredNews
 from delta_loader.on_marker.turns import Turns
 from delta_loader.schedule import Schedule
 from delta_loader.service import LoaderService
+from delta_loader.streams.pools import OwnPools
 from delta_loader.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -78,9 +80,10 @@ def run(
         if loader.lease_thread is not None:
             loader.lease_thread.contend()
             stack.callback(loader.lease_thread.close)  # before Spark stops, which takes its time
+        stack.callback(loader.end_streams)
         if once:
             _wait_for_lease_once(loader, stopped, log)
-            reports = loader.service.run_pass(stopped.is_set)
+            reports = loader.service.run_pass(stopped.is_set, to_the_end=True)
             loader.fitness.look_again()
             typer.echo("\n".join([_summary(reports), *loader.fitness.problems]))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
@@ -97,10 +100,11 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
-    from delta_loader.wiring import spark_ports  # noqa: PLC0415
+    from delta_loader.wiring import spark_ports, spark_turns  # noqa: PLC0415
 
     pool = stack.enter_context(threads())
-    parallel = parallel_of(pool)
+    parallel = OwnPools(THREADS)
+    stack.callback(parallel.close)
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
     serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
@@ -125,12 +129,21 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
     tables = SparkDeltaTables(spark, clock, settings.stage.url)
-    ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
+    streams = spark_turns(spark, settings.loader.parallel_streams)
+    ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
     service = LoaderService(settings.streams, settings.loader, ports)
     turns = _turns(settings, serving, log, metrics)
     stack.callback(turns.give_up)
     serving.loader = Loader(
-        service, tables.alive, lease, lease_thread, clean_up, fitness, pausing=serving.pausing, turns=turns
+        service,
+        tables.alive,
+        lease,
+        lease_thread,
+        clean_up,
+        fitness,
+        pausing=serving.pausing,
+        turns=turns,
+        streams=streams,
     )
     return serving.loader
 

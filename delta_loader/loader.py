@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from delta_loader.lease import LeaseThread, LoaderLease
     from delta_loader.on_marker.turns import Turns
     from delta_loader.service import LoaderService
+    from delta_loader.streams.turns import StreamTurns
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,12 @@ class Loader:
     fitness: Fitness
     pausing: Pausing
     turns: Turns
+    streams: StreamTurns
+
+    def end_streams(self) -> None:
+        """Wait for the commits under way. One that hangs is left: whoever loads next finds what became of it."""
+        for app_id in self.streams.close():
+            structlog.get_logger().warning("stopping while a commit hangs", app_id=app_id)
 
     def may_load(self) -> bool:
         """Whether no other loader does."""

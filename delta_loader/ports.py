@@ -59,6 +59,33 @@ class ParallelMap(Protocol):
         """Call ``function`` on each item; the results stand in the items' order."""
 
 
+class StreamTurn(Protocol):
+    """What a stream does when it is its turn."""
+
+    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+        """Load a stream; whether it ended early because it was asked, between two commits, to give way."""
+
+    def progress(self, app_id: str, /) -> object:
+        """Something that is another one once a stream under way has come further; asked from any thread."""
+
+
+class Turns(Protocol):
+    """Gives streams their turns, one after the other or several at a time."""
+
+    def __call__(self, turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False) -> frozenset[str]:
+        """Take each stream's turn, of those that are not at one from before; which of all are still at it.
+
+        With ``to_the_end`` none of ``app_ids`` is.
+        """
+
+
+def one_by_one(turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False) -> frozenset[str]:  # noqa: ARG001 - it always is
+    """`Turns` without threads, in order."""
+    for app_id in app_ids:
+        turn.run(app_id, lambda: False)
+    return frozenset()
+
+
 class ScannedStore(ObjectStore, Protocol):
     """A store that can be listed without holding the listing."""
 

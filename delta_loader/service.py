@@ -5,7 +5,9 @@ Rules:
 1. The loader has no state of its own: each pass over a stream begins with what is there (delta_loader/streams/load.py).
 2. One stream that fails, or one Kafka partition that is held, never stops the others. A failure is never silent: it
    is logged, counted, and after `FAILURES_TO_RED` passes in a row the service's health says so.
-3. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
+3. Streams take turns, several at a time (delta_loader/streams/turns.py). One that is still at it when a pass ends, as
+   when a commit hangs, is told with the pass in which it ends; without progress for `STUCK_S` it makes health red.
+4. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
+from delta_loader.ports import one_by_one
 from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.report import StreamReport
 
@@ -27,12 +30,13 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, Turns
     from delta_loader.replace import Replacements
     from delta_loader.stage import Stage
     from delta_loader.went_back import Looked
 
 FAILURES_TO_RED = 3
+STUCK_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,43 @@ class Ports:
     """None where nobody can ask for any."""
     columns: ColumnAdder | None = None
     """None where no table gains any."""
+    turns: Turns = one_by_one
+
+
+@dataclass(slots=True)
+class _AtIt:
+    """A stream that is at its turn, or waits for the next slice of it."""
+
+    report: StreamReport
+    since_s: float
+    """Of its beginning, or of its last progress that a pass saw."""
+    commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The streams' turns in one pass: `delta_loader.ports.StreamTurn`."""
+
+    load: Callable[[str, Callable[[], bool]], None]
+    stop: Callable[[], bool]
+    commits: Callable[[str], int]
+
+    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+        """Load one stream; whether it only gave way."""
+        given_way = False
+
+        def ends() -> bool:
+            nonlocal given_way
+            given_way = given_way or gives_way()
+            return given_way or self.stop()
+
+        if not self.stop():
+            self.load(app_id, ends)
+        return given_way and not self.stop()
+
+    def progress(self, app_id: str, /) -> object:
+        """What moves while a stream loads."""
+        return self.commits(app_id)
 
 
 class LoaderService:
@@ -58,33 +99,55 @@ class LoaderService:
 
     def __init__(self, streams: Sequence[Stream], settings: LoaderSettings, ports: Ports) -> None:
         """Touches nothing yet."""
-        self._streams = streams
+        self._streams = {stream.app_id: stream for stream in streams}
         self._settings = settings
         self._ports = ports
         self._failures: dict[str, int] = {stream.app_id: 0 for stream in streams}
         self._problems: dict[str, str] = {}
         self._passes = 0
         self._looked: Looked = {}
+        self._at_it: dict[str, _AtIt] = {}
         self._held: dict[str, dict[str, int]] = {}
         """How many Kafka partitions the last pass over a stream held, by reason."""
 
     def run_pass(
-        self, stop: Callable[[], bool] = lambda: False, app_ids: Collection[str] | None = None
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        app_ids: Collection[str] | None = None,
+        *,
+        to_the_end: bool = False,
     ) -> list[StreamReport]:
-        """Load everything that is loadable now, or of some streams only.
+        """Load everything that is loadable now, or of some streams only; what has ended since the pass before.
 
-        ``stop`` is asked between commits; a commit under way is finished.
+        ``stop`` is asked between commits; a commit under way is finished. With ``to_the_end`` no stream is left at it.
         """
         started_s = self._ports.clock.monotonic_s()
-        streams = [stream for stream in self._streams if app_ids is None or stream.app_id in app_ids]
-        reports = [self._run_stream(stream, stop) for stream in streams if not stop()]
+        turn = _Turn(self._load, stop, self._commits)
+        wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
+        at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end)
+        reports = [self._at_it.pop(app_id).report for app_id in self._streams if self._has_ended(app_id, at_it)]
         self._passes += 1
         self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
+        self._tell_at_it()
         return reports
+
+    def _has_ended(self, app_id: str, at_it: frozenset[str]) -> bool:
+        return app_id in self._at_it and app_id not in at_it
+
+    def _commits(self, app_id: str) -> int:
+        at_it = self._at_it.get(app_id)
+        return 0 if at_it is None else at_it.report.commits
+
+    def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
+        """One turn of a stream, or another slice of one."""
+        now_s = self._ports.clock.monotonic_s()
+        at_it = self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s))
+        at_it.report.begin()
+        self._run_stream(self._streams[app_id], at_it.report, stop)
 
     def warm_up(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Look at every table and change nothing, so that a pass that comes later need not pay for a first look."""
-        for url in (url for stream in self._streams for url in stream.tables):
+        for url in (url for stream in self._streams.values() for url in stream.tables):
             if stop():
                 return
             try:
@@ -94,20 +157,26 @@ class LoaderService:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the service is not healthy: streams that failed again and again. Empty when all is well."""
-        return tuple(
+        """Why the service is not healthy: streams that failed again and again, or hang. Empty when all is well."""
+        failed = [
             f"stream {app_id} failed {count} times in a row: {self._problems[app_id]}"
             for app_id, count in self._failures.items()
             if count >= FAILURES_TO_RED
-        )
+        ]
+        now_s = self._ports.clock.monotonic_s()
+        stuck = [
+            f"stream {app_id} has committed nothing for {now_s - at_it.since_s:.0f} s: look at its table's store"
+            for app_id, at_it in self._at_it.copy().items()
+            if now_s - at_it.since_s > STUCK_S and at_it.report.commits == at_it.commits
+        ]
+        return (*failed, *stuck)
 
     @property
     def ready(self) -> bool:
         """Whether a first pass is done."""
         return self._passes > 0
 
-    def _run_stream(self, stream: Stream, stop: Callable[[], bool]) -> StreamReport:
-        report = StreamReport(stream.app_id)
+    def _run_stream(self, stream: Stream, report: StreamReport, stop: Callable[[], bool]) -> None:
         try:
             StreamLoad(stream, self._settings, self._ports, report, self._looked).run(stop)
         except KafkaDeltaExpressError as error:
@@ -119,7 +188,6 @@ class LoaderService:
             self._failed(report, KafkaDeltaExpressError(problem, "report it with the log; the next run tries again"))
         else:
             self._failures[stream.app_id] = 0
-        return report
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error
@@ -146,3 +214,17 @@ class LoaderService:
         for app_id, counts in self._held.items():
             for reason, count in counts.items():
                 metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)
+
+    def _tell_at_it(self) -> None:
+        """Which streams go on while others have their next pass."""
+        now_s = self._ports.clock.monotonic_s()
+        self._ports.metrics.set(catalogue.LOADER_AT_IT, len(self._at_it))
+        for app_id, at_it in self._at_it.copy().items():
+            if at_it.report.commits != at_it.commits:
+                at_it.commits, at_it.since_s = at_it.report.commits, now_s
+            self._ports.log.warning(
+                "stream is still at it",
+                app_id=app_id,
+                commits=at_it.commits,
+                seconds_since_progress=round(now_s - at_it.since_s),
+            )

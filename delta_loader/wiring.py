@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from pyspark import InheritableThread
+
 from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
 from delta_loader.replace import Replacements
@@ -12,6 +14,7 @@ from delta_loader.service import Ports
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.stage import Stage
+from delta_loader.streams.turns import StreamTurns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +47,16 @@ def spark_ports(
         metrics=metrics,
         columns=tables if isinstance(tables, SparkDeltaTables) else None,
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
+    )
+
+
+def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
+    """Turns of streams in threads that the JVM knows; Spark's jobs of different streams share its cores."""
+    context = spark.sparkContext
+    return StreamTurns(
+        places,
+        new_thread=lambda work: InheritableThread(work, name="stream-turn"),
+        begins=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
     )
 
 

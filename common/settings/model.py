@@ -174,6 +174,13 @@ class LoaderSettings(Section):
     max_bytes: SizeBytes = Field(
         default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
     )
+    parallel_streams: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="How many streams are loaded at a time. One that is slow or hangs does not hold the others: it "
+        "gives way, or lends its place, after half a minute.",
+    )
     http: Address = Field(
         default="127.0.0.1:8081",
         description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "

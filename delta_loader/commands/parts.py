@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
 
-_THREADS = 32  # requests to object stores at a time: they wait, and do not compute
+THREADS = 32  # requests to object stores at a time: they wait, and do not compute
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def threads() -> ThreadPoolExecutor:
     """The pool of a command, for the caller to close."""
-    return ThreadPoolExecutor(_THREADS)
+    return ThreadPoolExecutor(THREADS)
 
 
 def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:

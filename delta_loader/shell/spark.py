@@ -76,6 +76,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
+        "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
         **s3_options(settings.stage.storage_options, environ),

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Condition
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
@@ -88,19 +89,45 @@ def _rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
     return rows if write.start is None else rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
 
 
+@dataclass(slots=True)
+class _Said:
+    """What the session is told for the writes that are under way."""
+
+    changed: Condition = field(default_factory=Condition)
+    writes: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, str | None] = field(default_factory=dict)
+
+
+_said = _Said()
+
+
 @contextmanager
 def _session_says(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {key: spark.conf.get(key, None) for key in settings}
+    """Writes that want the same go side by side; one that wants something else waits until these are done."""
+    with _said.changed:
+        _said.changed.wait_for(lambda: not _said.writes or _said.settings == settings)
+        if not _said.writes:
+            _said.settings, _said.before = settings, {key: spark.conf.get(key, None) for key in settings}
+            for key, value in settings.items():
+                spark.conf.set(key, value)
+        _said.writes += 1
     try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
         yield
     finally:
-        for key, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, earlier)
+        with _said.changed:
+            _said.writes -= 1
+            if not _said.writes:
+                _take_back(spark, _said.before)
+                _said.changed.notify_all()
+
+
+def _take_back(spark: SparkSession, before: Mapping[str, str | None]) -> None:
+    for key, earlier in before.items():
+        if earlier is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, earlier)
 
 
 def _brought(action: str) -> Brought:

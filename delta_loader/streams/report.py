@@ -38,6 +38,10 @@ class StreamReport:
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
 
+    def begin(self) -> None:
+        """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
+        self.held, self.failure = {}, None
+
 
 @dataclass(frozen=True, slots=True)
 class Telling:

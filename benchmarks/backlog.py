@@ -1,0 +1,117 @@
+"""What waits after an outage: ``python -m benchmarks.backlog`` (`make backlog MARKERS=100000`).
+
+A stage of many small flushes over many Kafka partitions is built, and loaded by the real program (`delta-loader run
+--once`) in a JVM with a bounded heap. What is printed: time and CPU of the whole run, and the peaks of both processes.
+What is checked: every staged file is in the table's log once and nothing else is, every position is where the last
+marker ends, and of a small backlog every record is read back once. Exit code 1 when that is not so.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import duckdb
+import typer
+import yaml
+
+from benchmarks.loader_process import Used, run_loader
+from benchmarks.staged import DECLARED, Backlog, added_paths, build
+from common.store import FsspecStore
+from devservices.s3 import running_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_READ_BACK = 5_000
+"""Files that are read back, too."""
+_MIB = 2**20
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    markers: Annotated[int, typer.Option(help="How many wait.")] = 10_000,
+    partitions: Annotated[int, typer.Option(help="Kafka partitions that they are of.")] = 1_000,
+    rows: Annotated[int, typer.Option(help="Of each marker's file.")] = 10,
+    heap: Annotated[str, typer.Option(help="The JVM's, as Spark spells it.")] = "1g",
+    store: Annotated[str, typer.Option(help="file or moto")] = "file",
+) -> None:
+    """Build, load, check, print."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="backlog-")))
+        root, options = str(folder), {}
+        if store != "file":
+            server = stack.enter_context(running_s3("moto"))
+            root, options = f"s3://{server.create_bucket('backlog')}", server.storage_options
+        backlog = Backlog(f"{root}/stage", f"{root}/table", options, markers, min(partitions, markers), rows)
+        began_s = time.monotonic()
+        paths = build(backlog)
+        _say(f"{markers:,} markers over {backlog.partitions:,} partitions in {time.monotonic() - began_s:.0f} s")
+        config = write_config(backlog, folder, heap)
+        first = run_loader(config, folder)
+        _say(_line("loaded", first, markers))
+        again = run_loader(config, folder)
+        _say(_line("an idle run", again, markers))
+        problems = list(_problems(backlog, paths))
+    _say("\n".join(problems) or f"every one of {backlog.records:,} records once")
+    sys.exit(bool(problems))
+
+
+def write_config(backlog: Backlog, folder: Path, heap: str, **loader: object) -> Path:
+    """The loader's config for a backlog."""
+    stream = {"app_id": backlog.topic, "topics": [backlog.topic], "table": backlog.table_url, **DECLARED}
+    path = folder / "config.yaml"
+    config = {
+        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+        "stage": {"url": backlog.stage_url, "storage_options": dict(backlog.storage_options)},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": heap}, **loader},
+        "logs": {"format": "json"},
+        "streams": [{**stream, "partition_by": ["day"]}],
+    }
+    path.write_text(yaml.safe_dump(config), "utf-8")
+    return path
+
+
+def _problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:
+    log = FsspecStore(f"{backlog.table_url}/_delta_log", backlog.storage_options)
+    lines = [
+        line
+        for item in log.list("")
+        if item.path.endswith(".json") and item.path[0].isdigit()
+        for line in (log.read(item.path) or b"").decode().splitlines()
+    ]
+    added = list(added_paths(lines))
+    if len(added) != len(set(added)):
+        yield f"{len(added) - len(set(added)):,} files are in the table twice"
+    if set(added) != set(paths):
+        missing, strange = set(paths) - set(added), set(added) - set(paths)
+        yield f"{len(missing):,} files are not in the table, {len(strange):,} are nobody's"
+    local = "://" not in backlog.table_url
+    if local and len(paths) <= _READ_BACK:
+        files = [f"{backlog.table_url}/{path}" for path in added]
+        records = "count(*), count(distinct (_kafka_partition, _kafka_offset))"
+        found = duckdb.execute(f"SELECT {records} FROM read_parquet(?)", [files]).fetchone()  # noqa: S608 - ours
+        if found != (backlog.records, backlog.records):
+            yield f"{found} rows and records are in the table's files instead of {backlog.records:,}"
+
+
+def _line(what: str, used: Used, markers: int) -> str:
+    return (
+        f"{what}: {used.wall_s:.1f} s, {used.cpu_s:.1f} CPU-s ({1e6 * used.cpu_s / markers:,.0f} µs a marker); "
+        f"at most {used.python_bytes / _MIB:,.0f} MiB of Python, {used.jvm_bytes / _MIB:,.0f} MiB of JVM"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,76 @@
+"""One run of the real loader as a process of its own, and what it and its JVM use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.measure import cpu_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """By the two processes."""
+
+    wall_s: float
+    cpu_s: float
+    """Of both, all threads."""
+    python_bytes: int
+    """The peak of resident memory."""
+    jvm_bytes: int
+    log: str
+
+
+def run_loader(config: Path, folder: Path) -> Used:
+    """``delta-loader run CONFIG --once``; raises CalledProcessError when it fails, with what it said."""
+    command = [sys.executable, "-m", "delta_loader", "run", str(config), "--once"]
+    began_s = time.monotonic()
+    log = folder / "loader.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        python_bytes = jvm_bytes = 0
+        python_s = jvm_s = 0.0
+        while True:
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+            if pid:
+                break
+            python_bytes = max(python_bytes, _peak_bytes(process.pid))
+            python_s = cpu_s(process.pid) or python_s
+            below = list(_below(process.pid))
+            jvm_bytes = max(jvm_bytes, *map(_peak_bytes, below), 0)
+            jvm_s = sum(map(cpu_s, below)) or jvm_s
+            time.sleep(_LOOK_EVERY_S)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    text = log.read_text("utf-8", errors="replace")
+    if process.returncode:
+        sys.stderr.write(text)
+        raise subprocess.CalledProcessError(process.returncode, command)
+    wall_s = time.monotonic() - began_s
+    return Used(wall_s, python_s + jvm_s, python_bytes, jvm_bytes, text)
+
+
+def _below(pid: int) -> Iterator[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    except OSError:
+        return
+    for child in map(int, children):
+        yield child
+        yield from _below(child)
+
+
+def _peak_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

@@ -1,0 +1,175 @@
+"""A stage full of real Parquet files and markers, made quickly: what a loader has to load, without writers or Kafka.
+
+Rule: each file has the offsets of its marker's span and no others, so that a table that has each file once has each
+record once. On a local disk nothing is synced, for nobody needs it after a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from base64 import b85encode
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.data_files import DataFileName
+from common.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
+from common.schema import schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.store import FsspecStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+TOPIC = "backlog"
+DAY = "2026-01-01"
+COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("_kafka_topic", pa.string()),
+        ("_kafka_partition", pa.int32()),
+        ("_kafka_offset", pa.int64()),
+        ("_kafka_timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+DECLARED: Mapping[str, object] = {"columns": "id BIGINT, name STRING", "derive": {"day": f"'{DAY}'"}}
+_FIELDS = (
+    Field("id", Primitive.LONG),
+    Field("name", Primitive.STRING),
+    Field("day", Primitive.STRING),
+    Field("_kafka_topic", Primitive.STRING),
+    Field("_kafka_partition", Primitive.INTEGER),
+    Field("_kafka_offset", Primitive.LONG),
+    Field("_kafka_timestamp", Primitive.TIMESTAMP),
+)
+_CREATED_MS = 1_767_225_600_000
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is to be staged."""
+
+    stage_url: str
+    table_url: str
+    storage_options: Mapping[str, object]
+    markers: int
+    partitions: int
+    rows: int
+    """Of each file; a marker has one."""
+    value_bytes: int = 20
+    """Of each row's text, which does not compress."""
+    first: int = 0
+    """The number of markers that each Kafka partition has before these."""
+    topic: str = TOPIC
+
+    @property
+    def records(self) -> int:
+        """Of all markers."""
+        return self.markers * self.rows
+
+
+def build(backlog: Backlog) -> list[str]:
+    """Stage it all; the paths of the data files."""
+    write_data, write_marker = _writer(backlog, backlog.table_url), _writer(backlog, backlog.stage_url)
+
+    def stage(number: int) -> tuple[str, int]:
+        in_turn, partition = divmod(number, backlog.partitions)
+        source = TopicPartition(Topic(backlog.topic), Partition(partition))
+        start = Position((backlog.first + in_turn) * backlog.rows)
+        file, data = _file(backlog, source, start)
+        write_data(file.path, data)
+        name = MarkerName(source, start)
+        write_marker(name.path, manifest_to_bytes(source, _manifest(backlog, start, file)))
+        return file.path, file.size_bytes
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [path for path, _ in pool.map(stage, range(backlog.markers))]
+
+
+def _file(backlog: Backlog, source: TopicPartition, start: Position) -> tuple[StagedFile, bytes]:
+    rows, partition = backlog.rows, int(source.partition)
+    offsets = list(range(start, start + rows))
+    texts = _texts(backlog.rows, backlog.value_bytes)
+    moments = [(_CREATED_MS + offset) * 1000 for offset in offsets]
+    arrays = [
+        pa.array(offsets, pa.int64()),
+        texts,
+        pa.array([source.topic] * rows, pa.string()),
+        pa.array([partition] * rows, pa.int32()),
+        pa.array(offsets, pa.int64()),
+        pa.array(moments, COLUMNS.field("_kafka_timestamp").type),
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(arrays, schema=COLUMNS), sink, compression="snappy")
+    data = sink.getvalue().to_pybytes()
+    unique = f"{partition:08x}-0000-4000-8000-{start:012x}"
+    name = DataFileName(source, start, unique, (("day", DAY),))
+    statistics = json.dumps(
+        {
+            "numRecords": rows,
+            "minValues": {"id": offsets[0], "_kafka_partition": partition, "_kafka_offset": offsets[0]},
+            "maxValues": {"id": offsets[-1], "_kafka_partition": partition, "_kafka_offset": offsets[-1]},
+            "nullCount": {"id": 0, "_kafka_partition": 0, "_kafka_offset": 0},
+        }
+    )
+    return StagedFile(name.path, {"day": DAY}, len(data), rows, statistics), data
+
+
+@cache
+def _texts(rows: int, value_bytes: int) -> pa.Array:
+    """The same for all files; random, so that the bytes on disk are those that are asked for."""
+    chance = random.Random(0)  # noqa: S311 - nobody is to be kept from guessing it
+    made = [b85encode(chance.randbytes(value_bytes)).decode()[:value_bytes] for _ in range(rows)]
+    return pa.array(made, pa.string())
+
+
+def _manifest(backlog: Backlog, start: Position, file: StagedFile) -> Manifest:
+    span = Span(start, Position(start + backlog.rows))
+    schema = schema_to_json(StructType(_FIELDS))
+    staged = StagedTable(backlog.table_url, TableKind.ROWS, schema, ("day",), (file,))
+    return Manifest(
+        span=span,
+        previous=Position(start - backlog.rows) if start else None,
+        app_id=backlog.topic,
+        origin=Origin.FLUSH,
+        writer="benchmark",
+        created_ms=_CREATED_MS + start,
+        records=backlog.rows,
+        dead_letters={},
+        lowest_timestamp_ms=_CREATED_MS + start,
+        highest_timestamp_ms=_CREATED_MS + span.end - 1,
+        tables=(staged,),
+    )
+
+
+def _writer(backlog: Backlog, url: str) -> Callable[[str, bytes], object]:
+    if "://" in url:
+        store = FsspecStore(url, dict(backlog.storage_options))
+        return store.write
+    folder = Path(url)
+
+    def write(path: str, data: bytes) -> None:
+        place = folder / path
+        try:
+            place.write_bytes(data)
+        except FileNotFoundError:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+
+    return write
+
+
+def added_paths(actions: Iterable[str]) -> Iterator[str]:
+    """The paths of all AddFile actions in lines of a Delta log."""
+    for line in actions:
+        if line.startswith('{"add":'):
+            yield str(json.loads(line)["add"]["path"])
