@@ -1,7 +1,8 @@
 """How much memory a stage writer needs at its peak: ``python -m benchmarks.memory`` (`make memory`).
 
 A real writer stages a backlog that is a multiple of its ``memory``, in the shapes that are hard on it: a thousand Kafka
-partitions, messages of 10 MB, one message that is larger than ``memory``, and thousands of partition values. Its peak
+partitions, messages of 10 MB, one message that is larger than ``memory``, thousands of partition values, and records
+that each become ten thousand rows. Its peak
 of resident memory has to stay within 1.25 × ``memory`` and the base: the peak of a writer that finds no message. A run
 that stays within it and stages every record ends with 0.
 """
@@ -57,6 +58,7 @@ class Case:
     writer: Mapping[str, object] = field(default_factory=dict)
     largest_bytes: int = 0
     """Of its messages, where one of them is larger than a writer's share for a poll."""
+    explode: str | None = None
 
     def allowed_bytes(self, base_bytes: int) -> int:
         """The most that a run may need."""
@@ -82,6 +84,12 @@ def _sized(size_bytes: int) -> Callable[[int], bytes]:
     return make
 
 
+def _exploding(number: int) -> bytes:
+    """Of 20 kB, and ten thousand times a kilobyte as rows."""
+    text = random.Random(number).randbytes(500).hex().encode()  # noqa: S311
+    return b'{"id":%d,"text":"%s","v":[%s]}' % (number, text, b",".join([b"7"] * 10_000))
+
+
 def _of_many_values(number: int) -> bytes:
     day = number * 7919 % 4018  # eleven years of them
     return b'{"id":%d,"day":"2%03d-%02d-%02d","customer":"c%d","text":"%s"}' % (
@@ -99,6 +107,8 @@ def cases(scale: float) -> dict[str, Case]:
     small = "id BIGINT, session STRING, url STRING, text STRING"
     valued = "id BIGINT, day STRING, customer STRING, text STRING"
 
+    exploding = "id BIGINT, text STRING, v ARRAY<INT>"
+
     def count(messages: int) -> int:
         return max(1, int(messages * scale))
 
@@ -106,6 +116,7 @@ def cases(scale: float) -> dict[str, Case]:
         Case("partitions", 128 * _MIB, 1000, count(2_000_000), _small, small),
         Case("large", 128 * _MIB, 8, count(80), _sized(10_000_000), "id BIGINT, text STRING"),
         Case("larger", 8 * _MIB, 1, count(10), _sized(20_000_000), "id BIGINT, text STRING", largest_bytes=20_000_000),
+        Case("explode", 128 * _MIB, 4, count(2_000), _exploding, exploding, explode="v"),
         Case("values", 128 * _MIB, 4, count(2_000_000), _of_many_values, valued, ("day", "customer")),
     )
     return {case.name: case for case in found}
@@ -140,6 +151,7 @@ class Bench:
             "table": f"{self.root}/{topic}/table",
             "columns": case.columns,
             "partition_by": list(case.partition_by),
+            "explode": case.explode,
         }
         return {
             "kafka": {"bootstrap.servers": self.servers},

@@ -31,6 +31,7 @@ from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.flushing import Limits
 from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
+from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.crew_pages import crew_routes
 from stage_writer.native.library import REMEDY, find_reader, library_path
@@ -261,10 +262,12 @@ def schemas_of(settings: Settings) -> SchemaRegistry | None:
 def converters_of(settings: Settings, first_pass: MakeFirstPass = no_first_pass) -> list[StreamConverter]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work."""
     schemas = schemas_of(settings)
+    memory_bytes = settings.writer.memory_bytes
+    limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
     converters = []
     for index, stream in enumerate(settings.streams):
         try:
-            converters.append(StreamConverter(stream, schemas, first_pass=first_pass))
+            converters.append(StreamConverter(stream, schemas, first_pass=first_pass, limits=limits))
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

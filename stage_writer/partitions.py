@@ -49,6 +49,8 @@ class Owned:
     caught_up: bool = False
     read_to: Position = Position(0)  # noqa: RUF009 - a number
     """The end that reading has reached last; records need not lie right before it."""
+    taken: Position = Position(0)  # noqa: RUF009
+    """The position after what was read of it and is in the buffer, or on its way there."""
     wait: Wait | None = None
     """What it waits for before it is read on (stage_writer/waiting.py)."""
     waits_since_s: float = 0.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from common.markers import digest_of, marker_to_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.beginnings import Beginning
     from common.errors import KafkaDeltaExpressError
@@ -212,8 +212,11 @@ class Converter(Protocol):
     def formats(self) -> Sequence[TableFormat]:
         """The stream's tables."""
 
-    def convert(self, batches: Sequence[MessageBatch]) -> Sequence[StagedRows]:
-        """For each batch, rows for each of `formats`, and what became of its other messages."""
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Sequence[tuple[MessageBatch, StagedRows]]]:
+        """The batches, or parts of them in their order, with rows for each of `formats` and what became of the others.
+
+        Each slice is made when it is asked for, of a size that fits; most often there is one (`StagedRows.is_piece`).
+        """
 
     def waits(self, batch: MessageBatch) -> Wait | None:
         """What has to be there before this batch can be converted; None when nothing is missing."""

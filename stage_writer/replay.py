@@ -218,8 +218,8 @@ class Replay:
         """The dry run: read and convert, and write nothing."""
         sums = Sums()
         for batch in self._kafka.batches(source, span):
-            (staged,) = self._converter.convert([batch])
-            sums.add(staged)
+            for found in self._converter.slices([batch]):
+                sums.add(found[-1][1])
         return self._replayed(source, span, sums, 0, None)
 
     def stage(self, source: TopicPartition, span: Span) -> Replayed:
@@ -227,12 +227,12 @@ class Replay:
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._kafka.batches(source, span):
-            (staged,) = self._converter.convert([batch])
-            sums.add(staged)
-            buffer.add(self._with_all_columns(staged), 0.0)
-            if buffer.parquet_bytes >= self._file_bytes:
-                self._write(source, buffer, files)
-                buffer = Buffer.begin(buffer.end, self._formats)
+            for ((_, staged),) in self._converter.slices([batch]):
+                sums.add(staged)
+                buffer.add(self._with_all_columns(staged), 0.0)
+                if buffer.parquet_bytes >= self._file_bytes:
+                    self._write(source, buffer, files)
+                    buffer = Buffer.begin(buffer.end, self._formats)
         self._write(source, buffer, files)
         name = ReplacementName(source, span.start, self._unique())
         replacement = Replacement(

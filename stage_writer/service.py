@@ -34,6 +34,7 @@ from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.idling import Idling
+from stage_writer.intake import Intake
 from stage_writer.newsbearer import NewsBearer
 from stage_writer.partitions import Flight, Held, Owned, Unread
 from stage_writer.places import Look, Place, Places, is_other, other_topic
@@ -119,6 +120,8 @@ class StageWriter:
         self._news = NewsBearer(stage, clock, log, wanted=tells_news)
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
+        self._intake = Intake(self._teller, clock)
+        self._ends: dict[TopicPartition, Position] = {}
         self._pressure = Pressure()
         self._filing = filing
         self._guesses: dict[str, float] = {}
@@ -154,11 +157,10 @@ class StageWriter:
     def step(self, timeout_s: float) -> None:
         """One round."""
         began_s = self._clock.monotonic_s()
-        polled = self._source.poll(timeout_s)
+        polled = self._source.poll(0.0 if self._intake.is_busy and not self._pressure.is_full else timeout_s)
         self._freshness.polled(began_s, self._clock.monotonic_s())
         self._take(polled.batches)
-        for source, position in polled.ends.items():
-            self._reached_end(source, position)
+        self._reached_ends(polled.ends)
         for fault in polled.faults:
             self._faulty(fault)
         self._look_at_topics()
@@ -190,25 +192,33 @@ class StageWriter:
     # Take.
 
     def _take(self, batches: Iterable[MessageBatch]) -> None:
-        """Convert what is new and ours, all of a stream together, and buffer it."""
+        """Have converted what is new and ours, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
-        ends: dict[TopicPartition, Position] = {}
         for batch in batches:
             owned = self._owned.get(batch.source)
             if owned is None or owned.wait is not None:
                 continue  # revoked or held since it was fetched, or to be read again
-            new = batch.after(ends.get(batch.source, owned.buffer.end))
+            new = batch.after(max(owned.taken, owned.buffer.end))
             if (wait := owned.converter.waits(new)) is not None:
                 self._waiting.begin(owned, wait)
                 continue
             self._teller.polled(batch, new)
             if len(new):
-                ends[batch.source] = new.end
+                owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
         for converter, found in fresh.items():
-            for batch, staged in zip(found, converter.convert(found), strict=True):
-                self._owned[batch.source].buffer.add(staged, self._clock.monotonic_s())
-                self._teller.converted(batch, converter.stream.app_id, staged)
+            self._intake.add(converter, found, {batch.source: self._owned[batch.source] for batch in found})
+        if not self._pressure.is_full:
+            self._intake.work(self._owned)
+
+    def _reached_ends(self, found: Mapping[TopicPartition, Position]) -> None:
+        """What Kafka says of the ends counts once all that lies before is buffered."""
+        self._ends |= found
+        for source, position in list(self._ends.items()):
+            owned = self._owned.get(source)
+            if owned is None or owned.taken <= owned.buffer.end:
+                del self._ends[source]
+                self._reached_end(source, position)
 
     def _reached_end(self, source: TopicPartition, position: Position) -> None:
         owned = self._owned.get(source)
@@ -228,7 +238,7 @@ class StageWriter:
         for flush in decision.flushes:
             self._begin(self._owned[flush.source], flush.reason)
         pressure = decision.pressure
-        if self._pausing is not None and self._pausing.is_on:
+        if self._intake.is_busy or (self._pausing is not None and self._pausing.is_on):
             pressure = replace(pressure, paused=frozenset(self._owned))  # what was read is flushed in its time
         self._breathe(pressure, sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings))
 
@@ -425,6 +435,7 @@ class StageWriter:
     def _let_go(self, sources: Collection[TopicPartition], reason: str) -> None:
         self._pressure = replace(self._pressure, paused=self._pressure.paused.difference(sources))
         for source in sources:
+            self._ends.pop(source, None)
             self._held.pop(source, None)
             self._unread.pop(source, None)
             owned = self._owned.pop(source, None)
@@ -559,7 +570,7 @@ class StageWriter:
         if goal.is_nothing:
             return True
         ours = self._owned.values()
-        if not self._joined or self._unread:
+        if not self._joined or self._unread or self._intake.is_busy:
             return False
         if not all(owned.caught_up or owned.buffer.end >= goal.target(owned.source) for owned in ours):
             return False

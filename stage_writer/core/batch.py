@@ -68,6 +68,19 @@ class MessageBatch:
             None if self.headers is None else tuple(self.headers[index] for index in keep),
         )
 
+    def part(self, start: int, end: int) -> MessageBatch:
+        """The messages ``[start, end)``, by their index."""
+        if (start, end) == (0, len(self)):
+            return self
+        return MessageBatch(
+            self.source,
+            self.offsets[start:end],
+            self.timestamps_ms[start:end],
+            self.values.slice(start, end - start),
+            self.keys.slice(start, end - start),
+            None if self.headers is None else self.headers[start:end],
+        )
+
     def timestamp_bounds_ms(self) -> tuple[int, int] | None:
         """The lowest and the highest record time, or None when no message has one."""
         known = self.timestamps_ms[self.timestamps_ms != NO_TIMESTAMP]
@@ -107,6 +120,16 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def part(self, start: int, end: int) -> Messages:
+        """The messages ``[start, end)``, by their index, without batches that have none of them."""
+        starts = self.starts.tolist()
+        cuts = [
+            (batch, max(start - first, 0), min(end, last) - first)
+            for batch, first, last in zip(self.batches, starts[:-1], starts[1:], strict=True)
+            if first < end and last > start
+        ]
+        return Messages.of([batch.part(low, high) for batch, low, high in cuts])
 
     def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each batch begins in ``index``, rising indices of messages; and the length of ``index`` at the end."""

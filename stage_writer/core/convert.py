@@ -38,6 +38,7 @@ from stage_writer.core.steps.explode import Exploder
 from stage_writer.core.steps.names import Names
 from stage_writer.core.steps.route import OWN, Router, parted
 from stage_writer.core.steps.rows import Rows
+from stage_writer.core.steps.slicing import ExplodeLimits, Slice, sliced
 from stage_writer.core.steps.where import Condition
 from stage_writer.core.unknown.evolving import usable
 from stage_writer.core.unknown.offers import Offers
@@ -88,17 +89,22 @@ class StreamConverter:
         gained: Way = (),
         taken: frozenset[str] = frozenset(),
         first_pass: MakeFirstPass = no_first_pass,
+        limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames.
 
+        ``limits`` are for the rows that are made of one (`slices`).
         ``gained`` are columns beside the declared ones, ``taken`` the names that none can have: see `at`.
         """
         self._stream = stream
         self._schemas = schemas
         self._first_pass = first_pass
+        self._limits = limits
         self._decoder = decoder_of(stream, schemas, gained, first_pass)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._steps = tuple(_steps(stream, self._decoder.columns))
+        self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
+        self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
         rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
         rows = replace(rows, waits=stream.load.waits_for_spark)
@@ -120,7 +126,14 @@ class StreamConverter:
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; of those that are not for it, it takes no notice."""
         way = usable(self._stream.schema_of_columns, gained, self._taken)
-        return StreamConverter(self._stream, self._schemas, gained=way, taken=self._taken, first_pass=self._first_pass)
+        return StreamConverter(
+            self._stream,
+            self._schemas,
+            gained=way,
+            taken=self._taken,
+            first_pass=self._first_pass,
+            limits=self._limits,
+        )
 
     @property
     def stream(self) -> Stream:
@@ -143,12 +156,32 @@ class StreamConverter:
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""
+        return self._finished(self._begun(batches)) if batches else []
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The same, in as many slices as their rows ask for (`slicing`): parts of the batches, with their rows."""
         if not batches:
-            return []
+            return
+        begun = self._begun(batches)
+        for one in (begun,) if self._exploder is None else sliced(begun, self._exploder, self._limits):
+            staged = self._finished(one)
+            if not one.is_last:
+                staged = [part.as_piece(batch) for batch, part in zip(one.messages.batches, staged, strict=True)]
+            yield list(zip(one.messages.batches, staged, strict=True))
+
+    def _begun(self, batches: Sequence[MessageBatch]) -> Slice:
+        """What is done before rows may become more."""
         messages = Messages.of(batches)
         decoded = self._decoder.decode(messages)
         rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
-        for step in self._steps:
+        for step in self._steps[: self._before]:
+            rows = step.apply(rows, messages)
+        return Slice(messages, rows, decoded.tombstones)
+
+    def _finished(self, begun: Slice) -> list[StagedRows]:
+        """The rest, for each of the slice's batches."""
+        messages, rows = begun.messages, begun.rows
+        for step in self._steps[self._before :]:
             rows = step.apply(rows, messages)
         rejects = sorted(rows.rejects, key=lambda reject: reject.index)
         own, dead = self._formats
@@ -162,7 +195,7 @@ class StreamConverter:
                 _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
             ),
             rejects,
-            (decoded.tombstones, rows.filtered),
+            (begun.tombstones, rows.filtered),
         )
         staged = self._with_routed(staged, messages, parts) if parts else staged
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)

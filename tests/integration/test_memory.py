@@ -22,6 +22,7 @@ _SHORT = (
     replace(_KNOWN["partitions"], partitions=300, messages=150_000, memory_bytes=32 * _MIB),
     replace(_KNOWN["large"], messages=20),
     replace(_KNOWN["larger"], messages=2),
+    replace(_KNOWN["explode"], messages=400, memory_bytes=64 * _MIB),
 )
 
 

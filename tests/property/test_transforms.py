@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from common.schema.naming import snake_case
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.core.steps.slicing import ExplodeLimits
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ def transforms(draw: st.DrawFn) -> Transform:
     drop = draw(st.lists(st.sampled_from(known), unique=True, max_size=3))
     if "s.t.u" in drop:  # would leave nothing of s.t
         drop = [path for path in drop if path != "s.t.u"]
+    drop = [path for path in drop if not any(path.startswith(f"{one}.") for one in drop)]
     left = [path for path in known if not any(path == one or path.startswith(f"{one}.") for one in drop)]
     renamed = draw(st.lists(st.sampled_from(left), unique=True, max_size=3)) if left else []
     return Transform(
@@ -163,12 +166,23 @@ def one_by_one(message: bytes | None, transform: Transform) -> list[object] | st
 
 
 @settings(max_examples=30)
-@given(transforms(), st.lists(messages, min_size=1, max_size=6), st.lists(messages, min_size=1, max_size=3))
+@given(
+    transforms(),
+    st.lists(messages, min_size=1, max_size=6),
+    st.lists(messages, min_size=1, max_size=3),
+    st.sampled_from([1, 50, 10**9]),
+)
 def test_each_message_ends_as_it_would_alone(
-    transform: Transform, first: list[bytes | None], second: list[bytes | None]
+    transform: Transform, first: list[bytes | None], second: list[bytes | None], slice_bytes: int
 ) -> None:
-    converter = StreamConverter(stream_of(columns=COLUMNS, kafka_columns=True, **transform.settings))
+    stream = stream_of(columns=COLUMNS, kafka_columns=True, **transform.settings)
+    converter = StreamConverter(stream, limits=ExplodeLimits(slice_bytes))
     batches = [batch_of(first), batch_of(second, partition=4)]
+    sliced = [each for found in converter.slices(batches) for each in found]
+    for one in batches:
+        mine = [staged.rows for part, staged in sliced if part.source == one.source]
+        at_once = StreamConverter(stream).convert([one])[0].rows
+        assert [pa.concat_tables(tables) for tables in zip(*mine, strict=True)] == list(at_once)
     for staged, batch in zip(converter.convert(batches), (first, second), strict=True):
         ends = [one_by_one(message, transform) for message in batch]
         rows = [(100 + place, row) for place, end in enumerate(ends) if isinstance(end, list) for row in end]

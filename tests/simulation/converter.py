@@ -15,7 +15,7 @@ from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
 GOOD, BAD = b'{"n": 1}', b'{"n": 1.5}'
 ROUTES = {b'{"n": 2}': LEFT, b'{"n": 3}': RIGHT}
+_SLICED = 0.3
 
 
 @dataclass(slots=True)
@@ -89,9 +90,14 @@ class PlainConverter:
         """Every message needs the registry, and any of them may be the one with a schema that nobody knows yet."""
         return Away(self._registry) if len(batch) and self._registry.is_away(anew=True) else None
 
-    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
-        """Rows, dead letters and tombstones by value."""
-        return [self._convert(batch) for batch in batches]
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """Rows, dead letters and tombstones by value; now and then in slices, as if they exploded."""
+        rng = self._registry.world.rng
+        for batch in batches:
+            cut = rng.randrange(len(batch)) if rng.random() < _SLICED else 0
+            for part in (batch.part(0, cut), batch.part(cut, len(batch))):
+                if len(part):
+                    yield [(part, self._convert(part))]
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
         values = batch.values.to_pylist()

@@ -60,6 +60,9 @@ class ErrorClass(StrEnum):
     UNROUTED = "unrouted"
     """The record's route is null, or none of `routes`, and the stream says `unrouted: dead_letters`."""
 
+    EXPLODES_TOO_FAR = "explodes_too_far"
+    """The rows that `explode` would make of the record come to more than four times the writer's `memory`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

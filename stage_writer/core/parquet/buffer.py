@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from common.pieces import Pieces
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
+from common.spans import Position
 from stage_writer.core.parquet.encodings import choose_encodings
 from stage_writer.core.parquet.partitioning import Groups, Values
 from stage_writer.core.parquet.statistics import Path, delta_statistics, floating_point_paths
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from common.markers import TableKind
     from common.schema import StructType
-    from common.spans import Position
+    from stage_writer.core.batch import MessageBatch
 
 FIRST_GUESS = 0.25
 """Parquet bytes for each Arrow byte, until something was encoded."""
@@ -369,6 +370,17 @@ class StagedRows:
     """Rows beyond the first one of their message."""
     routed: tuple[tuple[TableFormat, pa.Table], ...] = ()
     """Rows for the tables of the stream's routes, of those that have any."""
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether these are rows of a record of which more follow: then nothing else is told of it yet."""
+        return self.records == 0
+
+    def as_piece(self, batch: MessageBatch) -> StagedRows:
+        """Rows of the only message of ``batch``, of which more follow."""
+        first = Position(int(batch.offsets[0]))
+        rows = sum(len(rows) for rows in (self.rows[0], *(rows for _, rows in self.routed)))
+        return StagedRows(first, 0, 0, {}, None, self.rows, exploded=rows, routed=self.routed)
 
     @property
     def filtered(self) -> int:

@@ -6,6 +6,8 @@ Rules:
 2. A record whose array is null or empty has one row, with null there: as in Spark's ``explode_outer``, no record goes
    without a trace. So the column may be null, whatever its elements are declared to be.
 3. Rows are made in blocks, so that no block's columns pass what Arrow's 32-bit offsets hold.
+4. A record of a thousand bytes may become ten thousand rows of a thousand bytes each. What rows will come to is known
+   before they are made (`Exploder.sizes`), so that a batch can be worked off in slices (`slicing` beside this).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 
 from common.schema import to_arrow_field
 from common.settings.columns import exploded
+from stage_writer.core.steps.row_bytes import row_bytes, value_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,24 +56,37 @@ class Exploder:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
         elements = column.flatten()  # without those behind null lists
         others = rows.table.remove_column(self._place)
+        sizes = self.sizes(rows)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         parts = [
             self._exploded(others.slice(first, last - first), elements, starts[first : last + 1])
-            for first, last in self._blocks(others, lengths)
+            for first, last in self._blocks(sizes)
         ]
         index = np.repeat(rows.index, np.maximum(lengths, 1))
         return replace(rows, table=pa.concat_tables(parts), index=index)
 
-    def _blocks(self, others: pa.Table, lengths: Index) -> Iterator[tuple[int, int]]:
-        """Runs of rows that become no more than about a block each; one row may be more (rule 3)."""
-        row_bytes = max(1, others.nbytes // max(1, len(others)))
-        ends = np.cumsum(np.maximum(lengths, 1) * row_bytes)
-        first = 0
-        while first < len(lengths):
-            before = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, before + self._block_bytes, side="right")))
-            yield first, last
-            first = last
+    def sizes(self, rows: Rows) -> Index:
+        """What the rows of each row will come to, in bytes."""
+        column = rows.table.column(self._place)
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        others = row_bytes(rows.table.remove_column(self._place))
+        own = [value_bytes(chunk) for chunk in column.chunks]
+        return np.asarray(np.maximum(lengths, 1) * others + (np.concatenate(own) if own else 0), np.int64)
+
+    def pieces(self, rows: Rows, size_bytes: int, most_bytes: int) -> Iterator[Rows]:
+        """One row as several with some of its elements each, so that none becomes more than ``most_bytes``."""
+        column = rows.table.column(self._place).combine_chunks()
+        elements = column.flatten()
+        step = max(1, len(elements) * most_bytes // size_bytes)
+        for first in range(0, max(1, len(elements)), step):
+            part = elements.slice(first, step)
+            array = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part, type=column.type)
+            field = rows.table.schema.field(self._place)
+            yield rows.with_table(rows.table.set_column(self._place, field, array))
+
+    def _blocks(self, sizes: Index) -> Iterator[tuple[int, int]]:
+        """Runs of rows that become no more than a block each; one row may be more (rule 3)."""
+        return runs(sizes, self._block_bytes)
 
     def _exploded(self, others: pa.Table, elements: pa.Array, starts: Index) -> pa.Table:
         """The rows of some records; ``starts`` says where the elements of each begin, and where the last ones end."""
@@ -87,3 +103,13 @@ class Exploder:
     def _with(self, table: pa.Table, column: pa.Array | pa.ChunkedArray, *, removed: bool = False) -> pa.Table:
         others = table if removed else table.remove_column(self._place)
         return others.add_column(self._place, self._field, column)
+
+
+def runs(sizes: Index, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs that come to no more than so much each; one of a single row may be more."""
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
+        yield first, last
+        first = last

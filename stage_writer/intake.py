@@ -1,0 +1,76 @@
+"""Converted rows on their way into the buffers, a slice at a time.
+
+Rules:
+
+1. A poll's batches are converted by their converter in slices (`Converter.slices`), most often one. What is left of
+   them waits here, while flushes begin and end, and nothing more is read (stage_writer/service.py, `_relieve`).
+2. Rows go to the partition as it was when they were read. One that went meanwhile, or began again at its chain's end,
+   gets none of them: they are read again.
+3. Pieces of one record go into one buffer, without a flush between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from common.ports import Clock
+    from common.spans import TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.partitions import Owned
+    from stage_writer.ports import Converter
+    from stage_writer.telling import Teller
+
+    Slice = Sequence[tuple[MessageBatch, StagedRows]]
+
+SLICES_A_STEP = 4
+"""Of each poll and stream, so that they come to an eighth of `memory` at most (stage_writer/core/memory.py)."""
+
+
+class Intake:
+    """What was polled and is not in the buffers yet."""
+
+    def __init__(self, teller: Teller, clock: Clock) -> None:
+        self._teller = teller
+        self._clock = clock
+        self._waiting: deque[tuple[Converter, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._waiting)
+
+    def add(
+        self, converter: Converter, batches: Sequence[MessageBatch], owners: Mapping[TopicPartition, Owned]
+    ) -> None:
+        """Have these converted; ``owners`` are the partitions that they were read for."""
+        self._waiting.append((converter, owners, converter.slices(batches)))
+
+    def work(self, owned: Mapping[TopicPartition, Owned]) -> None:
+        """Convert some slices, and buffer the rows of partitions that are still the same (rule 2)."""
+        while self._waiting:
+            converter, owners, slices = self._waiting[0]
+            left = SLICES_A_STEP
+            while left and (found := next(slices, None)) is not None:
+                self._buffer(converter, found, owners, owned)
+                left -= not found[-1][1].is_piece
+            if not left:
+                return  # the rest waits, and what came after it too: a partition's rows are in order
+            self._waiting.popleft()
+
+    def _buffer(
+        self,
+        converter: Converter,
+        found: Slice,
+        owners: Mapping[TopicPartition, Owned],
+        owned: Mapping[TopicPartition, Owned],
+    ) -> None:
+        for batch, staged in found:
+            ours = owners[batch.source]
+            if owned.get(batch.source) is ours:
+                ours.buffer.add(staged, self._clock.monotonic_s())
+                self._teller.converted(batch, converter.stream.app_id, staged)
