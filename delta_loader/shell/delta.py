@@ -39,6 +39,7 @@ from delta_loader.core.commits import (
     NotWritten,
 )
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.variants import variants_of
 from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.spark import spark_url
@@ -141,7 +142,8 @@ class SparkDeltaTables:
             return changed
         adds, written = None, Brought()
         if commit.written:
-            work = Work(self._stage_url, commit.target.shape.partition_by, commit.target.way)
+            shape = commit.target.shape
+            work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
             try:
                 adds, written = write_within(self._spark, self._gateway, transaction, commit.written, work)
             except (Py4JError, PySparkException) as error:

@@ -16,11 +16,12 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, VariantType
 
 from delta_loader.core.replace import txn_id
 from delta_loader.shell.gateway import CONFLICTS, table_errors
 from delta_loader.shell.spark import spark_url
+from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,9 +63,9 @@ class SparkReplacer:
         With ``keep_stale`` rows of records that the request has not for the table stay as well.
         """
         with _errors("replace rows in", url):
-            rows = self._staged(request.content.of(url))
-            if rows is None:
-                rows = self._spark.createDataFrame([], self._spark.read.format("delta").load(spark_url(url)).schema)
+            rows, known = self._staged(request.content.of(url)), self._spark.read.format("delta").load(spark_url(url))
+            variants = [field.name for field in known.schema if isinstance(field.dataType, VariantType)]
+            rows = self._spark.createDataFrame([], known.schema) if rows is None else with_variants(rows, variants)
             if keep_stale:
                 rows = rows.unionByName(self._stale(request, url), allowMissingColumns=True)
             writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", request.condition)

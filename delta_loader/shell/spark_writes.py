@@ -28,6 +28,7 @@ from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
 from delta_loader.shell.spark import spark_url
+from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ class Work:
     partition_by: tuple[str, ...]
     """The table's partition columns."""
     way: Way
+    variants: tuple[str, ...] = ()
+    """The table's columns that are made of JSON text."""
 
 
 _UNFORGIVING = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
@@ -67,6 +70,7 @@ def write_within(
         for write in writes[1:]:
             more = _rows(gateway, write, work.stage_url)
             rows = rows.unionByName(more, True)  # noqa: FBT003 - columns that one lacks are null
+        rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
         if is_mixed and not through_spark(work.way):
             rows = _clustered(spark, rows, work.partition_by)
         adds = gateway.java(transaction.writeFiles(rows))

@@ -28,7 +28,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 Row = dict[str, object]
@@ -73,6 +73,8 @@ class Staging:
     created_ms: int = 1_767_225_600_000
     previous: dict[int, Position] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
+    name_of: Callable[[int], str | None] = "n{}".format
+    """What a row has as its name, by its offset."""
 
     @classmethod
     def below(cls, folder: Path, topic: str = "orders") -> Staging:
@@ -126,7 +128,7 @@ class Staging:
             if offset not in dead and offset not in elsewhere:
                 day = days[offset % len(days)]
                 by_day.setdefault(day, []).append(
-                    {"id": offset * 10, "name": f"n{offset}", **self._origin(source, offset)}
+                    {"id": offset * 10, "name": self.name_of(offset), **self._origin(source, offset)}
                 )
         files = [
             self._write(

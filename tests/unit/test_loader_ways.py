@@ -83,6 +83,7 @@ def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: Tabl
         (state(writer=7, features=("materializePartitionColumns",)), "hold the partition columns"),
         (state("a INT NOT NULL"), "a is NOT NULL"),
         (state("s STRUCT<x: INT NOT NULL>"), "s.x is NOT NULL"),
+        (state("a INT, v VARIANT", writer=7, features=("variantType",)), "v is a VARIANT"),
     ],
 )
 def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str) -> None:
@@ -167,6 +168,16 @@ def test_what_spark_writes_need_not_be_staged_when_delta_makes_it(
     assert len(found) == len(says)
     for one, words in zip(found, says, strict=True):
         assert words in one
+
+
+def test_text_is_staged_for_a_variant_that_spark_makes_of_it() -> None:
+    table, staged = shape("a INT, v VARIANT, s STRUCT<w: VARIANT>"), shape("v STRING, a INT")
+    assert differences(table, staged, APPENDED) == ()
+    assert differences(table, staged) == ("the column v is VARIANT, staged as STRING",)
+    assert differences(table, shape("v BIGINT"), APPENDED) == ("the column v is STRING, staged as BIGINT",)
+    assert differences(table, shape("s STRUCT<w: STRING>"), APPENDED) == (
+        "the column s.w is VARIANT, staged as STRING",
+    )
 
 
 def test_new_tables_have_nullable_columns_at_every_depth() -> None:

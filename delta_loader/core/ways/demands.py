@@ -50,8 +50,6 @@ _ASK_NOTHING = frozenset(
         "vacuumProtocolCheck",
         "variantShredding",
         "variantShredding-preview",
-        "variantType",
-        "variantType-preview",
     }
 )
 _BY_USE = frozenset(
@@ -64,6 +62,8 @@ _BY_USE = frozenset(
         "icebergCompatV2",
         "identityColumns",
         "invariants",
+        "variantType",
+        "variantType-preview",
     }
 )
 _ASK_FOR_DELTAS_WRITER = {
@@ -127,6 +127,8 @@ def _by_column(schema: str) -> Iterator[str]:
     for name, field in fields_of(schema):
         if not field.nullable:
             yield f"its column {name} is NOT NULL, which has to be checked on each row"
+        if field.type is Primitive.VARIANT:
+            yield f"its column {name} is a VARIANT, which Spark makes of JSON text"
         for key in sorted(json.loads(field.metadata_json)):
             if key in _DEMANDING:
                 yield f"its column {name} {_DEMANDING[key]}"

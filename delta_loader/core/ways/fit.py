@@ -21,6 +21,7 @@ from common.schema.ddl import type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from delta_loader.core.ways.demands import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
+from delta_loader.core.ways.variants import staged_form
 from delta_loader.core.ways.way import PLAIN, Way, through_spark
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def differences(table: TableShape, staged: TableShape, way: Way = PLAIN) -> tupl
         columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError as error:
         return (error.problem,)
-    found = list(_struct_differences("", columns, staged_columns))
+    found = list(_struct_differences("", staged_form(columns) if through_spark(way) else columns, staged_columns))
     if through_spark(way):
         found += _not_made(columns, staged_columns, table.partition_by)
     elif table.partition_by != staged.partition_by:

@@ -133,9 +133,10 @@ def check_decodable(columns: StructType) -> None:
 def _check_type(data_type: DataType, path: str) -> None:
     match data_type:
         case Primitive.VARIANT:
-            msg = f"`{path}` is a VARIANT, which cannot be written yet"
+            msg = f"`{path}` is a VARIANT, which the loader makes of JSON text"
             remedy = (
-                "declare it as STRING with the format json (formats: {…: json}), or as the STRUCT or MAP that it is"
+                "declare it as STRING with the format json (formats: {…: json}); where the table's column is a "
+                "VARIANT, the loader has the text parsed"
             )
             raise SchemaError(msg, remedy)
         case ArrayType(element):

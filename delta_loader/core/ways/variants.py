@@ -1,0 +1,27 @@
+"""Columns of a table that are VARIANT: they are staged as JSON text, and Spark makes the values of it.
+
+Rules:
+
+1. Only a column of the table itself, and no field inside of one, is filled like that.
+2. A writer has no VARIANT: it keeps a value's text exactly (``formats: {column: json}``). Whether the text stays text
+   or becomes a VARIANT is the table's own matter, so it is decided when rows are loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.schema.spark_json import schema_from_json
+from common.schema.types import Primitive, StructType
+
+
+def variants_of(schema: str) -> tuple[str, ...]:
+    """The names of the columns that are VARIANT."""
+    return tuple(field.name for field in schema_from_json(schema) if field.type is Primitive.VARIANT)
+
+
+def staged_form(columns: StructType) -> StructType:
+    """The table's columns with the types that are staged for them."""
+    return StructType(
+        tuple(replace(field, type=Primitive.STRING) if field.type is Primitive.VARIANT else field for field in columns)
+    )

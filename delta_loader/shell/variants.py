@@ -1,0 +1,32 @@
+"""JSON text to VARIANT, by Spark's own parser.
+
+Rules:
+
+1. No row is refused and nothing is lost: text that Spark does not take (a key twice in one object, deeper than its
+   parser goes, larger than a VARIANT may be) is kept as a VARIANT that is this text.
+2. Numbers are what Spark makes of them: exact up to 38 digits, the nearest DOUBLE beyond.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions
+from pyspark.sql.types import StringType
+
+from common.schema.ddl import quote_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame
+
+
+def with_variants(rows: DataFrame, names: Collection[str]) -> DataFrame:
+    """The rows with these columns as VARIANT, those of them that were staged, as text."""
+    staged = [field.name for field in rows.schema if field.name in names and isinstance(field.dataType, StringType)]
+    return rows.withColumns({name: functions.expr(_variant(quote_name(name))) for name in staged}) if staged else rows
+
+
+def _variant(text: str) -> str:
+    return f"coalesce(try_parse_json({text}), CAST({text} AS VARIANT))"
