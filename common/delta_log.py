@@ -74,7 +74,7 @@ def read_table_state(store: ObjectStore) -> TableState | None:
 def _read_once(store: ObjectStore) -> TableState | None:
     paths = [found.path for found in store.list(LOG)]
     commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
-    base, parts = _newest_checkpoint(paths)
+    base, parts = newest_checkpoint(paths)
     if base is None and not commits:
         return None
     first = 0 if base is None else base + 1
@@ -91,7 +91,8 @@ def _read_once(store: ObjectStore) -> TableState | None:
     return state.table(store.url, newest)
 
 
-def _newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
+def newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
+    """The version of the newest checkpoint that is whole, and its files; None and none when there is no such one."""
     found: dict[tuple[int, int], list[str]] = {}
     for path in paths:
         match = CHECKPOINT.fullmatch(path)

@@ -150,6 +150,35 @@ LOADER_LAST_SUCCESS = _gauge(
     "delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure."
 )
 
+SERVICES_PIECES = _counter(
+    "delta_loader_services_pieces_total",
+    ("service", "outcome"),
+    "Pieces of work of the table services: done, given_up (another commit came in between) or failed.",
+)
+SERVICES_SECONDS = _histogram("delta_loader_services_seconds", ("service",), "One piece of a table service.", _SECONDS)
+SERVICES_FILES_REMOVED = _counter(
+    "delta_loader_services_files_removed_total",
+    ("service",),
+    "Files that OPTIMIZE replaced, or that VACUUM deleted from the store.",
+)
+SERVICES_FILES_ADDED = _counter(
+    "delta_loader_services_files_added_total", ("service",), "Files that OPTIMIZE wrote in their place."
+)
+SERVICES_BYTES_REMOVED = _counter(
+    "delta_loader_services_bytes_removed_total", ("service",), "Bytes of the files that were replaced or deleted."
+)
+SERVICES_BYTES_ADDED = _counter(
+    "delta_loader_services_bytes_added_total", ("service",), "Bytes that OPTIMIZE wrote in their place."
+)
+SERVICES_LEFT = _gauge(
+    "delta_loader_services_pieces_left",
+    ("service",),
+    "Pieces that the last run of the table services did not come to, by window, budget or failure.",
+)
+SERVICES_LAST_RUN = _gauge(
+    "delta_loader_services_last_run_timestamp_seconds", (), "When the table services last came to the end of a run."
+)
+
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 

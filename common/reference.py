@@ -25,6 +25,7 @@ from common.cli import run
 from common.metrics import CATALOGUE, Metric
 from common.settings import Settings
 from common.settings.json_schema import settings_schema
+from common.settings.services import parse_optional_duration_s, parse_window
 from common.settings.values import (
     bytes_text,
     check_address,
@@ -108,6 +109,8 @@ _READERS = {
     check_address: "host:port or null",
     check_http_token: "text or null",
     parse_start: "start",
+    parse_window: "part of the day or null",
+    parse_optional_duration_s: "duration or null",
     parse_workers: "whole number or `auto`",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}
@@ -138,8 +141,18 @@ def _section(name: str, field: FieldInfo) -> str:
         examples = "".join(f"\nExample: `{_flow(example)}`\n" for example in field.examples or [])
         return f"{head}{examples}"
     prefix = f"{name}[]." if listed else f"{name}."
-    rows = "".join(_setting_row(prefix, key, inner) for key, inner in _fields(model))
+    rows = "".join(_rows(prefix, model))
     return f"{head}\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
+
+
+def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
+    """One row for each setting, those of sections within sections too."""
+    for key, field in _fields(model):
+        inner = _model_in(field.annotation)
+        if inner is None:
+            yield _setting_row(prefix, key, field)
+        else:
+            yield from _rows(f"{prefix}{key}.", inner)
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

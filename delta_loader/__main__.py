@@ -31,7 +31,9 @@ from delta_loader.clean import CleanUp
 from delta_loader.clean_schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
+from delta_loader.commands.explain import explain
 from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of, threads
+from delta_loader.commands.services import services as services_command
 from delta_loader.commands.status import status
 from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
@@ -57,8 +59,9 @@ _WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
 app = new_app("Loads what the stage writers staged into Delta tables.")
-for command in (verify, check, status, clean):
+for command in (verify, check, status, clean, explain):
     app.command()(command)
+app.command("services")(services_command)
 
 
 @app.command()
@@ -71,6 +74,8 @@ def run(
     """Load on the schedule; or load all that is loadable now, and exit 0."""
     settings = settings_from(config, print_config=print_config)
     Schedule(settings.loader.schedule)  # a wrong one is told before Spark starts
+    if settings.table_services.is_on:
+        Schedule(settings.table_services.schedule, "table_services.schedule")
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         stopped = Event()
@@ -87,6 +92,8 @@ def run(
             loader.fitness.look_again()
             typer.echo("\n".join([_summary(reports), *loader.fitness.problems]))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
+        if loader.services is not None:
+            loader.services.start()
         _run(loader, stopped)
     log.info("stopped")
 
@@ -100,6 +107,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415
     from delta_loader.wiring import spark_ports, spark_turns  # noqa: PLC0415
 
     pool = stack.enter_context(threads())
@@ -145,6 +153,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         turns=turns,
         streams=streams,
     )
+    if not once:
+        may_serve = serving.loader.may_serve
+        services = services_thread(settings, spark, parallel, may_serve, stack, log=log, metrics=metrics)
+        serving.loader = replace(serving.loader, services=services)
     return serving.loader
 
 
@@ -193,7 +205,8 @@ def _run(loader: Loader, stopped: Event) -> None:
         if turn is None:
             stopped.wait(_LOOK_S)
             continue
-        reports = loader.service.run_pass(stop, turn.app_ids)
+        with loader.loading():
+            reports = loader.service.run_pass(stop, turn.app_ids)
         _require_spark(loader)
         loader.turns.ended(turn, reports, datetime.now(UTC), cut_short=stop())
         if turn.app_ids is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from common.http.pausing import Pausing
     from delta_loader.clean_schedule import ScheduledCleanUp
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from delta_loader.on_marker.turns import Turns
     from delta_loader.service import LoaderService
     from delta_loader.streams.turns import StreamTurns
+    from delta_loader.table_services.thread import ServicesThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,21 @@ class Loader:
     pausing: Pausing
     turns: Turns
     streams: StreamTurns
+    services: ServicesThread | None = None
+    """None when the settings want none."""
 
     def end_streams(self) -> None:
         """Wait for the commits under way. One that hangs is left: whoever loads next finds what became of it."""
         for app_id in self.streams.close():
             structlog.get_logger().warning("stopping while a commit hangs", app_id=app_id)
+
+    def loading(self) -> AbstractContextManager[None]:
+        """While a pass runs, in which no table service begins anything."""
+        return nullcontext() if self.services is None else self.services.loading()
+
+    def may_serve(self) -> bool:
+        """Whether table services may run: a first pass is done, nobody paused the loader, and no other one loads."""
+        return self.service.ready and not self.pausing.is_on and self.may_load()
 
     def may_load(self) -> bool:
         """Whether no other loader does."""

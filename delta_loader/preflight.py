@@ -15,14 +15,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.debts import debts_of, floor_of
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
 from common.store import PROBES, prove_exclusive_create
 from common.table_history import read_history, store_lines
-from common.transactions import TxnIds
 from common.went_back import described, went_back
 from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
+from delta_loader.waiting import oldest_waiting_ms
 
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
 
@@ -112,16 +111,8 @@ class Preflight:
 
     def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:
         """The age of the oldest marker that the table does not have."""
-        listing, transactions = self.stage.listing(stream), {} if state is None else state.transactions
-        ids = TxnIds(stream.app_id, stream.several_topics)
-        ids = ids.at(self.stage.generations(stream), transactions, listing)
-        debts = debts_of(ids, transactions, stream.side_tables, listing)
-        written: list[int] = []
-        for source, listed in listing.items():
-            position = ids.position(transactions, source)
-            position = None if position is None else floor_of(debts, source, position)
-            written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
-        return self.clock.wall_ms() - min(written) if written else None
+        written_ms = oldest_waiting_ms(self.stage, stream, state)
+        return None if written_ms is None else self.clock.wall_ms() - written_ms
 
     def _kafka(self, stream: Stream) -> Check:
         try:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, Turns
     from delta_loader.replace import Replacements
     from delta_loader.stage import Stage
+    from delta_loader.valid_through import ValidThrough
     from delta_loader.went_back import Looked
 
 FAILURES_TO_RED = 3
@@ -55,6 +56,8 @@ class Ports:
     """None where nobody can ask for any."""
     columns: ColumnAdder | None = None
     """None where no table gains any."""
+    valid_through: ValidThrough | None = None
+    """None where no table is told."""
     turns: Turns = one_by_one
 
 
@@ -126,6 +129,8 @@ class LoaderService:
         wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
         at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end)
         reports = [self._at_it.pop(app_id).report for app_id in self._streams if self._has_ended(app_id, at_it)]
+        if self._ports.valid_through is not None:
+            self._ports.valid_through.tell(reports)
         self._passes += 1
         self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
         self._tell_at_it()

@@ -19,6 +19,7 @@ from delta_loader.core.held import held, topic_recreated
 from delta_loader.core.plan import Rootless, cuttable, next_run
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
+from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
 from delta_loader.generations import younger
 from delta_loader.went_back import held_by
@@ -118,7 +119,14 @@ def _stream_status(
         owed=debts_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
         gained=() if evolved is None else evolved.gained,
+        valid_through_ms=_valid_through_ms(stream, state, open_store),
     )
+
+
+def _valid_through_ms(stream: Stream, state: TableState | None, open_store: OpenStore) -> int | None:
+    if state is None:
+        return None
+    return valid_through_of(read_history(state.version, store_lines(open_store(stream.table))), stream.app_id)
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:

@@ -15,6 +15,7 @@ from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.stage import Stage
 from delta_loader.streams.turns import StreamTurns
+from delta_loader.valid_through import ValidThrough
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ def spark_ports(
         log=log,
         metrics=metrics,
         columns=tables if isinstance(tables, SparkDeltaTables) else None,
+        valid_through=_valid_through(settings, tables, log),
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
 
@@ -58,6 +60,13 @@ def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
         new_thread=lambda work: InheritableThread(work, name="stream-turn"),
         begins=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
     )
+
+
+def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundLogger) -> ValidThrough | None:
+    wanted = [stream for stream in settings.streams if stream.valid_through_property_s is not None]
+    if not wanted or not isinstance(tables, SparkDeltaTables):
+        return None
+    return ValidThrough(wanted, tables, SystemClock(), log)
 
 
 def new_id() -> str:

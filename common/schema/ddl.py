@@ -121,11 +121,12 @@ def quote_name(name: str) -> str:
 
 def _field_ddl(field: Field, separator: str) -> str:
     not_null = "" if field.nullable else " NOT NULL"
-    comment = "" if field.comment is None else f" COMMENT {_quote_text(field.comment)}"
+    comment = "" if field.comment is None else f" COMMENT {quote_text(field.comment)}"
     return f"{quote_name(field.name)}{separator}{type_to_ddl(field.type)}{not_null}{comment}"
 
 
-def _quote_text(text: str) -> str:
+def quote_text(text: str) -> str:
+    """A text as a literal of Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

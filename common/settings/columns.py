@@ -18,6 +18,7 @@ from common.errors import SchemaError
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
 from common.settings.formats import path_steps
+from common.settings.services import check_z_order
 
 CDC_COLUMN = "_cdc"
 """What an event says of its row's change (`envelope`)."""
@@ -73,6 +74,7 @@ def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
     if len(set(stream.partition_by)) < len(stream.partition_by):
         msg = "partition_by names a column twice; name each once"
         raise ValueError(msg)
+    check_z_order(stream, known)
 
 
 def exploded(columns: StructType, name: str) -> StructType:

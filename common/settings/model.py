@@ -15,6 +15,7 @@ from common.settings.on_marker import fill_loading
 from common.settings.places import nested
 from common.settings.routes import check_shared
 from common.settings.section import Option, Section
+from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
 from common.settings.values import (
     Address,
@@ -238,6 +239,11 @@ class Settings(Section):
     stage: StageSettings = Field(description="Where the done markers live.")
     writer: WriterSettings = Field(default_factory=WriterSettings, description="The stage writers.")
     loader: LoaderSettings = Field(default_factory=LoaderSettings, description="The delta loader.")
+    table_services: TableServicesSettings = Field(
+        default_factory=TableServicesSettings,
+        description="What the loader does for the tables between loads: OPTIMIZE, VACUUM, checkpoints and statistics. "
+        "See [table_services.md](table_services.md).",
+    )
     logs: LogSettings = Field(default_factory=LogSettings, description="What the services say.")
     schema_registry: dict[str, Option] = Field(
         default_factory=dict,

@@ -15,6 +15,7 @@ from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import LoadSetting
 from common.settings.routes import check_routes
 from common.settings.section import Section
+from common.settings.services import DurationOrNone, StreamServices
 from common.settings.values import StartAt, StartValue
 from common.table_urls import comparable
 
@@ -179,6 +180,18 @@ class Stream(Section):
         "reading one; `append` has Spark write the rows into few large files, as Delta's own writer does; `auto` adds "
         "where the table allows it, and appends elsewhere. `delta-loader status` shows what was chosen, and why. See "
         "[loading.md](loading.md).",
+    )
+
+    valid_through_property_s: DurationOrNone = Field(
+        default=None,
+        alias="valid_through_property",
+        description="At most this often the loader also writes through what time the table is complete into the "
+        "table's property `kafka_delta_express.valid_through`, such as `15m`; null for never, because each commits a "
+        "change of metadata, for which Delta refuses what others are committing at that moment (an OPTIMIZE, a MERGE). "
+        "Each load's commit says it anyway.",
+    )
+    table_services: StreamServices = Field(
+        default_factory=StreamServices, description="What this stream wants otherwise than `table_services` says."
     )
 
     @field_validator("topics", mode="before")

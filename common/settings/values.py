@@ -34,7 +34,7 @@ _BYTES = {
 }
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
-_CRON_FIELDS = 5
+CRON_FIELDS = 5
 _LAST_PORT = 65535
 _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -85,7 +85,7 @@ def check_schedule(value: object) -> str:
     """An interval such as ``15m``, or the five fields of a cron line; returned as written."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = duration_text(float(value))
-    if isinstance(value, str) and len(value.split()) == _CRON_FIELDS:
+    if isinstance(value, str) and len(value.split()) == CRON_FIELDS:
         return value
     try:
         seconds = parse_duration_s(value)

@@ -52,6 +52,7 @@ class DataFile:
     rows: int | None
     """None when its statistics do not say."""
     reach: Reach
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,9 @@ class TableVersion:
     removed: tuple[DataFile, ...]
     changes_data: bool
     """False for one that only arranges rows anew, such as OPTIMIZE."""
+    timestamp_ms: int | None = None
+    author: str = ""
+    """Who made it, as far as the log says: a user's name, else the program."""
 
     @property
     def added_rows(self) -> int | None:
@@ -106,6 +110,8 @@ def parse_version(version: int, data: bytes) -> TableVersion:
         added=tuple(added),
         removed=tuple(removed),
         changes_data=changes_data,
+        timestamp_ms=cast("int | None", information.get("timestamp")),
+        author=str(information.get("userName") or information.get("engineInfo") or ""),
     )
 
 
@@ -138,10 +144,12 @@ def _file(action: Mapping[str, object]) -> DataFile:
     vector = action.get("deletionVector")
     if rows is not None and isinstance(vector, dict):
         rows -= int(cast("dict[str, int]", vector).get("cardinality", 0))
-    return DataFile(path, rows, _reach(content, action.get("partitionValues")))
+    size_bytes = int(cast("int | None", action.get("size")) or 0)
+    return DataFile(path, rows, reach_of(content, action.get("partitionValues")), size_bytes)
 
 
-def _reach(statistics: Mapping[str, object], partition_values: object) -> Reach:
+def reach_of(statistics: Mapping[str, object], partition_values: object) -> Reach:
+    """Which records a file may hold, by its statistics and its partition values (rule 2)."""
     lowest = cast("dict[str, object]", statistics.get("minValues") or {})
     highest = cast("dict[str, object]", statistics.get("maxValues") or {})
     fixed = cast("dict[str, object]", partition_values or {})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from delta_loader.core.valid_through import moment_text
 from delta_loader.core.ways.way import way_name
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class StreamStatus:
     """What others of the stream's tables may still lack of what its own one has."""
     gained: tuple[Gained, ...] = ()
     """The columns that it gained because records had their fields, as writers were told."""
+    valid_through_ms: int | None = None
+    """All records up to this time are in the table; None while that cannot be said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ def _stream_json(stream: StreamStatus) -> Json:
             {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
             for one in stream.gained
         ],
+        "valid_through_ms": stream.valid_through_ms,
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
@@ -184,8 +188,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     lines = [f"{stream.app_id}: {stream.table} ({version})"]
     if stream.failure is not None:
         return [*lines, f"  cannot be told: {stream.failure}"]
-    if stream.way is not None:
-        lines.append(f"  loaded by {way_name(stream.way)}: {stream.way.reason}")
+    lines += _table_lines(stream)
     for found in stream.unfit:
         lines += [f"  not fit to load: {found.message}", f"  → {found.remedy}"]
     for debt in stream.owed:
@@ -208,6 +211,12 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
     return lines
+
+
+def _table_lines(stream: StreamStatus) -> list[str]:
+    way = [] if stream.way is None else [f"  loaded by {way_name(stream.way)}: {stream.way.reason}"]
+    through_ms = stream.valid_through_ms
+    return way if through_ms is None else [*way, f"  complete through {moment_text(through_ms)}"]
 
 
 def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:

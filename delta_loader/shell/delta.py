@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 
 from common.commit_metadata import CommitMetadata
 from common.delta_log import TableState
-from common.schema import nullable_columns, quote_name, schema_from_json, schema_to_json
+from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
 from common.table_history import read_history
 from common.went_back import turning_points
 from delta_loader.core.commits import (
@@ -131,6 +131,12 @@ class SparkDeltaTables:
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
+
+    def set_property(self, url: str, key: str, value: str) -> None:
+        """Set a table's property by one commit. Raises TableError."""
+        with _errors("set a property of", url):
+            given = f"{quote_text(key)} = {quote_text(value)}"
+            self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""

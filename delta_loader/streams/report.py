@@ -37,6 +37,8 @@ class StreamReport:
     strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
+    valid_through_ms: int | None = None
+    """What the last of its commits says of the table; None when none says anything."""
 
     def begin(self) -> None:
         """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
@@ -88,6 +90,7 @@ class Telling:
         metrics.add(catalogue.LOADER_BYTES, brought.size_bytes, app_id=app_id)
         through_ms = commit.metadata.valid_through_ms
         if through_ms is not None:
+            self.report.valid_through_ms = through_ms
             metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
         self.log.info(
             "committed",

@@ -1,0 +1,274 @@
+"""The settings of the table services: OPTIMIZE, VACUUM, checkpoints and statistics, on their own schedule.
+
+Rules:
+
+1. A window is two times of the day in ``time_zone``; one that ends before it begins goes over midnight. Its end is not
+   part of it.
+2. What a stream says of Z-order is checked against its columns here; what only the table knows (statistics, liquid
+   clustering) is told by the run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from datetime import UTC, time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
+
+from common.settings.section import Section
+from common.settings.values import DurationS, SizeBytes, check_schedule, duration_text, parse_duration_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime, tzinfo
+
+    from common.settings.stream import Stream
+
+OFF = "off"
+_WINDOW = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A part of the day, ``[start, end)``."""
+
+    start: time
+    end: time
+
+    def contains(self, moment: datetime) -> bool:
+        """Whether a moment, in the window's own time zone, lies in it."""
+        now = moment.time()
+        if self.start < self.end:
+            return self.start <= now < self.end
+        return now >= self.start or now < self.end
+
+    def __str__(self) -> str:
+        """As in the settings."""
+        return f"{self.start:%H:%M}-{self.end:%H:%M}"
+
+
+def parse_window(value: object) -> Window | None:
+    """``01:00-05:00``, or None for the whole day."""
+    if value is None or isinstance(value, Window):
+        return value
+    match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
+    msg = "is not a window of the day; write two different times such as 01:00-05:00, or null for the whole day"
+    if match is None:
+        raise ValueError(msg)
+    try:
+        found = Window(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4])))
+    except ValueError:
+        raise ValueError(msg) from None
+    if found.start == found.end:
+        raise ValueError(msg)
+    return found
+
+
+def _window_text(window: Window | None) -> str | None:
+    return None if window is None else str(window)
+
+
+WindowValue = Annotated[
+    Window | None,
+    BeforeValidator(parse_window),
+    PlainSerializer(_window_text),
+    WithJsonSchema({"type": ["string", "null"], "pattern": f"^{_WINDOW.pattern}$"}),
+]
+
+
+def parse_optional_duration_s(value: object) -> float | None:
+    """A duration, or None."""
+    return None if value is None else parse_duration_s(value)
+
+
+def _duration_text(value: float | None) -> str | None:
+    return None if value is None else duration_text(value)
+
+
+DurationOrNone = Annotated[
+    float | None,
+    BeforeValidator(parse_optional_duration_s),
+    PlainSerializer(_duration_text),
+    WithJsonSchema({"type": ["string", "number", "null"]}),
+]
+
+
+class VacuumMode(StrEnum):
+    """How VACUUM finds what it deletes."""
+
+    AUTO = "auto"
+    LITE = "lite"
+    FULL = "full"
+
+
+class OptimizeSettings(Section):
+    """Small files are put together."""
+
+    enabled: bool = Field(default=True, description="Whether small files are put together (OPTIMIZE).")
+    quiet_s: DurationS = Field(
+        default=3600.0,
+        alias="quiet",
+        description="A partition is no longer written to when its newest file is this old. A table without partitions, "
+        "or with liquid clustering, is looked at as a whole: only files of this age count.",
+    )
+    min_files: int = Field(
+        default=8, ge=2, description="Fewer files than this that could be saved are not worth rewriting any."
+    )
+    min_files_busy: int | None = Field(
+        default=100,
+        ge=2,
+        description="The same for a partition that is still written to, as those of a column that is no time are for "
+        "ever; null: such ones are left alone.",
+    )
+    target_file_bytes: SizeBytes = Field(
+        default=256 * 2**20,
+        alias="target_file",
+        ge=2**20,
+        description="Size of the files that are made. Those below half of it are small.",
+    )
+    piece_bytes: SizeBytes = Field(
+        default=8 * 2**30,
+        alias="piece",
+        ge=2**20,
+        description="About this much is rewritten by one commit; between two of them loads go first, and budget and "
+        "window are looked at.",
+    )
+
+
+class VacuumSettings(Section):
+    """Files that no version needs any more are deleted."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether files that left the table are deleted (VACUUM), always after the table's own "
+        "`delta.deletedFileRetentionDuration`; no shorter retention can be given.",
+    )
+    every_s: DurationS = Field(
+        default=86400.0, alias="every", description="A table is vacuumed when the last time is this long ago."
+    )
+    mode: VacuumMode = Field(
+        default=VacuumMode.AUTO,
+        description="`lite` deletes what the table's log says left it, lists nothing, and so never meets a staged "
+        "file; `full` lists the table's folder; `auto` is `lite`, or `full` where the log does not reach back enough.",
+    )
+
+
+class CheckpointSettings(Section):
+    """The log gets a checkpoint where Delta made none for long."""
+
+    enabled: bool = Field(default=True, description="Whether checkpoints are made that are overdue.")
+    commits: int = Field(
+        default=100,
+        ge=1,
+        description="A checkpoint is overdue after this many commits; Delta itself makes one every "
+        "`delta.checkpointInterval`.",
+    )
+
+
+class StatisticsSettings(Section):
+    """Files without statistics get them."""
+
+    enabled: bool = Field(
+        default=True, description="Whether files without statistics (adopted ones) get them; others are not read."
+    )
+    max_bytes: SizeBytes = Field(
+        default=2**30, alias="max", gt=0, description="Most that is read for it of one table in one run."
+    )
+
+
+class TableServicesSettings(Section):
+    """OPTIMIZE, VACUUM, checkpoints and statistics for all tables of all streams."""
+
+    schedule: str = Field(
+        default=OFF, description="When to run them: `off`, an interval such as `6h`, or a cron line (UTC)."
+    )
+    window: WindowValue = Field(
+        default=None,
+        description="Part of the day in which they may begin a piece of work, such as `01:00-05:00`; null for any. "
+        "A run whose time lies outside begins with the window.",
+    )
+    time_zone: str = Field(default="UTC", description="The window's time zone, such as `Europe/Vienna`.")
+    budget_s: DurationS = Field(
+        default=1800.0,
+        alias="budget",
+        gt=0,
+        description="Once a run took this long it begins no further piece. The table served longest ago comes first.",
+    )
+    optimize: OptimizeSettings = Field(default_factory=OptimizeSettings, description="Small files are put together.")
+    vacuum: VacuumSettings = Field(default_factory=VacuumSettings, description="Files that left tables are deleted.")
+    checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings, description="Overdue checkpoints.")
+    statistics: StatisticsSettings = Field(default_factory=StatisticsSettings, description="Missing statistics.")
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _schedule(cls, value: object) -> str:
+        # YAML reads a bare ``off`` as false.
+        return OFF if value in (OFF, False) else check_schedule(value)
+
+    @field_validator("time_zone")
+    @classmethod
+    def _time_zone(cls, value: str) -> str:
+        try:
+            zone_of(value)
+        except (KeyError, OSError, ValueError):
+            msg = "is no time zone that this machine knows; write a name such as UTC or Europe/Vienna"
+            raise ValueError(msg) from None
+        return value
+
+    @model_validator(mode="after")
+    def _pieces(self) -> Self:
+        if self.optimize.piece_bytes < self.optimize.target_file_bytes:
+            msg = "optimize.piece is smaller than optimize.target_file; give it several times that"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether they run by themselves."""
+        return self.schedule != OFF
+
+    def may_begin(self, now: datetime) -> bool:
+        """Whether a moment, with its zone, lies in the window."""
+        return self.window is None or self.window.contains(now.astimezone(zone_of(self.time_zone)))
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone; UTC needs no database of them. Raises KeyError, OSError or ValueError for what is none."""
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
+class StreamServices(Section):
+    """What one stream wants otherwise."""
+
+    enabled: bool = Field(default=True, description="Whether the table services look at the stream's tables.")
+    quiet_s: DurationOrNone = Field(
+        default=None, alias="quiet", description="Instead of `table_services.optimize.quiet`; null for that."
+    )
+    z_order: tuple[str, ...] = Field(
+        default=(),
+        description="Columns by which OPTIMIZE sorts the rows of a partition that it rewrites; not with liquid "
+        "clustering. Each time all of the partition is rewritten, so that only quiet ones are.",
+        examples=[["session_id"]],
+    )
+
+
+def check_z_order(stream: Stream, known: Sequence[str]) -> None:
+    """Raise ValueError for Z-order columns that cannot be; ``known`` are the table's."""
+    columns = stream.table_services.z_order
+    for name in columns:
+        if name in stream.partition_by:
+            msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
+            raise ValueError(msg)
+        if name.split(".")[0] not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+            msg = f"table_services.z_order names {name!r}, which is no column of the table; {hint}"
+            raise ValueError(msg)
+    if len(set(columns)) < len(columns):
+        msg = "table_services.z_order names a column twice; name each once"
+        raise ValueError(msg)

@@ -1,0 +1,74 @@
+"""``delta-loader explain``: what a version of a table brought, and where a Kafka offset is. Needs no Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.cli import ConfigArgument, JsonOption, settings_from
+from common.errors import UsageError
+from common.spans import Offset, Partition, Topic, TopicPartition
+from common.store import FsspecStore
+from common.table_urls import comparable
+from delta_loader.commands.parts import opener_of, parallel_of, tables_of, threads
+from delta_loader.core.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
+from delta_loader.explain.reading import Explainer
+from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.stage import Stage
+
+if TYPE_CHECKING:
+    from common.settings import Settings, Stream
+
+_ASK = "ask for --version N, or for --topic T --partition P --offset O"
+
+
+def explain(
+    config: ConfigArgument,
+    *,
+    version: Annotated[int | None, typer.Option("--version", min=0, help="A version of a table.")] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="Which table's version.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic of an offset.")] = None,
+    partition: Annotated[int, typer.Option("--partition", min=0, help="Its Kafka partition.")] = 0,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="The offset.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what a version brought (spans, files, counts), or which version and file have a Kafka offset."""
+    settings = settings_from(config)
+    with threads() as pool:
+        parallel = parallel_of(pool)
+        stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
+        explainer = Explainer(stage, opener_of(settings), parallel, BrokerEnds(settings))
+        if version is not None and topic is None and offset is None:
+            found = explainer.version(_table(settings, table), version)
+            typer.echo(json.dumps(version_to_json(found), indent=2) if as_json else version_to_text(found))
+        elif version is None and table is None and topic is not None and offset is not None:
+            source = TopicPartition(Topic(topic), Partition(partition))
+            story = explainer.offset(_stream(settings, topic), source, Offset(offset))
+            typer.echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
+        else:
+            msg = "explain answers one question: of a version, or of an offset"
+            raise UsageError(msg, _ASK)
+
+
+def _table(settings: Settings, url: str | None) -> str:
+    tables = tables_of(settings)
+    if url is None:
+        if len(settings.streams) == 1:
+            return settings.streams[0].table
+        msg = "the config has several streams, and --table does not say which table is meant"
+        raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
+    found = next((known for known in tables if comparable(known) == comparable(url)), None)
+    if found is None:
+        msg = f"--table {url} is no table of this config"
+        raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
+    return found
+
+
+def _stream(settings: Settings, topic: str) -> Stream:
+    stream = settings.stream_of(topic)
+    if stream is None:
+        msg = f"no stream of this config takes the topic {topic!r}"
+        raise UsageError(msg, f"streams take {', '.join(name for one in settings.streams for name in one.topics)}")
+    return stream

@@ -1,0 +1,98 @@
+"""``delta-loader services``: what was done for the tables, what is due; ``--run`` does it now. Spark only for that."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.cli import ConfigArgument, JsonOption, settings_from
+from common.errors import UsageError
+from common.logs import set_up_logs
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.store import FsspecStore
+from common.table_urls import comparable
+from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.core.services.facts import Service
+from delta_loader.core.services.outcomes import Failed
+from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.stage import Stage
+from delta_loader.table_services.facts import FactsReader, tables_of
+from delta_loader.table_services.runs import TableServices, look_at
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from common.settings import Settings
+    from delta_loader.core.services.outcomes import TableLook
+    from delta_loader.shell.services import SparkServices
+
+
+def services(
+    config: ConfigArgument,
+    *,
+    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="One table only.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Do what is due now, outside of window and budget.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Also ask Spark what a VACUUM would delete, and delete nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the last OPTIMIZE, VACUUM and so on of each table, and what is due; or do it now."""
+    if run and dry_run:
+        msg = "--run and --dry-run contradict one another"
+        raise UsageError(msg, "look with --dry-run first, then give --run alone")
+    settings = settings_from(config)
+    log = set_up_logs(settings.logs, "delta-loader")
+    with ExitStack() as stack:
+        looker = facts_reader(settings, stack.enter_context(threads()))
+        only = None if table is None else _known(settings, table)
+        if run:
+            parts = TableServices(settings, looker, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics())
+            report = parts.run(only=only, at_any_time=True)
+            typer.echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
+            failed = any(isinstance(one.outcome, Failed) for one in report.pieces)
+            raise typer.Exit(int(failed or any(look.failure for look in report.looks)))
+        looks = look_at(settings, looker, SystemClock(), only)
+        typer.echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
+        if dry_run:
+            _tell_vacuums(looks, _spark(settings, stack))
+    raise typer.Exit(int(any(look.failure for look in looks)))
+
+
+def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
+    """Who knows the tables."""
+    parallel = parallel_of(pool)
+    stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
+    return FactsReader(settings, stage, opener_of(settings), parallel, SystemClock())
+
+
+def _known(settings: Settings, url: str) -> str:
+    tables = {comparable(found): found for found in tables_of(settings)}
+    found = tables.get(comparable(url))
+    if found is None:
+        msg = f"--table {url} is no table of this config, or its stream wants no services"
+        raise UsageError(msg, f"name one of {', '.join(tables.values())}")
+    return found
+
+
+def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
+    # Spark is needed to work and for nothing else.
+    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
+    from delta_loader.shell.services import SparkServices  # noqa: PLC0415
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+
+    spark = build_session(settings)
+    stack.callback(spark.stop)
+    prove_log_stores(spark, tables_of(settings), opener_of(settings))
+    return SparkServices(spark)
+
+
+def _tell_vacuums(looks: list[TableLook], work: SparkServices) -> None:
+    for look in looks:
+        for piece in look.due.pieces:
+            if piece.service is Service.VACUUM:
+                typer.echo(f"{look.url}: vacuum: {work.would_take(piece)}", err=True)

@@ -1,0 +1,128 @@
+"""Where a Kafka offset is: a verdict over what the table's history, its files, the stage and Kafka say.
+
+Rules:
+
+1. The table's position decides first: below it an offset is done, whatever became of it; from it on it is staged, or
+   held, or still to come.
+2. Only what was read is claimed: a row in a file is named because the file's offset column was read. Where it could not
+   be (the file is gone, the stream has no such columns) that is said, and the files that may hold it are named.
+3. What the log no longer tells is said to be unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.markers import Origin
+
+if TYPE_CHECKING:
+    from common.markers import Marker
+    from common.spans import Position
+    from delta_loader.core.explain.bringing import Asked, Bringing
+    from delta_loader.core.held import Held
+
+
+class Place(StrEnum):
+    """Where an offset is."""
+
+    ROW = "row"
+    DEAD_LETTER = "dead_letter"
+    NO_ROW = "no_row"
+    BROUGHT = "brought"
+    """Done, and which file has it cannot be told."""
+    GIVEN_UP = "given_up"
+    TAKEN_BACK = "taken_back"
+    OLDER_TOPIC = "older_topic"
+    BEFORE_BEGINNING = "before_beginning"
+    FORGOTTEN = "forgotten"
+    """Done, and the log no longer tells more."""
+    STAGED = "staged"
+    HELD = "held"
+    GAP = "gap"
+    NOT_STAGED = "not_staged"
+    NOT_IN_KAFKA = "not_in_kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A file of the newest version that may hold the offset, by its statistics."""
+
+    url: str
+    """Of its table."""
+    path: str
+    is_dead_letters: bool = False
+    rows: int | None = None
+    """Rows of this very offset in it; None where it could not be read."""
+    problem: str = ""
+    """Why not."""
+    deleted_rows: int = 0
+    """Rows of the file that a deletion vector takes out, this one's perhaps."""
+    error: str = ""
+    """Of a dead letter: its class and sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetStory:
+    """All that was found out about one offset."""
+
+    asked: Asked
+    table: str
+    """The stream's own."""
+    position: Position | None
+    """The next one that the table wants; None when it has none of the Kafka partition."""
+    bringing: Bringing
+    holders: tuple[Holder, ...] = ()
+    kafka_columns: bool = True
+    staged: Marker | None = None
+    """The marker that covers it, where that is still in the stage."""
+    staged_to: Position | None = None
+    held: Held | None = None
+    kafka_end: Position | None = None
+    """None where Kafka did not answer in time."""
+    owed_to: tuple[str, ...] = ()
+    """Tables that still lack their part of it."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the table's position is behind it."""
+        return self.position is not None and self.asked.offset < self.position
+
+    @property
+    def place(self) -> Place:
+        """The verdict."""
+        return self._done() if self.is_done else self._to_come()
+
+    def _done(self) -> Place:
+        found = self.bringing
+        if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
+            return Place.ROW
+        if any(holder.rows for holder in self.holders):
+            return Place.DEAD_LETTER
+        if found.brought is None and found.lost is not None:
+            return Place.TAKEN_BACK
+        if found.brought is None:
+            return self._unknown()
+        metadata = found.brought.metadata
+        counts = None if metadata is None else metadata.counts.get(self.asked.source)
+        if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
+            return Place.GIVEN_UP
+        unread = any(holder.rows is None for holder in self.holders)
+        return Place.BROUGHT if unread or not self.kafka_columns else Place.NO_ROW
+
+    def _unknown(self) -> Place:
+        if self.bringing.older is not None:
+            return Place.OLDER_TOPIC
+        return Place.BEFORE_BEGINNING if self.bringing.is_whole else Place.FORGOTTEN
+
+    def _to_come(self) -> Place:
+        if self.staged is not None:
+            is_flush = self.staged.manifest is not None and self.staged.manifest.origin is Origin.FLUSH
+            if not is_flush:
+                return Place.GIVEN_UP
+            return Place.STAGED if self.held is None else Place.HELD
+        if self.kafka_end is not None and self.asked.offset >= self.kafka_end:
+            return Place.NOT_IN_KAFKA
+        is_gap = self.staged_to is not None and self.asked.offset < self.staged_to
+        return Place.GAP if is_gap else Place.NOT_STAGED

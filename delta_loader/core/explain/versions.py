@@ -1,0 +1,75 @@
+"""What one version of a table brought, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.data_files import DataFileName, shortened
+from common.errors import MarkerError
+from common.markers import MarkerName
+from common.spans import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import Topic
+    from delta_loader.core.history import DataFile, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A later version that took files of this one out of the table."""
+
+    version: int
+    words: str
+    files: int
+    keeps_rows: bool
+    """Whether it only put the rows elsewhere, as OPTIMIZE does."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStory:
+    """A version, or that the log no longer tells of it."""
+
+    url: str
+    number: int
+    newest: int
+    oldest: int
+    """What the log still has."""
+    version: TableVersion | None = None
+    """None where the log was cleaned up."""
+    markers: Mapping[MarkerName, bool] = field(default_factory=dict)
+    """The flushes that its files are from, by the files' names, and whether the marker is still in the stage."""
+    gone: tuple[Gone, ...] = ()
+    """What took its files away since, oldest first."""
+    live_files: int = 0
+    """Files of it that the newest version still has."""
+
+
+def markers_of(version: TableVersion) -> tuple[MarkerName, ...]:
+    """The markers whose files a version added, by the files' names, in order."""
+    topics = {} if version.metadata is None else {shortened(one.topic): one.topic for one in version.metadata.spans}
+    found = {_marker(file, topics) for file in version.added}
+    return tuple(sorted(name for name in found if name is not None))
+
+
+def _marker(file: DataFile, topics: Mapping[str, Topic]) -> MarkerName | None:
+    try:
+        name = DataFileName.parse(file.path)
+    except MarkerError:
+        return None  # written by Spark
+    source = name.topic_partition
+    return MarkerName(TopicPartition(topics.get(source.topic, source.topic), source.partition), name.start)
+
+
+def since(added: Iterable[DataFile], later: Iterable[TableVersion]) -> tuple[tuple[Gone, ...], int]:
+    """What took a version's files away, and how many are left after ``later`` ones. A RESTORE may bring some back."""
+    every = {file.path for file in added}
+    alive, gone = set(every), []
+    for version in later:
+        taken = alive & {file.path for file in version.removed}
+        if taken:
+            gone.append(Gone(version.version, version.words, len(taken), not version.changes_data))
+        alive = (alive - taken) | (every & {file.path for file in version.added})
+    return tuple(gone), len(alive)

@@ -1,0 +1,48 @@
+"""The table services of a loader that runs, over its Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.ports import SystemClock
+from common.store import FsspecStore, stores_of
+from delta_loader.shell.services import SparkServices
+from delta_loader.stage import Stage
+from delta_loader.table_services.facts import FactsReader
+from delta_loader.table_services.runs import TableServices
+from delta_loader.table_services.thread import ServicesThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from pyspark.sql import SparkSession
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings import Settings
+    from delta_loader.ports import ParallelMap
+
+
+def services_thread(
+    settings: Settings,
+    spark: SparkSession,
+    parallel: ParallelMap,
+    may_run: Callable[[], bool],
+    stack: ExitStack,
+    *,
+    log: FilteringBoundLogger,
+    metrics: Metrics,
+) -> ServicesThread | None:
+    """The thread, which ``stack`` ends; None when the settings want none. It is not started yet.
+
+    Raises ConfigError for a cron line that is none.
+    """
+    if not settings.table_services.is_on:
+        return None
+    stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
+    looker = FactsReader(settings, stage, stores_of(settings.stage.storage_options), parallel, SystemClock())
+    services = TableServices(settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics)
+    thread = ServicesThread(services, settings.table_services, may_run, log)
+    stack.callback(thread.close)
+    return thread

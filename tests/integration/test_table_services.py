@@ -1,0 +1,229 @@
+"""The table services over real Spark: fewer files and the same rows, and nothing that a load would miss."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import Settings
+from delta_loader.core.services.due import TableRules, due
+from delta_loader.core.services.facts import Service
+from delta_loader.core.services.outcomes import Done, RunReport
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.live_files import live_files
+from delta_loader.shell.services import SparkServices
+from delta_loader.stage import Stage
+from delta_loader.table_services.facts import FactsReader
+from delta_loader.table_services.runs import TableServices
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.services.due import Piece
+    from delta_loader.core.services.facts import TableFacts
+    from delta_loader.core.services.outcomes import Outcome
+
+pytestmark = pytest.mark.spark
+
+
+class Earlier(SystemClock):
+    """The machine's clock, some hours ago."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - 6 * 3_600_000
+
+
+def services_settings(staging: Staging, **services: object) -> Settings:
+    known = settings_for(staging).model_dump(by_alias=True)
+    small = {"min_files": 3, "target_file": "1MiB", "piece": "1GiB"}
+    return Settings.model_validate({**known, "table_services": {"optimize": small, **services}})
+
+
+@dataclass
+class World:
+    """One stream's tables, who loads them, and who serves them."""
+
+    staging: Staging
+    spark: SparkSession
+
+    def load(self, *, earlier: bool = False) -> None:
+        tables = SparkDeltaTables(self.spark, Earlier() if earlier else SystemClock())
+        (report,) = loader_for(self.staging, tables).run_pass()
+        assert (report.failure, report.held) == (None, {})
+
+    def looker(self, settings: Settings) -> FactsReader:
+        stage = Stage(self.staging.store(self.staging.stage_url), in_turn)
+        return FactsReader(settings, stage, self.staging.store, in_turn, SystemClock())
+
+    def serve(self, work: SparkServices | None = None, **services: object) -> RunReport:
+        settings = services_settings(self.staging, **services)
+        services_run = TableServices(
+            settings,
+            self.looker(settings),
+            work or SparkServices(self.spark),
+            SystemClock(),
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        return services_run.run()
+
+    def facts(self) -> TableFacts:
+        settings = services_settings(self.staging)
+        rules = TableRules(settings.table_services, 3600.0)
+        found = self.looker(settings).read(self.staging.table, rules)
+        assert found is not None
+        return found
+
+    def rows(self) -> Counter[tuple[object, ...]]:
+        table = self.spark.read.format("delta").load(self.staging.table)
+        return Counter(map(tuple, table.collect()))
+
+    def files(self) -> dict[str | None, set[str]]:
+        found: dict[str | None, set[str]] = {}
+        for file in live_files(self.staging.store(self.staging.table), in_turn):
+            found.setdefault(file.partition_values["day"], set()).add(file.path)
+        return found
+
+    def insert(self, start: int, end: int) -> None:
+        self.spark.range(start, end, 1, 1).selectExpr("id", "'x' AS day").write.format("delta").mode("append").save(
+            self.staging.table
+        )
+
+    def sql(self, text: str) -> None:
+        self.spark.sql(text.replace("{table}", f"delta.`{self.staging.table}`"))
+
+
+def test_quiet_partitions_are_put_together_and_the_fresh_one_is_not(tmp_path: Path, spark: SparkSession) -> None:
+    world = World(Staging.below(tmp_path), spark)
+    quiet = ("2026-01-01", "it's\\quoted", None)
+    for start in range(0, 60, 10):
+        world.staging.flush(0, start, start + 10, days=quiet)
+    world.load(earlier=True)
+    for start in range(60, 90, 5):
+        world.staging.flush(0, start, start + 5, days=["2026-01-02"])
+    world.load()
+    rows, files = world.rows(), world.files()
+    assert {day: len(names) for day, names in files.items()} == {**dict.fromkeys(quiet, 6), "2026-01-02": 6}
+
+    report = world.serve(vacuum={"enabled": False})
+    (done,) = report.pieces
+    assert isinstance(done.outcome, Done)
+    assert (done.outcome.files_removed, done.outcome.files_added) == (18, 3)
+    after = world.files()
+    assert {day: len(after[day]) for day in quiet} == dict.fromkeys(quiet, 1)
+    assert after["2026-01-02"] == files["2026-01-02"]
+    assert world.rows() == rows
+
+    run = world.facts().last(Service.OPTIMIZE)
+    assert run is not None
+    assert (run.files_removed, run.files_added) == (18, 3)
+    assert world.serve(vacuum={"enabled": False}).pieces == ()  # nothing is rewritten twice
+
+
+class Begun(SparkServices):
+    """Says when it begins."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self.begun = threading.Event()
+
+    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
+        self.begun.set()
+        return super().carry_out(piece, rules)
+
+
+def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSession) -> None:
+    world, work = World(Staging.below(tmp_path), spark), Begun(spark)
+    days = [f"2026-01-{day:02d}" for day in range(1, 6)]
+    for start in range(0, 20, 5):
+        world.staging.flush(0, start, start + 5, days=days)
+    world.load(earlier=True)
+    start = 20
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(world.serve, work, vacuum={"enabled": False})
+        work.begun.wait(60)
+        while not running.done():
+            world.staging.flush(0, start, start + 5, days=days)  # into the very partitions
+            world.load()
+            start += 5
+        (report,) = running.result().pieces
+    assert isinstance(report.outcome, Done)
+    assert (report.outcome.files_removed, report.outcome.files_added) == (20, 5)
+    history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
+    commit = next(found for found in history if found.operation == "OPTIMIZE")
+    assert commit.read_version is not None
+    assert commit.read_version < commit.version - 1  # a load came in between, and neither of the two noticed
+    assert sorted(int(str(row[4])) for row in world.rows()) == list(range(start))
+
+
+def test_a_vacuum_takes_what_left_the_table_and_nothing_that_is_staged(tmp_path: Path, spark: SparkSession) -> None:
+    world = World(Staging.below(tmp_path), spark)
+    for start in range(0, 50, 10):
+        world.staging.flush(0, start, start + 10)
+    world.load(earlier=True)
+    store = world.staging.store(world.staging.table)
+    left = [path for paths in world.files().values() for path in paths]
+    world.serve(vacuum={"enabled": False})
+    world.sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
+    staged = world.staging.flush(0, 50, 60)
+    time.sleep(1.2)
+    settings = services_settings(world.staging, vacuum={"mode": "full"})
+    rules = TableRules(settings.table_services, 3600.0)  # that a flush takes its time is left out of account
+    facts = world.facts()
+    assert [one.service for one in due(facts, rules, SystemClock().wall_ms()).refused] == [Service.VACUUM]
+
+    rules = TableRules(services_settings(world.staging).table_services, 3600.0)
+    (piece,) = due(facts, rules, SystemClock().wall_ms()).pieces
+    work = SparkServices(spark)
+    assert work.would_take(piece) == "5 files would be deleted"
+    outcome = work.carry_out(piece, rules)
+    assert isinstance(outcome, Done)
+    assert outcome.files_removed == 5
+    assert outcome.bytes_removed > 0
+    assert all(store.stat(path) is None for path in left)
+    assert all(store.stat(file.path) is not None for table in staged.tables for file in table.files)
+    run = world.facts().last(Service.VACUUM)
+    assert run is not None
+    assert (run.files_removed, run.bytes_removed) == (5, outcome.bytes_removed)
+    world.load()
+    assert sorted(int(str(row[4])) for row in world.rows()) == list(range(60))
+    # A table that keeps what left it for a second is refused, because a flush takes longer.
+    assert [refused.service for look in world.serve().looks for refused in look.due.refused] == [Service.VACUUM]
+
+
+def test_checkpoints_statistics_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
+    world = World(Staging.below(tmp_path), spark)
+    world.sql(
+        "CREATE TABLE {table} (id BIGINT, day STRING) USING delta CLUSTER BY (id) TBLPROPERTIES "
+        "('delta.checkpointInterval' = '1000', 'delta.enableDeletionVectors' = 'true')"
+    )
+    for start in range(0, 60, 20):
+        world.insert(start, start + 20)
+    collect = "spark.databricks.delta.stats.collect"
+    spark.conf.set(collect, "false")
+    try:
+        world.insert(60, 80)
+    finally:
+        spark.conf.unset(collect)
+    world.sql("DELETE FROM {table} WHERE id = 3")
+    facts = world.facts()
+    assert (facts.is_clustered, facts.files, facts.bare_files, facts.log.commits_since_checkpoint) == (True, 4, 1, 6)
+    world.serve(vacuum={"enabled": False}, optimize={"enabled": False}, checkpoints={"commits": 5})
+    facts = world.facts()
+    assert (facts.bare_files, facts.log.commits_since_checkpoint) == (0, 1)
+    world.serve(vacuum={"enabled": False}, optimize={"quiet": "0s", "min_files": 2, "target_file": "1MiB"})
+    assert [file.is_clustered for file in live_files(world.staging.store(world.staging.table), in_turn)] == [True]
+    assert sorted(int(str(row[0])) for row in world.rows()) == [id_ for id_ in range(80) if id_ != 3]

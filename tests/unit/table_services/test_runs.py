@@ -1,0 +1,203 @@
+"""A run: its order, its window, its budget, and what goes wrong; by a given clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import ConfigError, TableError
+from common.metrics import Metrics
+from common.settings import Settings
+from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
+from delta_loader.core.services.outcomes import Done, Failed, GivenUp
+from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.table_services.runs import TableServices, look_at
+from delta_loader.table_services.thread import ServicesThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings.services import TableServicesSettings
+    from delta_loader.core.services.due import Piece, TableRules
+    from delta_loader.core.services.outcomes import Outcome, RunReport
+
+NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class GivenClock:
+    """Time passes by what is done."""
+
+    now_ms: int = NIGHT_MS
+    spent_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.spent_s
+
+    def wall_ms(self) -> int:
+        return self.now_ms + int(self.spent_s * 1000)
+
+    def sleep_s(self, seconds: float) -> None:
+        self.spent_s += seconds
+
+
+@dataclass
+class World:
+    """Tables with one small-file piece each, of which each takes ten minutes."""
+
+    clock: GivenClock = field(default_factory=GivenClock)
+    served: dict[str, int] = field(default_factory=dict)
+    """When, in hours ago."""
+    broken: dict[str, Outcome] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    done: list[str] = field(default_factory=list)
+    cancelled: bool = False
+    looked: Event = field(default_factory=Event)
+    served_one: Event = field(default_factory=Event)
+
+    def read(self, url: str, rules: TableRules) -> TableFacts | None:
+        self.looked.set()
+        if url in self.unreadable:
+            msg = "its log is torn"
+            raise TableError(msg, "mend it")
+        if url.endswith("_dead_letters"):
+            return None
+        ago = self.served.get(url)
+        runs = () if ago is None else (ServiceRun(Service.OPTIMIZE, 3, self.clock.wall_ms() - ago * HOUR_MS, 9, 1),)
+        partitions = tuple(
+            PartitionFacts((("day", day),), 20, rules.settings.optimize.piece_bytes, 20, 2**20) for day in ("1", "2")
+        )
+        return TableFacts(url, LogFacts(9, 1, 10, 0, 0, 10), ("day",), {}, False, partitions, runs)  # noqa: FBT003
+
+    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:  # noqa: ARG002 - the port's
+        self.clock.sleep_s(600)
+        self.done.append(piece.url)
+        self.served_one.set()
+        return self.broken.get(piece.url, Done(20, 1, 100, 90))
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def settings(*tables: str, **services: object) -> Settings:
+    columns = {"columns": "day STRING, id INT", "partition_by": ["day"]}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+            "stage": {"url": "memory://stage"},
+            "streams": [{"app_id": name, "topics": [name], "table": f"memory://{name}", **columns} for name in tables],
+            "table_services": {"vacuum": {"enabled": False}, **services},
+        }
+    )
+
+
+def run(world: World, wanted: Settings, may_begin: Callable[[], bool] = lambda: True) -> RunReport:
+    services = TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
+    return services.run(may_begin)
+
+
+def test_the_table_served_longest_ago_comes_first_and_a_budget_ends_the_run() -> None:
+    world = World(served={"memory://a": 1, "memory://b": 9})
+    report = run(world, settings("a", "b", "c", budget="15m"))
+    assert world.done == ["memory://c", "memory://b"]
+    assert (report.stopped_by, [piece.url for piece in report.left]) == ("budget", ["memory://a"])
+    assert "memory://a: optimize: left for the next run (budget)" in run_to_text(report)
+
+
+def test_nothing_begins_outside_of_the_window() -> None:
+    zone = {"window": "01:00-03:15", "time_zone": "Europe/Vienna"}  # 02:00 UTC is 03:00 there
+    world = World()
+    report = run(world, settings("a", "b", "c", budget="10h", **zone))
+    assert (world.done, report.stopped_by) == (["memory://a", "memory://b"], "window")
+
+
+@pytest.mark.parametrize(("window", "begins"), [("22:00-02:30", True), ("22:00-02:00", False), ("02:00-02:01", True)])
+def test_a_window_may_go_over_midnight(window: str, *, begins: bool) -> None:
+    assert bool(run(World(), settings("a", window=window)).pieces) is begins
+
+
+def test_a_stop_is_obeyed_before_the_next_piece() -> None:
+    world = World()
+    assert run(world, settings("a", "b"), lambda: not world.done).stopped_by == "stop"
+    assert world.done == ["memory://a"]
+
+
+def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
+    world = World(broken={"memory://a": Failed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"})
+    wanted, metrics = settings("a", "b", "c", "d"), Metrics()
+    services = TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=metrics)
+    report = services.run()
+    assert world.done == ["memory://a", "memory://b", "memory://c"]
+    assert [look.failure for look in report.looks if look.failure] == ["its log is torn"]
+    text = metrics.exposition().decode()
+    assert 'delta_loader_services_pieces_total{outcome="failed",service="optimize"} 1.0' in text
+    assert 'delta_loader_services_files_removed_total{service="optimize"} 20.0' in text
+    world.done.clear()
+    services.run()
+    assert world.done == ["memory://b", "memory://c", "memory://a"]
+    assert "failed: no room" in run_to_text(report)
+
+
+def test_the_command_shows_runs_and_what_is_due() -> None:
+    world = World(served={"memory://a": 2}, unreadable={"memory://b"})
+    looks = look_at(settings("a", "b"), world, world.clock)
+    text = tables_to_text(looks)
+    assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 bytes became 0 bytes" in text
+    assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
+    assert "memory://b: cannot be told: its log is torn" in text
+    assert "memory://a_dead_letters: not created yet" in text
+    assert '"bytes_before": 100' in str(run_to_json(run(World(), settings("a")))).replace("'", '"')
+    assert "'small_files': 40" in str(tables_to_json(looks))
+
+
+def test_a_stream_may_be_left_alone() -> None:
+    given = settings("a", "b")
+    off = given.streams[0].model_copy(
+        update={"table_services": given.streams[0].table_services.model_copy(update={"enabled": False})}
+    )
+    world = World()
+    run(world, given.model_copy(update={"streams": (off, given.streams[1])}))
+    assert world.done == ["memory://b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"window": "1-5"}, "is not a window of the day"),
+        ({"window": "05:00-05:00"}, "two different times"),
+        ({"time_zone": "Vienna"}, "is no time zone"),
+        ({"schedule": "often"}, "is not a schedule"),
+        ({"optimize": {"piece": "1MiB"}}, "optimize.piece is smaller"),
+        ({"vacuum": {"retention": "1h"}}, "not permitted"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        settings("a", **given)
+
+
+def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
+    world = World()
+    wanted = settings("a", schedule="1h").table_services
+    services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
+    thread = ServicesThread(services, wanted, lambda: True, structlog.get_logger())
+    with thread.loading():
+        thread.start()
+        assert world.looked.wait(30)
+        assert not world.served_one.wait(0.3)  # the run has begun, and its piece waits for the load
+    assert world.served_one.wait(30)
+    thread.close()
+    assert world.cancelled
+    assert world.done == ["memory://a"]
+    with pytest.raises(ConfigError):
+        ServicesThread(services, replace_schedule("61 * * * *"), lambda: True, structlog.get_logger())
+
+
+def replace_schedule(schedule: str) -> TableServicesSettings:
+    return settings("a", schedule=schedule).table_services
