@@ -31,6 +31,7 @@ from delta_loader.clean import CleanUp
 from delta_loader.clean_schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
+from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
 from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of, threads
 from delta_loader.commands.services import services as services_command
@@ -62,6 +63,7 @@ app = new_app("Loads what the stage writers staged into Delta tables.")
 for command in (verify, check, status, clean, explain):
     app.command()(command)
 app.command("services")(services_command)
+app.add_typer(dead_letters_app, name="dead-letters")
 
 
 @app.command()

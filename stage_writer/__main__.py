@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import uuid
+from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from structlog import get_logger
 
 from common import cli
 from common import metrics as catalogue
-from common.errors import ConfigError, KafkaDeltaExpressError
+from common.errors import ConfigError, KafkaDeltaExpressError, UsageError
 from common.evolved import latest
 from common.http.pages import pausing_calls, service_pages
 from common.http.pausing import Pausing
@@ -25,6 +26,7 @@ from common.ports import SystemClock
 from common.settings import Native
 from common.settings.values import ON_MARKER
 from common.store import FsspecStore, prove_exclusive_create
+from common.terminal import progress
 from stage_writer.catching_up import missing_topic
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.first_pass import no_first_pass
@@ -37,6 +39,7 @@ from stage_writer.crew_pages import crew_routes
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_text as replayed_to_text
+from stage_writer.replay_letters import Letters
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
@@ -46,13 +49,14 @@ from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from common.ports import ObjectStore
-    from common.settings import Settings
-    from common.spans import TopicPartition
+    from common.settings import Settings, Stream
+    from common.spans import Span, TopicPartition
     from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.replay import Records, Replayed
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -185,47 +189,102 @@ def _native_text(settings: Settings) -> str:
     return f"native   {'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
 
 
-@app.command()
+@app.command(
+    epilog=cli.examples(
+        "stage-writer replay pipeline.yaml --topic orders --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z",
+        "stage-writer replay pipeline.yaml --topic orders --partition 0 --from 1200 --to 1300 --yes",
+    )
+)
 def replay(
     *,
     config: cli.ConfigArgument,
-    topic: Annotated[str, typer.Option("--topic", help="The Kafka topic.")],
+    topic: Annotated[str | None, typer.Option("--topic", help="The Kafka topic.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")] = None,
     start: Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")] = None,
     end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="2026-03-01T00:00:00Z")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="2026-03-02T00:00:00Z")] = None,
+    letters: Annotated[
+        Path | None,
+        typer.Option("--letters", metavar="FILE", help="The dead letters of this export (Parquet), and not a range."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
 ) -> None:
     """Make the rows of an offset or time range anew from Kafka, and have the loader replace the old ones."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
+    if letters is not None:
+        if (topic, partition, start, end, since, until) != (None,) * 6:
+            msg = "--letters says which records, and so does a range"
+            raise UsageError(msg, "give one of them; `delta-loader dead-letters export` chooses letters")
+        _replay_letters(settings, Letters.read(letters, settings.writer.consume_records), yes=yes)
+        return
+    if topic is None:
+        msg = "--topic is missing"
+        raise UsageError(msg, "name the topic whose records are to be made anew")
     asked = asked_for(start, end, since, until)
     stream = replayable(settings, topic)
-    converter = next(
-        found for found in converters_of(settings, find_reader(settings.writer.native).make) if found.stream is stream
-    )
-    store = open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options)
-    gained = latest(store, stream.app_id) if stream.evolves else None
-    converter = converter if gained is None else converter.at(gained.columns)
+    converter = _converter_now(settings, stream)
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
     try:
-        replay_of = Replay(
-            converter,
-            kafka,
-            store,
-            SystemClock(),
-            lambda: uuid.uuid4().hex,
-            writer=f"{socket.gethostname()}-{os.getpid()}",
-            file_bytes=settings.writer.flush_bytes,
-        )
         spans = spans_of(kafka, topic, partition, asked)
         _require_same_topic(settings, kafka, [source for source, _ in spans])
-        carry_out = replay_of.stage if yes else replay_of.count
-        replayed = [carry_out(*one) for one in spans]
+        replayed = _replayed(settings, converter, kafka, spans, yes=yes)
     finally:
         kafka.close()
     typer.echo(replayed_to_text(stream, replayed, done=yes))
+
+
+def _replay_letters(settings: Settings, letters: Letters, *, yes: bool) -> None:
+    """Dead letters from their own bytes, topic by topic."""
+    chosen = [(replayable(settings, topic), letters.runs(topic)) for topic in letters.topics()]
+    for stream, spans in chosen:
+        converter = _converter_now(settings, stream)
+        if converter.needs_headers:
+            msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
+            raise UsageError(msg, "replay the range from Kafka: stage-writer replay CONFIG --topic T --from … --to …")
+        typer.echo(replayed_to_text(stream, _replayed(settings, converter, letters, spans, yes=yes), done=yes))
+
+
+def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
+    """A stream's converter, with the columns that it has gained."""
+    converters = converters_of(settings, find_reader(settings.writer.native).make)
+    converter = next(found for found in converters if found.stream is stream)
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    gained = latest(store, stream.app_id) if stream.evolves else None
+    return converter if gained is None else converter.at(gained.columns)
+
+
+def _replayed(
+    settings: Settings,
+    converter: StreamConverter,
+    records: Records,
+    spans: Sequence[tuple[TopicPartition, Span]],
+    *,
+    yes: bool,
+) -> list[Replayed]:
+    """What a replay makes of each range."""
+    work = Replay(
+        converter,
+        records,
+        open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options),
+        SystemClock(),
+        lambda: uuid.uuid4().hex,
+        writer=f"{socket.gethostname()}-{os.getpid()}",
+        file_bytes=settings.writer.flush_bytes,
+    )
+    with progress("positions", sum(span.positions for _, span in spans)) as told:
+        return [_one(work.stage if yes else work.count, one, told) for one in spans]
+
+
+def _one(
+    carry_out: Callable[[TopicPartition, Span], Replayed],
+    one: tuple[TopicPartition, Span],
+    told: Callable[[int], None],
+) -> Replayed:
+    replayed = carry_out(*one)
+    told(one[1].positions)
+    return replayed
 
 
 def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[TopicPartition]) -> None:

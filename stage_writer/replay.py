@@ -61,7 +61,14 @@ class Moments:
 Asked = Offsets | Moments
 
 
-class Kafka(Protocol):
+class Records(Protocol):
+    """Where a replay gets records: Kafka, or an export of dead letters."""
+
+    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        """The records of a range, in order."""
+
+
+class Kafka(Records, Protocol):
     """What a replay asks of Kafka."""
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -72,9 +79,6 @@ class Kafka(Protocol):
 
     def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
         """The first record at or after a moment; ``high`` when there is none."""
-
-    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-        """The records of a range, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,7 @@ class Replay:
     def __init__(
         self,
         converter: Converter,
-        kafka: Kafka,
+        records: Records,
         store: ObjectStore,
         clock: Clock,
         unique: Callable[[], str],
@@ -204,7 +208,7 @@ class Replay:
     ) -> None:
         """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is about the Parquet held at a time."""
         self._converter = converter
-        self._kafka = kafka
+        self._records = records
         self._store = store
         self._clock = clock
         self._unique = unique
@@ -217,7 +221,7 @@ class Replay:
     def count(self, source: TopicPartition, span: Span) -> Replayed:
         """The dry run: read and convert, and write nothing."""
         sums = Sums()
-        for batch in self._kafka.batches(source, span):
+        for batch in self._records.batches(source, span):
             for found in self._converter.slices([batch]):
                 sums.add(found[-1][1])
         return self._replayed(source, span, sums, 0, None)
@@ -226,7 +230,7 @@ class Replay:
         """Write the data files, then the request (rule 2)."""
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
-        for batch in self._kafka.batches(source, span):
+        for batch in self._records.batches(source, span):
             for ((_, staged),) in self._converter.slices([batch]):
                 sums.add(staged)
                 buffer.add(self._with_all_columns(staged), 0.0)
@@ -284,12 +288,12 @@ def _file(path: str, file: EncodedFile) -> ReplacementFile:
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     """What was done, or what would be."""
     if not replayed:
-        return "Kafka has no records in this range; nothing to replace."
+        return "There are no records in this range; nothing to replace."
     lines = []
     for one in replayed:
         letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
         lines.append(
-            f"{one.source}  {one.span}  {one.records:,} records in Kafka: {one.rows:,} rows for {stream.table}, "
+            f"{one.source}  {one.span}  {one.records:,} records: {one.rows:,} rows for {stream.table}, "
             f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
             f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
         )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 
 from common.ports import SystemClock
+from common.settings import load_settings
 from common.store import FsspecStore
 from delta_loader.core.replace import Step
+from delta_loader.dead_letters.letters import Letters
+from delta_loader.dead_letters.wanted import Wanted, as_text
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
 from tests.integration import in_process
@@ -138,7 +142,7 @@ def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None
     config = pipeline.config("b", DAY)
     ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--from", "50", "--to", "150")
     shown = pipeline.programs.succeed("stage-writer", *ask)
-    assert "[50, 150)  100 records in Kafka: 94 rows" in shown
+    assert "[50, 150)  100 records: 94 rows" in shown
     assert "4 dead letters (4 expression_failed), 2 tombstones" in shown
     assert (pipeline.staged(), pipeline.load(config).commits) == ([], 0)
 
@@ -221,3 +225,38 @@ def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pip
     letters = pipeline.rows("orders_dead_letters").keys()
     wanted = {(partition, offset) for partition in (0, 1) for offset in range(20, 50) if offset % 40 != 7}
     assert mended - {(0, 199), (0, 200)} == wanted - letters
+
+
+def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pipeline) -> None:
+    settings = load_settings(pipeline.config("a", MONTH), os.environ)
+    wanted = Wanted(partition=0, start=0, end=60)
+    letters = Letters(pipeline.spark, FsspecStore, settings.streams, wanted)
+    (group,) = letters.groups(with_values=False)
+    assert (group.error_class, group.count, group.partitions, group.example) == ("expression_failed", 6, 1, (0, 0))
+    assert "#" not in group.topic
+    assert '"x"' not in as_text([group], []).replace('"…"', "")
+    (shown,) = letters.groups(with_values=True)
+    assert shown.shown is not None
+    assert '"a": "x"' in shown.shown[1]
+    until_ms = STARTED_MS + 20_000
+    assert Letters(pipeline.spark, FsspecStore, settings.streams, replace(wanted, until_ms=until_ms)).count() == 2
+    assert Letters(pipeline.spark, FsspecStore, settings.streams, Wanted(error_class="empty")).count() == 0
+
+    before, letters_before = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    # Kafka is away: what is decoded anew is what the dead-letter table has.
+    pipeline.servers = "localhost:1"
+    fixed = pipeline.config("b", MONTH)
+    chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "60")
+    assert "1 records: 1 rows" in pipeline.programs.succeed("delta-loader", *chosen)
+    assert pipeline.staged() == []
+    pipeline.programs.succeed("delta-loader", *chosen, "--yes")
+    assert pipeline.load(fixed).held == {}
+    after, letters_after = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    moved = {(0, offset) for offset in (10, 20, 30, 40)}
+    assert after.keys() - before.keys() == moved
+    assert letters_before.keys() - letters_after.keys() == moved
+    assert {place: after[place] for place in before} == before
+    assert letters_after.keys() >= {(0, 0), (0, 50), (1, 10)}
+    version = pipeline.version()
+    pipeline.load(fixed)
+    assert (pipeline.version(), pipeline.staged()) == (version, [])

@@ -1,0 +1,180 @@
+"""The commands ``dead-letters list``, ``dead-letters export`` and ``dead-letters replay``."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.errors import UsageError
+from common.terminal import progress
+from delta_loader.commands.parts import opener_of
+from delta_loader.dead_letters.wanted import Wanted, as_json, as_text, moment_ms
+from delta_loader.verify import chosen
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from delta_loader.dead_letters.letters import Letters
+
+app = new_group("Records that did not fit: count them, get their bytes, and have them loaded after a fix.")
+
+StreamOption = Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")]
+ClassOption = Annotated[str | None, typer.Option("--class", metavar="CLASS", help="One error class, as wrong_type.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="One Kafka topic only.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")]
+FromOption = Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")]
+ToOption = Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help="By Kafka's time: 2026-03-01T00:00Z")]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")]
+
+
+class ExportFormat(StrEnum):
+    """What an export looks like."""
+
+    NDJSON = "ndjson"
+    PARQUET = "parquet"
+
+
+def _letters(settings: Settings, wanted: Wanted, stack: ExitStack) -> Letters:
+    # Spark is needed to read tables, and for nothing else that this command line does at its start.
+    from delta_loader.dead_letters.letters import Letters  # noqa: PLC0415
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+
+    streams = chosen(settings, wanted.app_id)
+    spark = build_session(settings)
+    stack.callback(spark.stop)
+    return Letters(spark, opener_of(settings), streams, wanted)
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "delta-loader dead-letters list pipeline.yaml",
+        "delta-loader dead-letters list pipeline.yaml --since 2026-03-01T00:00:00Z --class wrong_type --show-values",
+    ),
+)
+def list_letters(
+    config: ConfigArgument,
+    *,
+    stream: StreamOption = None,
+    error_class: ClassOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Also one record of each group, with its bytes.")
+    ] = False,
+    as_json_: JsonOption = False,
+) -> None:
+    """Count dead letters by class, topic and reason, with the place of one of each.
+
+    Reasons are shown without the values that they quote, unless --show-values is given.
+    """
+    settings = settings_from(config)
+    span = (moment_ms("--since", since), moment_ms("--until", until))
+    with ExitStack() as stack:
+        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        groups, missing = letters.groups(with_values=show_values), letters.missing()
+    typer.echo(as_json(groups) if as_json_ else as_text(groups, missing))
+
+
+@app.command(
+    epilog=examples(
+        "delta-loader dead-letters export pipeline.yaml letters.ndjson --topic orders",
+        "delta-loader dead-letters export pipeline.yaml letters.parquet --format parquet --class malformed",
+    )
+)
+def export(
+    config: ConfigArgument,
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")],
+    *,
+    file_format: Annotated[
+        ExportFormat, typer.Option("--format", help="JSON lines with base64, or the table's columns in Parquet.")
+    ] = ExportFormat.NDJSON,
+    stream: StreamOption = None,
+    error_class: ClassOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+) -> None:
+    """Write dead letters with their bytes and places to a file, in the order of their offsets."""
+    settings = settings_from(config)
+    span = (moment_ms("--since", since), moment_ms("--until", until))
+    with ExitStack() as stack:
+        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        count = _export(letters, output, file_format, stack)
+    typer.echo(f"{count:,} dead letters", err=True)
+
+
+def _export(letters: Letters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
+    from delta_loader.dead_letters.letters import write_ndjson, write_parquet  # noqa: PLC0415 - needs Spark
+
+    try:
+        file = sys.stdout.buffer if str(output) == "-" else stack.enter_context(output.open("wb"))
+    except OSError as error:
+        msg = f"{output} cannot be written: {error.strerror}"
+        raise UsageError(msg, "choose another file") from None
+    write = write_ndjson if file_format is ExportFormat.NDJSON else write_parquet
+    told = stack.enter_context(progress("dead letters"))
+    return write(file, letters.rows(), told)
+
+
+@app.command(
+    epilog=examples(
+        "delta-loader dead-letters replay pipeline.yaml --class expression_failed",
+        "delta-loader dead-letters replay pipeline.yaml --class expression_failed --yes",
+    )
+)
+def replay(
+    config: ConfigArgument,
+    *,
+    stream: StreamOption = None,
+    error_class: ClassOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    start: FromOption = None,
+    end: ToOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+) -> None:
+    """Decode dead letters anew by the settings as they are now; what fits goes into the table, once.
+
+    Their bytes come from the dead-letter table, so Kafka need not have them any more. `stage-writer replay --letters`
+    does the decoding and has to be installed here; the loader replaces at its next pass.
+    """
+    settings = settings_from(config)
+    if importlib.util.find_spec("stage_writer") is None:
+        msg = "the stage writer is not installed here, and it is what decodes"
+        remedy = (
+            "run `dead-letters export --format parquet` here, and there `stage-writer replay CONFIG --letters FILE`"
+        )
+        raise UsageError(msg, remedy)
+    span = (moment_ms("--since", since), moment_ms("--until", until))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dead-letters-"))
+        file = Path(folder) / "letters.parquet"
+        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        with ExitStack() as writing:
+            count = _export(letters, file, ExportFormat.PARQUET, writing)
+        if not count:
+            typer.echo("No dead letters; nothing to replay.")
+            return
+        # Its own process, for the services share no code but what is in common/.
+        command = [sys.executable, "-m", "stage_writer", "replay", str(config), "--letters", str(file)]
+        done = subprocess.run([*command, *(["--yes"] if yes else [])], check=False)  # noqa: S603 - our own program
+    raise typer.Exit(done.returncode)

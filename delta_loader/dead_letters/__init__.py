@@ -1,0 +1,1 @@
+"""``delta-loader dead-letters``: what did not fit, why, and how it gets into the table after a fix."""

@@ -1,0 +1,103 @@
+"""An export of dead letters as the source of a replay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.errors import UsageError
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.core.batch import NO_TIMESTAMP
+from stage_writer.replay_letters import MOST_RUNS, Letters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Place = tuple[str, int, int]
+
+
+def export(folder: Path, places: list[Place]) -> Path:
+    rows = {
+        "_kafka_topic": [topic for topic, _, _ in places],
+        "_kafka_partition": pa.array([partition for _, partition, _ in places], pa.int32()),
+        "_kafka_offset": [offset for _, _, offset in places],
+        "_kafka_timestamp": pa.array(
+            [None if offset == 7 else offset * 1_000_000 for _, _, offset in places], pa.timestamp("us", "UTC")
+        ),
+        "key": pa.array([None] * len(places), pa.binary()),
+        "value": pa.array([f"v{offset}".encode() for _, _, offset in places], pa.binary()),
+    }
+    pq.write_table(pa.table(rows), folder / "letters.parquet")
+    return folder / "letters.parquet"
+
+
+def source(partition: int) -> TopicPartition:
+    return TopicPartition(Topic("orders"), Partition(partition))
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Position(start), Position(end))
+
+
+def test_a_request_covers_a_run_of_offsets_and_nothing_else(tmp_path: Path) -> None:
+    places = [
+        ("orders", 1, 9),
+        ("orders", 0, 6),
+        ("orders", 0, 8),
+        ("orders", 0, 7),
+        ("orders", 0, 7),
+        ("clicks", 0, 5),
+    ]
+    letters = Letters.read(export(tmp_path, places), 2)
+    assert letters.topics() == ["clicks", "orders"]
+    assert letters.runs("orders") == [(source(0), span(6, 9)), (source(1), span(9, 10))]
+    batches = list(letters.batches(source(0), span(6, 9)))
+    assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v7", b"v8"]]
+    assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [
+        6000,
+        NO_TIMESTAMP,
+        NO_TIMESTAMP,
+        8000,
+    ]
+
+
+def test_too_many_runs_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    places = [("orders", 0, 2 * index) for index in range(MOST_RUNS + 1)]
+    with pytest.raises(UsageError, match="1,001 runs of offsets") as refused:
+        Letters.read(export(tmp_path, places), 10).runs("orders")
+    assert "stage-writer replay" in refused.value.remedy
+
+
+def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no parquet")
+    with pytest.raises(UsageError, match="no export of dead letters"):
+        Letters.read(tmp_path / "text", 10)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other")
+    with pytest.raises(UsageError, match="no export of dead letters"):
+        Letters.read(tmp_path / "other", 10)
+
+
+def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A process of its own: the command sets up the log of its process.
+    command = [sys.executable, "-m", "stage_writer", "replay", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_letters_and_a_range_exclude_each_other(tmp_path: Path) -> None:
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(
+        f"kafka: {{bootstrap.servers: 'localhost:1'}}\nstage: {{url: {tmp_path}/stage}}\n"
+        f"streams: [{{app_id: orders, topics: [orders], table: {tmp_path}/table, columns: 'id BIGINT'}}]\n"
+    )
+    letters = str(export(tmp_path, [("orders", 0, 6)]))
+    assert replay(str(config), "--letters", letters, "--topic", "orders").returncode == 2
+    assert "--topic is missing" in replay(str(config)).stderr
+    done = replay(str(config), "--letters", letters)
+    assert done.returncode == 0
+    assert "orders/0  [6, 7)  1 records: 0 rows" in done.stdout
+    assert "1 invalid_json" in done.stdout
