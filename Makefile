@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model foreign native-fuzz fuzz
+.PHONY: backlog benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -23,6 +23,8 @@ MARKERS ?= 10000
 PARTITIONS ?= 1000
 HEAP ?= 1g
 SECTIONS ?=
+IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+	--constraint requirements.lock --quiet --output-file
 
 # The first interpreter that runs (a pyenv shim may not) and can make a virtual environment. PYTHON=… overrides.
 PYTHON ?= $(shell for python in python3.11 "$$HOME"/.pyenv/versions/3.11.*/bin/python /usr/bin/python3.11 \
@@ -93,6 +95,10 @@ memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages
 docs: setup ## the documentation site, into build/site; a link that leads nowhere ends it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+deploy-check: setup ## lint, render and validate deploy/, and have each alert fire (the first time builds tools with Go, which takes a while)
+	$(BIN)/python -m devservices.deploy_tools
+	DEPLOY_TOOLS=required $(BIN)/pytest tests/architecture/test_deployment.py tests/deploy
+
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
 
@@ -119,6 +125,20 @@ lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.l
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --upgrade --quiet --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra stage-writer --extra schema-registry $(IMAGE_LOCK) deploy/images/stage-writer.lock
+	$(BIN)/uv pip compile pyproject.toml --extra delta-loader $(IMAGE_LOCK) deploy/images/delta-loader.lock
+	echo hatchling | $(BIN)/uv pip compile - $(IMAGE_LOCK) deploy/images/build.lock
+
+audit: setup ## known vulnerabilities of what is locked (asks PyPI)
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --disable-pip --no-deps --requirement requirements.lock
+
+sbom: setup ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
+	$(BIN)/python -m pip install --quiet cyclonedx-bom
+	@mkdir -p build
+	for image in stage-writer delta-loader; do \
+		$(BIN)/cyclonedx-py requirements deploy/images/$$image.lock --output-reproducible -o build/$$image.cdx.json || exit 1; done
+	@ls build/*.cdx.json
 
 clean: ## remove what make has made here; the cache in ~/.cache/kafka-delta-express stays
 	rm -rf $(VENV) build dist demo/.run .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

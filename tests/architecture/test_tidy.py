@@ -14,7 +14,7 @@ PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices"
 LONGEST_FUNCTION = 70
 LONGEST_MODULE = 600
 _TEXT = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".lock", ".txt", ".sh", ".cfg", ".properties"}
-_OURS = (*PACKAGES, "tests", "docs", ".ci")
+_OURS = (*PACKAGES, "tests", "docs", "deploy", ".ci")
 # The folders of somebody's machine: a path below one of them works nowhere else.
 _A_WORKPLACE = re.compile(r"(?<![\w./~*}])/(?:home/\w+|Users/\w+|root|work|tmp/w)/")
 

@@ -1,0 +1,109 @@
+"""What `deploy/` says is true: configs load, metrics exist, alerts are explained, images are confined."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from common.metrics import CATALOGUE, MetricKind
+from common.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+SECRETS = (
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION", "KAFKA_USERNAME", "KAFKA_PASSWORD",
+)  # fmt: skip
+IMAGES = ("stage-writer", "delta-loader")
+SERIES = {
+    f"{metric.name}{suffix}"
+    for metric in CATALOGUE
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",))
+}
+METRIC = re.compile(r"\b(?:stage_writer|delta_loader)_\w+")
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def metrics_in(text: str) -> set[str]:
+    return set(METRIC.findall(text))
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("pipeline.yaml")), ids=lambda path: path.parent.name)
+def test_the_configs_load_and_are_served_beyond_their_container(path: Path) -> None:
+    settings = load_settings(path, dict.fromkeys(SECRETS, "x"))
+    assert settings.writer.http == "0.0.0.0:8080"
+    assert settings.loader.http == "0.0.0.0:8081"
+
+
+def test_what_scales_by_lag_reports_positions_of_its_own_group_and_topic() -> None:
+    (trigger,) = yaml.safe_load((DEPLOY / "kubernetes/components/keda/scaledobject.yaml").read_text("utf-8"))["spec"][
+        "triggers"
+    ]
+    settings = load_settings(DEPLOY / "kubernetes/overlays/example/pipeline.yaml", dict.fromkeys(SECRETS, "x"))
+    assert settings.writer.report_positions
+    assert trigger["metadata"]["consumerGroup"] == settings.writer.group_id
+    assert settings.stream_of(trigger["metadata"]["topic"]) is not None
+
+
+def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
+    dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text("utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(expressions) > 20
+    for text in (*expressions, *(alert["expr"] for alert in alerts())):
+        assert metrics_in(text) <= SERIES, text
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_each_alert_has_a_section_in_the_runbook_and_a_test_in_which_it_fires() -> None:
+    names = [alert["alert"] for alert in alerts()]
+    sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbook.md").read_text("utf-8"), re.MULTILINE)
+    assert sections == names
+    tests = yaml.safe_load((DEPLOY / "monitoring/alerts_test.yaml").read_text("utf-8"))["tests"]
+    fired = [one["alertname"] for test in tests for one in test["alert_rule_test"] if one["exp_alerts"]]
+    assert sorted(fired) == sorted(names)
+    for alert in alerts():
+        assert alert["annotations"]["runbook_url"].endswith(f"#{alert['alert'].lower()}")
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> None:
+    pinned = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+    everything = dict(pinned.findall((ROOT / "requirements.lock").read_text("utf-8")))
+    mine = dict(pinned.findall((DEPLOY / f"images/{image}.lock").read_text("utf-8")))
+    assert {name: everything.get(name) for name in mine} == mine
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for text in (*project["dependencies"], *project["optional-dependencies"][image]):
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(mine[requirement.name], prereleases=True), text
+    assert ("pyspark" in mine) == (image == "delta-loader")
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_runs_as_nobody_special_and_says_whether_it_lives(image: str) -> None:
+    text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
+    final = text.rpartition("\nFROM ")[2]
+    assert "USER 10001:10001" in final
+    assert "HEALTHCHECK" in final
+    assert ":latest" not in text
+    assert all(":" in line.split()[1] for line in text.splitlines() if line.startswith("FROM "))
+    assert ("openjdk" in text) == (image == "delta-loader")
+    assert "jdk-headless" not in final
+
+
+def test_the_units_restart_but_for_a_wrong_config() -> None:
+    for name in IMAGES:
+        unit = (DEPLOY / f"systemd/{name}.service").read_text("utf-8")
+        assert "RestartPreventExitStatus=2\n" in unit
+        assert f"/bin/{name} run " in unit
+        assert "DynamicUser=yes\n" in unit

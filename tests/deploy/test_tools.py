@@ -1,0 +1,127 @@
+"""`deploy/` through the tools of those who own its formats; skipped where `make deploy-check` has not built them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from devservices import deploy_tools
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+OVERLAYS = ("base", "overlays/example")
+
+Manifest = dict[str, object]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tools() -> None:
+    absent = deploy_tools.missing()
+    if absent and os.environ.get("DEPLOY_TOOLS") != "required":
+        pytest.skip(f"{', '.join(absent)}: `make deploy-check` builds them")
+    assert not absent
+
+
+def call(*command: str | Path, expected: int = 0) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout
+
+
+def rendered(overlay: str) -> str:
+    return call(deploy_tools.KUSTOMIZE.program, "build", DEPLOY / "kubernetes" / overlay)
+
+
+def validate(text: str, folder: Path, expected: int = 0) -> str:
+    crds = folder / "crds"
+    crds.mkdir(exist_ok=True)
+    shutil.copy(deploy_tools.file_of(deploy_tools.KEDA), crds)
+    manifests = folder / "manifests.yaml"
+    manifests.write_text(text, "utf-8")
+    program = deploy_tools.KUBECTL_VALIDATE.program
+    return call(program, manifests, "--local-crds", crds, "--version", "1.30", expected=expected)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_manifests_are_what_kubernetes_takes(overlay: str, tmp_path: Path) -> None:
+    validate(rendered(overlay), tmp_path)
+
+
+def test_the_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
+    mine = tmp_path / "kubernetes/overlays/cpu"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(
+        "kind: Kustomization\nresources: [../../base]\ncomponents: [../../components/cpu]\n"
+    )
+    text = call(deploy_tools.KUSTOMIZE.program, "build", mine)
+    assert "HorizontalPodAutoscaler" in text
+    validate(text, tmp_path)
+
+
+def test_a_wrong_manifest_would_be_noticed(tmp_path: Path) -> None:
+    text = rendered("overlays/example")
+    validate(text.replace("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: often"), tmp_path, expected=1)
+    validate(text.replace("maxReplicaCount: 8", "maxReplicaCount: many"), tmp_path, expected=1)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_container_is_confined_and_bounded(overlay: str) -> None:
+    manifests: list[Manifest] = list(yaml.safe_load_all(rendered(overlay)))
+    deployments = [one for one in manifests if one["kind"] == "Deployment"]
+    assert len(deployments) == 2
+    for deployment in deployments:
+        pod = deployment["spec"]["template"]["spec"]  # type: ignore[index]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+            assert container["livenessProbe"]
+            assert container["readinessProbe"]
+            assert container["image"].rpartition(":")[2] == "0.1.0"
+        # The config's name ends in a digest, so that a change of it rolls the pods.
+        (config,) = (volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume)
+        assert config.startswith("pipeline-")
+    kinds = {one["kind"] for one in manifests}
+    assert {"PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Service", "ConfigMap"} <= kinds
+    assert ("ScaledObject" in kinds) == (overlay != "base")
+
+
+def test_the_alert_rules_are_read_and_each_fires() -> None:
+    call(deploy_tools.PROMTOOL.program, "check", "rules", "--lint-fatal", DEPLOY / "monitoring/alerts.yaml")
+    call(deploy_tools.PROMTOOL.program, "test", "rules", DEPLOY / "monitoring/alerts_test.yaml")
+
+
+def test_the_dockerfiles_have_no_findings() -> None:
+    program = shutil.which("hadolint") or str(ROOT / ".venv/bin/hadolint")
+    call(program, *sorted((DEPLOY / "images").glob("*.Dockerfile")))
+
+
+def test_the_compose_file_is_what_compose_takes() -> None:
+    schema = json.loads(deploy_tools.file_of(deploy_tools.COMPOSE).read_text("utf-8"))
+    compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))
+    jsonschema.validate(compose, schema)
+    published = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
+    for path in sorted((DEPLOY / "systemd").glob("*.service")):
+        # The program need not be installed here.
+        unit = tmp_path / path.name
+        unit.write_text(path.read_text("utf-8").replace("/opt/kafka-delta-express/bin/" + path.stem, "/bin/true"))
+        done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+        assert (done.returncode, path.name in done.stderr) == (0, False), done.stderr
