@@ -1,0 +1,51 @@
+"""What is said of dead letters: patterns of reasons, and values only where somebody asks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from common.errors import UsageError
+from delta_loader.dead_letters.wanted import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
+
+MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+GROUP = Group("orders", "wrong_type", "orders", 'status: the string "…" where INT', 1_234, 2, MOMENT, None, (0, 41))
+
+
+@pytest.mark.parametrize(
+    ("error", "pattern"),
+    [
+        ('status: the string "Ada \\"L\\"" where INT is declared', 'status: the string "…" where INT is declared'),
+        ("n: -1.5e300 is beyond the range of FLOAT", "n: # is beyond the range of FLOAT"),
+        ("derive date: Could not convert string 'Ada' to INT32", 'derive date: Could not convert string "…" to INT#'),
+    ],
+)
+def test_the_pattern_of_a_reason_holds_no_value(error: str, pattern: str) -> None:
+    assert re.sub(NUMBER, "#", re.sub(QUOTED, '"…"', error)) == pattern
+
+
+def test_groups_are_lines_and_values_are_asked_for() -> None:
+    text = as_text([GROUP], ["s3://lake/clicks_dead_letters"])
+    assert text.splitlines()[0].startswith("s3://lake/clicks_dead_letters is not there")
+    assert text.splitlines()[2].split()[:3] == ["1,234", "wrong_type", "orders"]
+    assert "1,234 dead letters" in text
+    shown = as_text([replace(GROUP, shown=('status: the string "Ada"', '{"status": "Ada"}'))], [])
+    assert '{"status": "Ada"}' in shown
+    assert as_text([], []) == "No dead letters."
+
+
+def test_json_has_the_same() -> None:
+    found = json.loads(as_json([GROUP]))
+    assert found["dead_letters"] == 1_234
+    assert found["groups"][0]["example"] == {"partition": 0, "offset": 41}
+    assert "value" not in found["groups"][0]
+
+
+def test_a_moment_that_is_none_is_refused() -> None:
+    assert moment_ms("--since", "2026-03-01T00:00:00Z") == 1_772_323_200_000
+    with pytest.raises(UsageError, match="--since 'soon' is no moment"):
+        moment_ms("--since", "soon")
