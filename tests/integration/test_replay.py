@@ -237,7 +237,7 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     assert '"a": "x"' in group.shown[1]
 
     before, letters_before = pipeline.rows(), pipeline.rows("orders_dead_letters")
-    # Kafka is away: what is decoded anew is what the dead-letter table has. Of the offsets 0 and 10 the second one fits.
+    # Kafka is away: what is decoded anew is what the dead-letter table has. Of the offsets 0 and 10 one fits now.
     pipeline.servers = "localhost:1"
     fixed = pipeline.config("b", MONTH)
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
