@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bootstrap import view
+from bootstrap import records, view
 from bootstrap.config.commands import app as config_app
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
-from common.cli import ConfigArgument, JsonOption, PrintConfigOption, new_app, run, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, run, settings_from
 from common.commit_metadata import Decision
 from common.errors import UsageError
 from common.ports import SystemClock
@@ -54,7 +54,12 @@ TakeOverOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "bootstrap plan pipeline.yaml --from 2026-03-01T00:00:00Z",
+        "bootstrap plan pipeline.yaml --from group:old-job --stream orders --json",
+    )
+)
 def plan(
     *,
     config: ConfigArgument,
@@ -68,7 +73,9 @@ def plan(
     _show(work.plan(parse_source(source), stream), as_json=as_json, written=False)
 
 
-@app.command()
+@app.command(
+    epilog=examples("bootstrap write pipeline.yaml --from delta", "bootstrap write pipeline.yaml --from positions.yaml")
+)
 def write(
     *,
     config: ConfigArgument,
@@ -87,7 +94,12 @@ def write(
         typer.echo(f"\n{made} markers were made.")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "bootstrap skip pipeline.yaml --topic orders --partition 0 --to 4711",
+        "bootstrap skip pipeline.yaml --topic orders --partition 0 --to 4711 --yes",
+    )
+)
 def skip(
     *,
     config: ConfigArgument,
@@ -96,16 +108,17 @@ def skip(
     to: ToOption,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give positions up: fill the gap that holds a partition, or go on behind the chain's end, up to OFFSET."""
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
     if yes:
         work.skip(decided)
-    typer.echo(view.skip_as_text(decided, done=yes))
+    typer.echo((records.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
 
 
-@app.command()
+@app.command(epilog=examples("bootstrap rewind pipeline.yaml --topic orders --partition 0 --to 4000 --yes"))
 def rewind(
     *,
     config: ConfigArgument,
@@ -117,16 +130,22 @@ def rewind(
     below_table: Annotated[
         bool, typer.Option("--below-table", help="Also where the table has the records already.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Have records staged again from OFFSET on: put the markers beyond it aside, into the stage's folder stray/."""
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decide = partial(plan_rewind, below_table=below_table)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
-    typer.echo(view.rewind_as_text(decided, late, done=yes))
+    typer.echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "bootstrap accept pipeline.yaml --stream orders --replay",
+        "bootstrap accept pipeline.yaml --stream orders --go-on --yes",
+    )
+)
 def accept(
     *,
     config: ConfigArgument,
@@ -138,6 +157,7 @@ def accept(
     ] = False,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Answer a table that went back (RESTORE, replaced, made anew, positions expired), so that its stream goes on."""
     if replay == go_on:
@@ -146,10 +166,10 @@ def accept(
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
-    typer.echo(view.accept_as_text(accepting, plans, done=yes))
+    typer.echo((records.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
 
 
-@app.command()
+@app.command(epilog=examples("bootstrap restart pipeline.yaml --topic orders --yes"))
 def restart(
     *,
     config: ConfigArgument,
@@ -162,13 +182,14 @@ def restart(
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Also where something of the old topic is staged and not loaded.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Begin new chains for a topic that was deleted and created again. The old ones' markers go into stray/."""
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     plans = work.plan_restart(topic, partition, give_up=give_up)
     if yes:
         work.restart(plans)
-    typer.echo(view.restarts_as_text(plans, done=yes))
+    typer.echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
 
 
 def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:

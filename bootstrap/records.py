@@ -1,0 +1,102 @@
+"""The repairs as JSON, for programs: what `bootstrap.view` says to people."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from bootstrap.core.restart import Left
+from common.beginnings import begin_path
+from common.went_back import described
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.accepting import Accepting
+    from bootstrap.core.accept import AcceptPlan, PartitionAnswer
+    from bootstrap.core.repair import RewindPlan, SkipPlan
+    from bootstrap.core.restart import Restart
+    from common.spans import Span, TopicPartition
+
+Record = dict[str, object]
+
+
+def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
+    """What a skip gives up."""
+    marker = plan.marker
+    return _text(
+        _place(marker.name.topic_partition)
+        | {"given_up": _span(marker.span), "marker": marker.name.path, "notes": list(plan.notes)},
+        done=done,
+    )
+
+
+def rewind_as_json(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
+    """What a rewind moves."""
+    return _text(_rewind(plan) | {"put_aside_late": list(late)}, done=done)
+
+
+def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
+    """What an answer says."""
+    tables = [
+        {
+            "table": plan.event.url,
+            "kind": plan.event.back.kind.value,
+            "what": described(plan.event.url, plan.event.back),
+            "decision": plan.decision.value,
+            "answer": accepting.answer(plan).path,
+            "partitions": [_answer(found) for found in plan.partitions],
+        }
+        for plan in plans
+    ]
+    return _text({"tables": tables}, done=done)
+
+
+def restarts_as_json(plans: Sequence[Restart | Left], *, done: bool) -> str:
+    """What a restart changes in each partition."""
+    return _text({"partitions": [_restart(plan) for plan in plans]}, done=done)
+
+
+def _restart(plan: Restart | Left) -> Record:
+    if isinstance(plan, Left):
+        return _place(plan.source) | {"left": plan.why}
+    begin = plan.beginning
+    return _place(plan.source) | {
+        "left": None,
+        "generation": None if begin is None else begin.generation,
+        "position": None if begin is None else begin.position,
+        "put_aside": [found.path for found in plan.put_aside],
+        "notes": list(plan.notes),
+    }
+
+
+def _answer(found: PartitionAnswer) -> Record:
+    return _place(found.source) | {
+        "position": found.position,
+        "staged_to": found.staged_to,
+        "given_up": None if found.given_up is None else _span(found.given_up),
+        "rewind": None if found.rewind is None else _rewind(found.rewind),
+    }
+
+
+def _rewind(plan: RewindPlan) -> Record:
+    return _place(plan.source) | {
+        "asked": plan.asked,
+        "position": plan.position,
+        "put_aside": [found.path for found in plan.put_aside],
+        "marker": None if plan.marker is None else plan.marker.name.path,
+        "beginning": None if plan.beginning is None else begin_path(plan.source),
+        "notes": list(plan.notes),
+    }
+
+
+def _place(source: TopicPartition) -> Record:
+    return {"topic": str(source.topic), "partition": int(source.partition)}
+
+
+def _span(span: Span) -> Record:
+    return {"start": int(span.start), "end": int(span.end), "positions": span.positions}
+
+
+def _text(record: Record, *, done: bool) -> str:
+    return json.dumps({"done": done, **record}, indent=2)
