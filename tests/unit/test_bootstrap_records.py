@@ -40,7 +40,7 @@ def test_a_rewind() -> None:
 
 
 def test_a_restart() -> None:
-    plans = [Restart(ORDERS, Beginning(Position(0), 1), state().staged), Left(ORDERS, "it is the same topic")]
+    plans = (Restart(ORDERS, Beginning(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
     new, left = json.loads(records.restarts_as_json(plans, done=False))["partitions"]
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}
