@@ -131,7 +131,7 @@ lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.l
 
 audit: setup ## known vulnerabilities of what is locked (asks PyPI)
 	$(BIN)/python -m pip install --quiet pip-audit
-	$(BIN)/pip-audit --disable-pip --no-deps --requirement requirements.lock
+	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
 sbom: setup ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
 	$(BIN)/python -m pip install --quiet cyclonedx-bom
