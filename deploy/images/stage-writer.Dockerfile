@@ -3,6 +3,11 @@
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# For the reader of JSON in C, which comes with the package that is built here.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/kafka-delta-express
 ENV PATH=/opt/kafka-delta-express/bin:$PATH
 WORKDIR /source
@@ -10,13 +15,14 @@ COPY deploy/images/build.lock deploy/images/stage-writer.lock ./
 RUN python -m venv /opt/build \
     && /opt/build/bin/pip install --require-hashes --no-deps --requirement build.lock \
     && pip install --require-hashes --no-deps --requirement stage-writer.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY common common
 COPY stage_writer stage_writer
 COPY delta_loader delta_loader
 COPY bootstrap bootstrap
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
     && pip install --no-deps /wheels/*.whl \
+    && python -c "from stage_writer.native.library import library_path as path; assert path().exists()" \
     && python -m pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm
