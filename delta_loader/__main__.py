@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common import metrics as catalogue
-from common.cli import ConfigArgument, PrintConfigOption, new_app, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, settings_from
 from common.cli import run as run_app
 from common.errors import TableError
 from common.http.pausing import Pausing
@@ -34,8 +34,10 @@ from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
 from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of, threads
-from delta_loader.commands.services import services as services_command
+from delta_loader.commands.services import services
 from delta_loader.commands.status import status
+from delta_loader.commands.summary import as_json as summary_as_json
+from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
 from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease
@@ -48,29 +50,40 @@ from delta_loader.streams.pools import OwnPools
 from delta_loader.web.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
-    from delta_loader.streams.report import StreamReport
 
 _WARM_UP_EVERY_S = 30.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
 app = new_app("Loads what the stage writers staged into Delta tables.")
-for command in (verify, check, status, clean, explain):
-    app.command()(command)
-app.command("services")(services_command)
+for command, calls in (
+    (verify, ("delta-loader verify pipeline.yaml", "delta-loader verify pipeline.yaml --stream orders --kafka --json")),
+    (check, ("delta-loader check pipeline.yaml",)),
+    (status, ("delta-loader status pipeline.yaml", "delta-loader status pipeline.yaml --json")),
+    (clean, ("delta-loader clean pipeline.yaml --older-than 7d", "delta-loader clean pipeline.yaml --yes")),
+    (
+        explain,
+        (
+            "delta-loader explain pipeline.yaml --version 12",
+            "delta-loader explain pipeline.yaml --topic orders --partition 0 --offset 4711",
+        ),
+    ),
+    (services, ("delta-loader services pipeline.yaml", "delta-loader services pipeline.yaml --run")),
+):
+    app.command(epilog=examples(*calls))(command)
 app.add_typer(dead_letters_app, name="dead-letters")
 
 
-@app.command()
+@app.command(epilog=examples("delta-loader run pipeline.yaml", "delta-loader run pipeline.yaml --once --json"))
 def run(
     config: ConfigArgument,
     *,
     once: Annotated[bool, typer.Option("--once", help="Load all that is loadable now, and exit.")] = False,
+    as_json: JsonOption = False,
     print_config: PrintConfigOption = False,
 ) -> None:
     """Load on the schedule; or load all that is loadable now, and exit 0."""
@@ -92,7 +105,7 @@ def run(
             _wait_for_lease_once(loader, stopped, log)
             reports = loader.service.run_pass(stopped.is_set, to_the_end=True)
             loader.fitness.look_again()
-            typer.echo("\n".join([_summary(reports), *loader.fitness.problems]))
+            typer.echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
         if loader.services is not None:
             loader.services.start()
@@ -263,19 +276,6 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-
-
-def _summary(reports: Sequence[StreamReport]) -> str:
-    lines = []
-    for report in reports:
-        end = "failed" if report.failure else "done"
-        lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
-        if report.strays:
-            lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
-        lines += [f"  {source} is held ({reason.reason}): {reason.problem}" for source, reason in report.held.items()]
-        if report.failure:
-            lines.append(f"  {report.failure}")
-    return "\n".join(lines)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
 from delta_loader.shell.history import read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import ExitStack
 
     from common.debts import Debt
@@ -119,6 +119,8 @@ class Verifier:
     contents: Contents
     kafka: KafkaRecords | None
     """None when Kafka is not to be asked."""
+    told: Callable[[int], None] = lambda _: None
+    """Hears of each partition that was looked at."""
 
     def verify(self, stream: Stream) -> StreamReport:
         """One stream's report."""
@@ -248,6 +250,7 @@ class Verifier:
                     partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
                     continue
                 seen = self._walk(tables, source, rows, dead)
+                self.told(1)
                 report, found = reconcile(tables, source, seen, explained, explained_dead)
                 found += _duplicates(tables, source, seen, rows, dead)
                 if self.kafka is not None:

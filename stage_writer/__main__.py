@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell
 from stage_writer.crew_pages import crew_routes
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
+from stage_writer.replay import to_json as replayed_to_json
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.replay_letters import Letters
 from stage_writer.service import StageWriter
@@ -49,7 +51,7 @@ from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from common.ports import ObjectStore
@@ -61,7 +63,9 @@ if TYPE_CHECKING:
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
 
-@app.command()
+@app.command(
+    epilog=cli.examples("stage-writer run pipeline.yaml", "stage-writer run pipeline.yaml --until-caught-up"),
+)
 def run(
     config: cli.ConfigArgument,
     until_caught_up: Annotated[  # noqa: FBT002 - an option
@@ -159,34 +163,42 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     log.info("ended")
 
 
-@app.command()
-def check(config: cli.ConfigArgument) -> None:
+@app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))
+def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> None:
     """Validate the config, reach Kafka and the store, and prove that the store can keep a chain."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
-    converters = converters_of(settings)
-    typer.echo(f"config   ok: {len(converters)} stream(s)")
-    typer.echo(_native_text(settings))
+    told: list[tuple[str, str]] = []
+
+    def tell(what: str, text: str) -> None:
+        told.append((what, text))
+        if not as_json:
+            typer.echo(f"{what:<8} {text}")
+
+    tell("config", f"ok: {len(converters_of(settings))} stream(s)")
+    tell("native", _native_text(settings))
     try:
         open_stage(settings)
-        typer.echo(f"store    ok: {settings.stage.url} refuses a second exclusive create")
+        tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         schemas = schemas_of(settings)
         if schemas is not None:
             schemas.check()
-            typer.echo(f"schemas  ok: {settings.schema_registry['url']} answers")
-        _check_topics(settings)
+            tell("schemas", f"ok: {settings.schema_registry['url']} answers")
+        for text in _topics(settings):
+            tell("kafka", text)
     except KafkaDeltaExpressError as error:
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
-    typer.echo("all well")
+    checks = [{"check": what, "text": text} for what, text in told]
+    typer.echo(json.dumps({"fit": True, "checks": checks}, indent=2) if as_json else "all well")
 
 
 def _native_text(settings: Settings) -> str:
     """Which reader there is. Raises ConfigError where one is asked for that is not there."""
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
-        return f"native   none: {reader.problem}; the writer works without it, slower; {REMEDY}"
-    return f"native   {'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
+        return f"none: {reader.problem}; the writer works without it, slower; {REMEDY}"
+    return f"{'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
 
 
 @app.command(
@@ -209,6 +221,7 @@ def replay(
         typer.Option("--letters", metavar="FILE", help="The dead letters of this export (Parquet), and not a range."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+    as_json: cli.JsonOption = False,
 ) -> None:
     """Make the rows of an offset or time range anew from Kafka, and have the loader replace the old ones."""
     settings = cli.settings_from(config)
@@ -217,7 +230,7 @@ def replay(
         if (topic, partition, start, end, since, until) != (None,) * 6:
             msg = "--letters says which records, and so does a range"
             raise UsageError(msg, "give one of them; `delta-loader dead-letters export` chooses letters")
-        _replay_letters(settings, Letters.read(letters, settings.writer.consume_records), yes=yes)
+        _replay_letters(settings, Letters.read(letters, settings.writer.consume_records), yes=yes, as_json=as_json)
         return
     if topic is None:
         msg = "--topic is missing"
@@ -232,18 +245,24 @@ def replay(
         replayed = _replayed(settings, converter, kafka, spans, yes=yes)
     finally:
         kafka.close()
-    typer.echo(replayed_to_text(stream, replayed, done=yes))
+    typer.echo(replayed_to_json(replayed, done=yes) if as_json else replayed_to_text(stream, replayed, done=yes))
 
 
-def _replay_letters(settings: Settings, letters: Letters, *, yes: bool) -> None:
+def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
     """Dead letters from their own bytes, topic by topic."""
     chosen = [(replayable(settings, topic), letters.runs(topic)) for topic in letters.topics()]
+    everything: list[Replayed] = []
     for stream, spans in chosen:
         converter = _converter_now(settings, stream)
         if converter.needs_headers:
             msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
             raise UsageError(msg, "replay the range from Kafka: stage-writer replay CONFIG --topic T --from … --to …")
-        typer.echo(replayed_to_text(stream, _replayed(settings, converter, letters, spans, yes=yes), done=yes))
+        replayed = _replayed(settings, converter, letters, spans, yes=yes)
+        everything += replayed
+        if not as_json:
+            typer.echo(replayed_to_text(stream, replayed, done=yes))
+    if as_json:
+        typer.echo(replayed_to_json(everything, done=yes))
 
 
 def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
@@ -297,7 +316,8 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
         require_same_topic(source, None if tail is None else tail.lineage.topic_id, ids.get(source.topic))
 
 
-def _check_topics(settings: Settings) -> None:
+def _topics(settings: Settings) -> Iterator[str]:
+    """The topics of each stream; raises the error of one that is not there."""
     source = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
@@ -308,7 +328,7 @@ def _check_topics(settings: Settings) -> None:
         missing = [topic for topic in stream.topics if not stream.pattern and topic not in {m.topic for m in mine}]
         if missing:
             raise missing_topic(stream, missing[0])
-        typer.echo(f"kafka    ok: {stream.app_id} has {len(mine)} partition(s)")
+        yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
 
 
 def schemas_of(settings: Settings) -> SchemaRegistry | None:

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -307,3 +308,24 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     else:
         lines.append("Nothing was written. How many rows are there now is counted when it is loaded. Do it with --yes.")
     return "\n".join(lines)
+
+
+def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
+    """The same for programs."""
+    ranges = [
+        {
+            "topic": str(one.source.topic),
+            "partition": int(one.source.partition),
+            "start": int(one.span.start),
+            "end": int(one.span.end),
+            "records": one.records,
+            "rows": one.rows,
+            "tombstones": one.tombstones,
+            "filtered": one.filtered,
+            "dead_letters": one.dead_letters,
+            "files": one.files,
+            "request": one.path,
+        }
+        for one in replayed
+    ]
+    return json.dumps({"done": done, "ranges": ranges}, indent=2)

@@ -9,6 +9,7 @@ import typer
 from common.cli import ConfigArgument, JsonOption, settings_from
 from common.errors import UsageError
 from common.settings.values import parse_duration_s
+from common.terminal import progress
 from delta_loader.clean import CleanUp
 from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.cleaning import as_json as to_json
@@ -32,8 +33,8 @@ def clean(
     except ValueError as error:
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
-    with threads() as pool:
-        work = CleanUp(settings, opener_of(settings), parallel_of(pool))
+    with threads() as pool, progress("objects") as told:
+        work = CleanUp(settings, opener_of(settings), parallel_of(pool), told)
         tallies = work.run(age_s, remove=yes)
     typer.echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(int(any(tally.failure for tally in tallies)))

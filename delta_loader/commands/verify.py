@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from common.cli import ConfigArgument, JsonOption, settings_from
+from common.terminal import progress
 from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.verify_view import to_json, to_text
 from delta_loader.verify import chosen, verifier_of
@@ -27,6 +29,7 @@ def verify(
     with ExitStack() as stack:
         parallel = parallel_of(stack.enter_context(threads()))
         verifier = verifier_of(settings, stack, opener_of(settings), parallel, with_kafka=kafka)
-        reports = [verifier.verify(one) for one in streams]
+        told = stack.enter_context(progress("partitions"))
+        reports = [replace(verifier, told=told).verify(one) for one in streams]
     typer.echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
     raise typer.Exit(int(not all(report.is_clean for report in reports)))

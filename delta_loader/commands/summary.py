@@ -1,0 +1,52 @@
+"""What ``delta-loader run --once`` says at its end: aligned text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delta_loader.streams.report import StreamReport
+
+
+def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
+    """Some lines for each stream, and what is not fit."""
+    lines = []
+    for report in reports:
+        end = "failed" if report.failure else "done"
+        lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
+        if report.strays:
+            lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
+        lines += [f"  {source} is held ({reason.reason}): {reason.problem}" for source, reason in report.held.items()]
+        if report.failure:
+            lines.append(f"  {report.failure}")
+    return "\n".join([*lines, *problems])
+
+
+def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
+    """The same for programs."""
+    streams = [
+        {
+            "app_id": report.app_id,
+            "commits": report.commits,
+            "files": report.files,
+            "rows": report.rows,
+            "settled": report.settled,
+            "strays": report.strays,
+            "held": [
+                {
+                    "topic": str(source.topic),
+                    "partition": int(source.partition),
+                    "reason": reason.reason,
+                    "problem": reason.problem,
+                    "remedy": reason.remedy,
+                }
+                for source, reason in report.held.items()
+            ],
+            "failure": None if report.failure is None else str(report.failure),
+        }
+        for report in reports
+    ]
+    return json.dumps({"streams": streams, "problems": list(problems)}, indent=2)

@@ -1,0 +1,59 @@
+"""What all commands have in common: help that shows a call that works, and JSON where they report."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.core import TyperCommand, TyperGroup
+
+from tests.architecture.test_snippets import PROGRAMS, require_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NO_JSON = {
+    "stage-writer run",  # they log
+    "delta-loader dead-letters export",  # it is JSON lines, or Parquet
+    "delta-loader dead-letters replay",  # it hands over to `stage-writer replay`
+    "config init",  # a config
+    "config schema",  # JSON always
+}
+
+
+def commands() -> Iterator[tuple[str, TyperCommand]]:
+    waiting = list(PROGRAMS.items())
+    while waiting:
+        name, command = waiting.pop()
+        if isinstance(command, TyperGroup):
+            waiting += [(f"{name} {word}", inner) for word, inner in command.commands.items()]
+        elif isinstance(command, TyperCommand):
+            yield name, command
+
+
+COMMANDS = sorted(commands(), key=lambda item: item[0])
+
+
+def test_each_command_is_known_once() -> None:
+    names = [name for name, _ in COMMANDS]
+    assert len(names) == len(set(names))
+    assert {"stage-writer run", "bootstrap markers ls", "kafka-delta-express config init"} <= set(names)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_help_shows_calls_that_work(name: str, command: TyperCommand) -> None:
+    assert command.epilog, f"{name}: give it epilog=common.cli.examples(…)"
+    head, *lines = re.split(r"\n\n", command.epilog)
+    assert (head, bool(lines)) == ("Examples:", True)
+    for line in lines:
+        if not line.startswith("#"):
+            require_taken(re.split(r" [|>] ", line)[0])
+    assert any(name.rsplit(maxsplit=1)[-1] in line for line in lines)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_what_reports_reports_in_json_too(name: str, command: TyperCommand) -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    exempt = name in NO_JSON or " ".join(name.split()[1:]) in NO_JSON
+    assert ("--json" in options) != exempt
