@@ -1,0 +1,104 @@
+"""One value of each format that outlives a process, as today's code writes it.
+
+``python -m tests.upgrades.formats VERSION`` writes them into ``files/VERSION/``, once for each release, when it is
+made; what is there is never written again.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from common.answers import Answer
+from common.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.commit_metadata import CommitMetadata, Decision
+from common.counts import Counts
+from common.evolved import Evolved
+from common.idle import IdleFact, facts_to_bytes, idle_path
+from common.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
+from common.replacements import Replacement, ReplacementFile, ReplacementName, ReplacementTable, replacement_to_bytes
+from common.schema import parse_ddl
+from common.schema.spark_json import schema_to_json
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.lease import LeaseRecord
+
+FILES = Path(__file__).parent / "files"
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+SPAN = Span(Position(41), Position(44))
+NAME = MarkerName(SOURCE, SPAN.start)
+REQUEST = ReplacementName(SOURCE, SPAN.start, "0123456789abcdef0123456789abcdef")
+TABLE = "s3://lake/tables/orders"
+SCHEMA = schema_to_json(parse_ddl("id BIGINT, date STRING"))
+MADE_MS = 1_772_359_265_000
+FILE = StagedFile(
+    "date=2026-03-01/orders-0-00000000000000000041-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.snappy.parquet",
+    {"date": "2026-03-01"},
+    1480,
+    2,
+    '{"numRecords":2}',
+)
+MIXED = replace(FILE, path="data/orders/orders-0-00000000000000000041-1.snappy.parquet", partition_values=None)
+MANIFEST = Manifest(
+    span=SPAN,
+    previous=Position(7),
+    app_id="orders",
+    origin=Origin.FLUSH,
+    writer="writer-1",
+    created_ms=MADE_MS,
+    records=3,
+    dead_letters={"invalid_json": 1},
+    lowest_timestamp_ms=1_772_359_201_250,
+    highest_timestamp_ms=1_772_359_204_021,
+    tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (FILE,)),),
+)
+MARKERS = {
+    "marker-1": MANIFEST,
+    "marker-2": replace(MANIFEST, generation=1),
+    "marker-3": replace(MANIFEST, filtered=1, records=4),
+    "marker-4": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,)),)),
+}
+REPLACEMENT = Replacement(
+    span=SPAN,
+    app_id="orders",
+    writer="writer-1",
+    created_ms=MADE_MS,
+    records=3,
+    tombstones=1,
+    tables=(
+        ReplacementTable(TABLE, TableKind.ROWS, SCHEMA, (ReplacementFile("data/orders/a.snappy.parquet", 2, 1480),)),
+    ),
+)
+REPLACEMENTS = {"replacement-1": REPLACEMENT, "replacement-2": replace(REPLACEMENT, filtered=(SPAN,))}
+BEGINNING = Beginning(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg")
+FACTS = (IdleFact(SOURCE, Position(44), MADE_MS, 0),)
+LEASE = LeaseRecord("host-1", released=False, lease_s=15.0, created_ms=MADE_MS)
+GAINED = Evolved("orders", 2, parse_ddl("note STRING"))
+ANSWER = Answer("orders", TABLE, "7f4c", 12, Decision.REPLAY, {SOURCE: Position(41)}, "ada", MADE_MS)
+COMMIT = CommitMetadata("commit-1", "orders", {SOURCE: SPAN}, MADE_MS, {SOURCE: Counts(3, 2, 0, 1)})
+
+
+def written() -> dict[str, tuple[str, bytes]]:
+    """Each format's path in the stage (or what it is) and its bytes, by a name for the file."""
+    return {
+        **{name: (NAME.path, manifest_to_bytes(SOURCE, manifest)) for name, manifest in MARKERS.items()},
+        **{name: (REQUEST.path, replacement_to_bytes(REQUEST, found)) for name, found in REPLACEMENTS.items()},
+        "beginning": (begin_path(SOURCE), beginning_to_bytes(BEGINNING)),
+        "idle": (idle_path("writer-1"), facts_to_bytes(FACTS)),
+        "lease": ("lease", LEASE.to_bytes()),
+        "columns": (GAINED.path, GAINED.to_bytes()),
+        "answer": (ANSWER.path, ANSWER.to_bytes()),
+        "commit": ("user metadata", COMMIT.to_json().encode()),
+    }
+
+
+def main(version: str) -> None:
+    """Write the files of a release."""
+    folder = FILES / version
+    folder.mkdir(parents=True)  # what is there stays
+    for name, (_, data) in written().items():
+        (folder / f"{name}.json").write_bytes(data)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

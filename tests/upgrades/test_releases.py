@@ -1,0 +1,96 @@
+"""Releases beside one another: what older ones wrote is read, and what is written now they can read.
+
+Each folder of `files/` is a release (`first` is what the very first writer wrote). A reader passes over fields that it
+does not know, and refuses a version that it does not know; so within one version no field may go, or change its type.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.answers import Answer
+from common.beginnings import begin_path, beginning_from_bytes
+from common.commit_metadata import CommitMetadata
+from common.evolved import Evolved
+from common.idle import facts_from_bytes, idle_path
+from common.markers import manifest_from_bytes
+from common.replacements import replacement_from_bytes
+from delta_loader.core.lease import LeaseRecord
+from tests.upgrades import formats
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = sorted(formats.FILES.glob("*/*.json"))
+WRITTEN = formats.written()
+
+
+def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each format
+    if name in formats.MARKERS:
+        return manifest_from_bytes(formats.NAME, data)
+    if name in formats.REPLACEMENTS:
+        return replacement_from_bytes(formats.REQUEST, data)
+    match name:
+        case "beginning":
+            return beginning_from_bytes(begin_path(formats.SOURCE), data)
+        case "idle":
+            return facts_from_bytes(idle_path("writer-1"), data)
+        case "lease":
+            return LeaseRecord.from_bytes(data, 1.0)
+        case "columns":
+            return Evolved.from_bytes(formats.GAINED.path, formats.GAINED.version, data)
+        case "answer":
+            return Answer.from_bytes(formats.ANSWER.path, data)
+        case _:
+            return CommitMetadata.from_json(data.decode())
+
+
+EXPECTED: dict[str, object] = {
+    **formats.MARKERS,
+    **formats.REPLACEMENTS,
+    "beginning": formats.BEGINNING,
+    "idle": formats.FACTS,
+    "lease": formats.LEASE,
+    "columns": formats.GAINED,
+    "answer": formats.ANSWER,
+    "commit": formats.COMMIT,
+}
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_what_a_release_wrote_means_the_same_now(path: Path) -> None:
+    assert read(path.stem, path.read_bytes()) == EXPECTED[path.stem]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_what_is_written_now_has_all_that_a_release_reads(path: Path) -> None:
+    missing = list(_missing(json.loads(path.read_bytes()), json.loads(WRITTEN[path.stem][1]), path.stem))
+    assert missing == []
+
+
+def _missing(old: object, new: object, place: str) -> list[str]:
+    """The places of an older object that a newer one lacks, or has another type in."""
+    if type(old) is not type(new):
+        return [f"{place}: {type(old).__name__} became {type(new).__name__}"]
+    if isinstance(old, dict) and isinstance(new, dict):
+        gone = [f"{place}.{key} is gone" for key in old if key not in new]
+        return gone + [one for key in old if key in new for one in _missing(old[key], new[key], f"{place}.{key}")]
+    if isinstance(old, list) and isinstance(new, list):
+        return [one for a, b in zip(old, new, strict=False) for one in _missing(a, b, f"{place}[]")]
+    return []
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_each_format_goes_round(name: str) -> None:
+    assert read(name, WRITTEN[name][1]) == EXPECTED[name]
+
+
+def test_each_format_was_written_by_some_release() -> None:
+    assert {path.stem for path in FILES} == set(WRITTEN)
