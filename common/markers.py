@@ -15,6 +15,8 @@ Rules:
    pass on counts that do not add up.
 7. A mixed file (rows of several partition values, for Spark to part) makes a marker version 4: who does not know them
    would add the file to the table as it is.
+8. A table whose rows are to be merged (common/changes.py) makes a marker version 5: who does not know that would append
+   its events as rows.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from common.changes import MergeBy
 from common.data_files import STAGED
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 4
-"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 7)."""
+VERSION = 5
+"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 8)."""
 _NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
 
 
@@ -137,6 +140,8 @@ class StagedTable:
     """The table's schema as Delta's metaData action holds it: JSON, partition columns included."""
     partition_by: tuple[str, ...]
     files: tuple[StagedFile, ...]
+    merge: MergeBy | None = None
+    """How its rows change the table's; None where they are added to it."""
 
     @property
     def rows(self) -> int:
@@ -178,6 +183,8 @@ class Manifest:
     @property
     def version(self) -> int:
         """The version of the format that says all of it."""
+        if any(table.merge is not None for table in self.tables):
+            return 5
         if any(file.is_mixed for table in self.tables for file in table.files):
             return 4
         if self.filtered or self.exploded:
@@ -225,6 +232,13 @@ class _StoredFile(Stored):
     statistics: str
 
 
+class _StoredMerge(Stored):
+    keys: list[str] = Field(min_length=1)
+    place: list[str] = Field(min_length=3, max_length=3)
+    sequence: str | None
+    soft_delete: str | None
+
+
 class _StoredTable(Stored):
     url: str = Field(min_length=1)
     kind: Literal["rows", "dead_letters"]
@@ -232,10 +246,19 @@ class _StoredTable(Stored):
     table_schema: str = Field(alias="schema")
     partition_by: list[str]
     files: list[_StoredFile]
+    merge: _StoredMerge | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        if self.merge is None:
+            del stored["merge"]
+        return stored
 
 
 class _StoredManifest(Stored):
-    version: Literal[1, 2, 3, 4]
+    version: Literal[1, 2, 3, 4, 5]
     topic: str
     partition: Count
     start: StoredOffset
@@ -327,6 +350,16 @@ def _table_to_stored(table: StagedTable) -> dict[str, object]:
             }
             for file in table.files
         ],
+        "merge": None if table.merge is None else _merge_to_stored(table.merge),
+    }
+
+
+def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
+    return {
+        "keys": list(merge.keys),
+        "place": list(merge.place),
+        "sequence": merge.sequence,
+        "soft_delete": merge.soft_delete,
     }
 
 
@@ -369,4 +402,14 @@ def _table_from_stored(stored: _StoredTable) -> StagedTable:
         StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)
         for file in stored.files
     )
-    return StagedTable(stored.url, TableKind(stored.kind), stored.table_schema, tuple(stored.partition_by), files)
+    merge = None if stored.merge is None else _merge_from_stored(stored.merge)
+    if merge is not None and any(not file.is_mixed for file in files):
+        msg = f"a file of {stored.url}, whose rows are to be merged, does not wait in the stage"
+        raise ValueError(msg)
+    kind, partition_by = TableKind(stored.kind), tuple(stored.partition_by)
+    return StagedTable(stored.url, kind, stored.table_schema, partition_by, files, merge)
+
+
+def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
+    topic, partition, offset = stored.place
+    return MergeBy(tuple(stored.keys), (topic, partition, offset), stored.sequence, stored.soft_delete)

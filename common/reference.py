@@ -149,9 +149,9 @@ def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """One row for each setting, those of sections within sections too."""
     for key, field in _fields(model):
         inner = _model_in(field.annotation)
-        if inner is None:
+        if inner is None or field.default is None:  # a section that may be left out is told itself
             yield _setting_row(prefix, key, field)
-        else:
+        if inner is not None:
             yield from _rows(f"{prefix}{key}.", inner)
 
 
@@ -189,6 +189,8 @@ def _type_words(field: FieldInfo) -> str:
 def _annotation_words(annotation: object) -> str:
     if isinstance(annotation, type) and annotation in _PLAIN:
         return _PLAIN[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return " or ".join(f"`{word}`" for word in annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

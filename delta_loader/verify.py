@@ -8,6 +8,7 @@ Rules:
 3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
    rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
 4. One stream that cannot be looked at does not hide the others.
+5. Of a stream that merges the log alone can tell: which events a row comes from is in no table.
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ class Verifier:
         )
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
         findings += [*_cleaned(tables), *_owed(tables)]
-        if not stream.kafka_columns:
+        if stream.merge is not None:
+            partitions, more = self._merged(tables)
+        elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
             partitions, more = self._with_columns(stream, tables, dead.version)
@@ -166,7 +169,8 @@ class Verifier:
     def _ledger(self, stream: Stream, url: str, *, dead_letters: bool = False, own: Ledger | None = None) -> Ledger:
         """A table's ledger; with that of the stream's own, up to what that one has (rule 1)."""
         ids = TxnIds(stream.app_id, stream.several_topics)
-        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None)
+        merged = stream.merge is not None and not dead_letters
+        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None, merged=merged)
         for version in read_history(self.open_store(url), self.parallel):
             if own is not None and _is_later(version, own, stream.app_id):
                 break
@@ -197,6 +201,15 @@ class Verifier:
         ids = TxnIds(stream.app_id, stream.several_topics, own.generations)
         return debts_of(ids, transactions, stream.side_tables, own.positions)
 
+    def _merged(self, tables: Tables) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """What can be said of a table whose rows are the last of many events (rule 5)."""
+        text = (
+            "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
+            "rows cannot be counted against them"
+        )
+        findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
+        return _by_the_log(tables), findings
+
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """What can be said of a table whose rows do not tell which record they were."""
         text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
@@ -219,11 +232,7 @@ class Verifier:
             if foreign:
                 text += "; others have added or deleted rows since" if not tables.debts else "; tables wait for some"
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
-        partitions = tuple(
-            unlooked(source, tables.rows.begins.get(source), position)
-            for source, position in sorted(tables.rows.positions.items())
-        )
-        return partitions, findings
+        return _by_the_log(tables), findings
 
     def _with_columns(
         self, stream: Stream, tables: Tables, dead_version: int | None
@@ -280,6 +289,12 @@ class Verifier:
         seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first, left_out=left_out)
         seen.kafka_end = kafka_end
         return seen
+
+
+def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
+    """Kafka partitions of which the log alone tells."""
+    positions = sorted(tables.rows.positions.items())
+    return tuple(unlooked(source, tables.rows.begins.get(source), position) for source, position in positions)
 
 
 def _cleaned(tables: Tables) -> Iterator[Finding]:

@@ -127,6 +127,13 @@ def replayable(settings: Settings, topic: str) -> Stream:
     if stream is None:
         msg = f"no stream of the config reads the topic {topic!r}"
         raise UsageError(msg, "name a topic of streams[].topics")
+    if stream.merge is not None:
+        msg = (
+            f"the stream {stream.app_id!r} merges change events: its rows are the last of many events, and to replace "
+            "those of a range by what the range says would set rows back that later events have changed"
+        )
+        remedy = "build the table anew (another app_id, table and stage, with start: earliest), or mend rows by SQL"
+        raise UsageError(msg, remedy)
     if not stream.kafka_columns:
         msg = (
             f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"

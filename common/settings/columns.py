@@ -53,6 +53,11 @@ def declared_columns_of_table(stream: Stream) -> StructType:
     return StructType(columns.fields[: len(columns) - made])
 
 
+def table_columns_of(stream: Stream) -> StructType:
+    """The table's columns but Kafka's; those that are made have any type."""
+    return _named(stream)
+
+
 def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
     """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's."""
     rescue = (stream.rescue_column,) if stream.rescues else ()

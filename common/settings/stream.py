@@ -13,6 +13,7 @@ from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import LoadSetting
+from common.settings.merge import Merge, check_merge
 from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
@@ -179,7 +180,12 @@ class Stream(Section):
         description="How rows reach the tables: `add` makes the staged files part of them as they are, without Spark "
         "reading one; `append` has Spark write the rows into few large files, as Delta's own writer does; `auto` adds "
         "where the table allows it, and appends elsewhere. `delta-loader status` shows what was chosen, and why. See "
-        "[loading.md](loading.md).",
+        "[loading.md](loading.md). `merge` takes its rows for changes; it wants the section `merge`.",
+    )
+    merge: Merge | None = Field(
+        default=None,
+        description="With `load: merge` the table has one row for each key, and records change it: upserts and "
+        "deletes. See [change_events.md](change_events.md).",
     )
 
     valid_through_property_s: DurationOrNone = Field(
@@ -237,7 +243,7 @@ class Stream(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        check_columns(self, KAFKA_COLUMNS if self.kafka_columns else ())
+        check_columns(self, self.kafka_column_names)
         return self
 
     @model_validator(mode="after")
@@ -310,7 +316,13 @@ class Stream(Section):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
         check_routes(self)
+        check_merge(self)
         return self
+
+    @property
+    def kafka_column_names(self) -> tuple[str, ...]:
+        """The table's columns for a record's place and time in Kafka; none where it has none."""
+        return KAFKA_COLUMNS if self.kafka_columns else ()
 
     @property
     def row_tables(self) -> tuple[str, ...]:

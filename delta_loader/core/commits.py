@@ -71,6 +71,11 @@ class TableCommit:
     """Go through Spark, in the same commit."""
 
     @property
+    def merges(self) -> bool:
+        """Whether what goes through Spark changes rows, and is not added to them."""
+        return any(write.shape.merge is not None for write in self.written)
+
+    @property
     def is_answer(self) -> bool:
         """Whether it carries out an operator's answer to a table that went back: its positions may be lower ones."""
         return self.metadata.answers is not None

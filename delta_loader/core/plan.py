@@ -27,6 +27,7 @@ from common.table_urls import comparable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from common.changes import MergeBy
     from common.spans import Position, TopicPartition
 
 
@@ -205,6 +206,8 @@ class TableShape:
     schema: str
     """JSON, as in Delta's metaData action."""
     partition_by: tuple[str, ...]
+    merge: MergeBy | None = None
+    """How staged rows change the table's; None where they are added, and of a table."""
 
 
 def shapes_of(marker: Marker) -> Mapping[str, TableShape]:
@@ -214,7 +217,7 @@ def shapes_of(marker: Marker) -> Mapping[str, TableShape]:
 
 def shape_of(table: StagedTable) -> TableShape:
     """The shape that a staged table was written with."""
-    return TableShape(table.schema, table.partition_by)
+    return TableShape(table.schema, table.partition_by, table.merge)
 
 
 @dataclass(frozen=True, slots=True)

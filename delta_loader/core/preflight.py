@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema.types import Field, Primitive
 from common.settings.stream import KAFKA_COLUMNS
 from common.table_properties import TXN_RETENTION, retention_ms
 from common.table_urls import comparable
@@ -87,6 +88,8 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
 
 def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
     columns = stream.declared_columns_of_table
+    if stream.merge is not None and stream.merge.soft_delete is not None:
+        columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
     schema = _with_what_it_gains(state.schema, columns) if stream.evolves else state.schema
     if through_spark(way):
         columns = _with_what_is_made(stream, columns, schema)

@@ -95,8 +95,8 @@ class Request:
 def waits(request: Request, stream: Stream, position: Position | None) -> Held | None:
     """Why a request cannot be carried out now; None when it can (rule 1)."""
     content = request.content
-    if content.app_id != stream.app_id or not stream.kafka_columns:
-        problem = f"it is for the stream {content.app_id}, whose rows have offset columns"
+    if content.app_id != stream.app_id or not stream.kafka_columns or stream.merge is not None:
+        problem = f"it is for the stream {content.app_id}, whose rows have offset columns and are not merged"
         return request.held("replacement_refused", problem, request.give_up)
     urls = {comparable(url) for url in stream.tables}
     strange = [table.url for table in content.tables if comparable(table.url) not in urls]

@@ -12,16 +12,17 @@ Rules:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from delta_loader.core.plan import TableShape, shape_of
+from delta_loader.core.plan import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.markers import Marker, StagedFile, StagedTable
     from common.spans import Position, TopicPartition
+    from delta_loader.core.plan import TableShape
 
 OFFSET_COLUMN = "_kafka_offset"
 
@@ -94,7 +95,7 @@ def _writes(
     source, shape = marker.name.topic_partition, shape_of(table)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
-        yield SparkWrite(source, None, TableShape(shape.schema, ()), mixed, start)
+        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start)
     others = tuple(file for file in files if not file.is_mixed)
     if others:
         yield SparkWrite(source, table.url, shape, others, start)

@@ -5,10 +5,11 @@ Rules:
 1. Everything that a commit stands on is read *inside* of the transaction that commits: the txn versions, the table's id
    and columns, and whether files may be added to it at all. Delta then refuses the commit if another one changed any of
    them meanwhile, whoever made it and however far apart the two drivers are.
-2. The commit is a blind append: nothing of the table is read but txn versions. So it never conflicts with OPTIMIZE,
-   DELETE or MERGE, and they do not conflict with it, unless the table's isolation is Serializable. What goes through
-   Spark (delta_loader/shell/spark_writes.py) is read beside the table and written by Delta's own writer within the same
-   transaction: one commit has those files, the added ones and the txn actions.
+2. But for a merge (delta_loader/shell/merging/) the commit is a blind append: nothing of the table is read but txn
+   versions. So it never conflicts with OPTIMIZE, DELETE or MERGE, and they do not conflict with it, unless the table's
+   isolation is Serializable. What goes through Spark (delta_loader/shell/spark_writes.py) is read beside the table and
+   written by Delta's own writer within the same transaction: one commit has those files, the added ones and the txn
+   actions.
 3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
    Delta's own retry then meets that very commit. The table is asked before anything is said.
 4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
@@ -42,6 +43,7 @@ from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.variants import variants_of
 from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
+from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
 
@@ -148,19 +150,42 @@ class SparkDeltaTables:
             return changed
         adds, written = None, Brought()
         if commit.written:
-            shape = commit.target.shape
-            work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
             try:
-                adds, written = write_within(self._spark, self._gateway, transaction, commit.written, work)
+                adds, written = self._write(transaction, commit)
             except (Py4JError, PySparkException) as error:
-                return NotWritten(first_line(error))
+                return self._not_written(transaction, commit, error)
         with _errors("commit to", url):
             read_version = int(transaction.readVersion())
             actions, operation = self._actions(commit, adds), self._operation(commit, read_version)
         try:
-            return Committed(int(transaction.commit(actions, operation)), written)
+            return Committed(self._commit_within(transaction, commit, actions, operation), written)
         except (Py4JError, PySparkException) as error:
             return self._resolve(commit, read_version, written, error)
+
+    def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, Brought]:
+        """What goes through Spark."""
+        url, shape = commit.target.url, commit.target.shape
+        work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
+        if commit.merges:
+            return merge_within(self._spark, self._gateway, transaction, commit.written, work, url=url)
+        return write_within(self._spark, self._gateway, transaction, commit.written, work)
+
+    def _not_written(self, transaction: Java, commit: TableCommit, error: Exception) -> CommitOutcome:
+        """A merge reads the table: what it has read may be gone, or have other columns, by somebody's later commit."""
+        if commit.merges:
+            state = self.state(commit.target.url)
+            if state is None or state.version != int(transaction.readVersion()):
+                return Conflicted(f"the table was changed meanwhile: {first_line(error)}")
+        return NotWritten(first_line(error))
+
+    def _commit_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
+        if not commit.merges:
+            return int(transaction.commit(actions, operation))
+        # As Delta's MERGE says of row tracking, which its steps preserve.
+        tracking = self._gateway.singleton("RowTracking")
+        none = self._gateway.jvm.scala.Predef.Map().empty()
+        tags = tracking.addPreservedRowTrackingTagIfNotSet(transaction.snapshot(), none)
+        return int(transaction.commit(actions, operation, tags))
 
     def _state_of(self, version: int, metadata: Java, protocol: Java, transactions: dict[str, int]) -> TableState:
         return TableState(
@@ -261,9 +286,10 @@ class SparkDeltaTables:
 
     def _operation(self, commit: TableCommit, read_version: int) -> Java:
         metadata = self._gateway.jvm.scala.Some(commit.metadata.to_json())
-        append = self._gateway.jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        modes = self._gateway.jvm.org.apache.spark.sql.streaming.OutputMode
+        mode = modes.Update() if commit.merges else modes.Append()
         operations = self._gateway.delta.DeltaOperations
-        return operations.StreamingUpdate(append, commit.app_id, read_version + 1, metadata)
+        return operations.StreamingUpdate(mode, commit.app_id, read_version + 1, metadata)
 
 
 def _texts_of(lines: Java) -> Iterator[str]:

@@ -62,6 +62,10 @@ class Gateway:
         self.none: Java = self.jvm.scala.Option.empty()
         self._converters = self.jvm.scala.jdk.javaapi.CollectionConverters
 
+    def singleton(self, name: str) -> Java:
+        """One of Delta's Scala objects."""
+        return getattr(getattr(self.delta, f"{name}$"), "MODULE$")
+
     def scala(self, collection: Java) -> Java:
         """A Scala list of a Java one."""
         return self._converters.asScala(collection).toList()

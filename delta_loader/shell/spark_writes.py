@@ -65,10 +65,10 @@ def write_within(
     Raises what Spark raises.
     """
     is_mixed = any(write.root is None for write in writes)
-    with _session_says(spark, {**_UNFORGIVING, _OPTIMIZED: str(through_spark(work.way)).lower()}):
-        rows = _rows(gateway, writes[0], work.stage_url)
+    with session_says(spark, optimized=through_spark(work.way)):
+        rows = staged_rows(gateway, writes[0], work.stage_url)
         for write in writes[1:]:
-            more = _rows(gateway, write, work.stage_url)
+            more = staged_rows(gateway, write, work.stage_url)
             rows = rows.unionByName(more, True)  # noqa: FBT003 - columns that one lacks are null
         rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
         if is_mixed and not through_spark(work.way):
@@ -83,7 +83,7 @@ def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> 
     return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
 
 
-def _rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
+def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
     """The rows of one write as a Java data frame, with the columns of the staged schema."""
     log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root or stage_url))
     metadata = gateway.metadata("staged", write.shape, 0)
@@ -107,8 +107,9 @@ _said = _Said()
 
 
 @contextmanager
-def _session_says(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_says(spark: SparkSession, *, optimized: bool) -> Iterator[None]:
     """Writes that want the same go side by side; one that wants something else waits until these are done."""
+    settings = {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower()}
     with _said.changed:
         _said.changed.wait_for(lambda: not _said.writes or _said.settings == settings)
         if not _said.writes:

@@ -1,6 +1,7 @@
 """From batches of messages to the rows of a stream's tables.
 
     decode, jmespath ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
+    (with `merge`:                          operation ─►                                events ─► )
          └─ rejects ──────┴────────┴────────┴─► the dead-letter table's rows
 
 Rules:
@@ -22,12 +23,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from common.changes import table_columns
 from common.errors import SchemaError
 from common.markers import TableKind
 from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
+from common.settings.merge import merge_by_of, operation_of
 from common.settings.stream import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
+from stage_writer.core.changes.events import Events, deletes_by_tombstones
+from stage_writer.core.changes.operation import Operation
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import decoder_of
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from common.changes import MergeBy
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.decode import Reject
@@ -106,7 +112,7 @@ class StreamConverter:
         self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
-        rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by)
+        rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge_by_of(stream))
         rows = replace(rows, waits=stream.load.waits_for_spark)
         dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         for name in stream.partition_by:
@@ -195,7 +201,7 @@ class StreamConverter:
                 _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
             ),
             rejects,
-            (begun.tombstones, rows.filtered),
+            (_NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones, rows.filtered),
         )
         staged = self._with_routed(staged, messages, parts) if parts else staged
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
@@ -233,6 +239,10 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         columns = deriver.columns
     if stream.route is not None:
         yield Router(columns, stream)
+    if stream.merge is not None:
+        operation = Operation(columns, operation_of(stream))
+        yield operation
+        columns = operation.columns
     if stream.explode is not None:
         exploder = Exploder(columns, stream.explode)
         yield exploder
@@ -242,7 +252,12 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         yield Names(named.columns, named.plan)
         columns = named.columns
     if stream.kafka_columns:
-        yield KafkaColumns(columns)
+        kafka = KafkaColumns(columns)
+        yield kafka
+        columns = kafka.columns
+    by = merge_by_of(stream)
+    if by is not None:
+        yield Events(columns, stream, by)
 
 
 class KafkaColumns:
@@ -352,8 +367,11 @@ def _places(rejects: Sequence[Reject]) -> Index:
     return np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
 
 
-def _table_format(url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str]) -> TableFormat:
-    return TableFormat(url, kind, schema_to_json(schema), to_arrow_schema(schema), tuple(partition_by))
+def _table_format(
+    url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str], merge: MergeBy | None = None
+) -> TableFormat:
+    table = schema if merge is None else table_columns(schema)
+    return TableFormat(url, kind, schema_to_json(table), to_arrow_schema(schema), tuple(partition_by), merge=merge)
 
 
 def _kafka_columns(messages: Messages, index: Index) -> tuple[pa.Array, ...]:

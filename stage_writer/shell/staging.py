@@ -335,7 +335,7 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:
     staged = tuple(file.staged for file in files if file.table is table)
-    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged)
+    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged, table.merge)
 
 
 def table_opener(open_store: Callable[[str], ObjectStore]) -> Callable[[str], ObjectStore]:

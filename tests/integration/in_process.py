@@ -40,7 +40,7 @@ def load(
 ) -> StreamReport:
     """One pass of a config's only stream; ``tables`` and ``replacer`` may have traps in them."""
     settings, log = load_settings(config, os.environ), structlog.get_logger()
-    tables = tables or SparkDeltaTables(spark, SystemClock())
+    tables = tables or SparkDeltaTables(spark, SystemClock(), settings.stage.url)
     ports = spark_ports(settings, spark, tables, in_turn, log=log, metrics=Metrics())
     if replacer is not None:
         replacements = Replacements(FsspecStore(settings.stage.url), tables, replacer, new_id, log)

@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.changes import MergeBy
 from common.markers import (
     Manifest,
     MarkerName,
@@ -34,6 +35,18 @@ tables = st.builds(
     st.lists(files | mixed_files, max_size=3).map(tuple),
 )
 
+merges = st.builds(
+    MergeBy,
+    st.lists(texts, min_size=1, max_size=3).map(tuple),
+    st.tuples(texts, texts, texts),
+    *[st.none() | texts] * 2,
+)
+merged_tables = st.builds(
+    StagedTable, texts.filter(bool), st.just(TableKind.ROWS), texts, st.just(()), st.just(()), merges
+) | st.builds(
+    StagedTable, texts.filter(bool), st.just(TableKind.ROWS), texts, st.just(()), st.tuples(mixed_files), merges
+)
+
 
 @st.composite
 def manifests(draw: st.DrawFn, start: Position) -> Manifest:
@@ -52,7 +65,7 @@ def manifests(draw: st.DrawFn, start: Position) -> Manifest:
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),
-        tables=tuple(draw(st.lists(tables, max_size=3))),
+        tables=tuple(draw(st.lists(tables | merged_tables, max_size=3))),
     )
 
 

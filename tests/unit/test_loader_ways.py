@@ -71,7 +71,8 @@ def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: Tabl
         assert isinstance(way_of_loading(table, setting), Add)
         require_loadable(way_of_loading(table, setting), "/t")
     assert way_of_loading(table, LoadSetting.APPEND) == Append("load is append")
-    assert isinstance(way_of_loading(table, LoadSetting.MERGE), Merge)
+    append_only = "delta.appendOnly" in table.properties
+    assert isinstance(way_of_loading(table, LoadSetting.MERGE), Refused if append_only else Merge)
 
 
 @pytest.mark.parametrize(

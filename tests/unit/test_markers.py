@@ -103,8 +103,8 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 5") as caught:
-        read({**stored(), "version": 5, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 6") as caught:
+        read({**stored(), "version": 6, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
 

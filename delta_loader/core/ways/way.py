@@ -64,6 +64,10 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
         return Refused(*refused)
     demand = appended_for(state)
     match setting:
+        case LoadSetting.MERGE if state.properties.get("delta.appendOnly", "").lower() == "true":
+            return Refused(
+                "it is append-only, and load is merge", "take delta.appendOnly from it, or load another table"
+            )
         case LoadSetting.MERGE:
             return Merge("load is merge")
         case LoadSetting.APPEND:

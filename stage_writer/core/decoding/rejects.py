@@ -63,6 +63,15 @@ class ErrorClass(StrEnum):
     EXPLODES_TOO_FAR = "explodes_too_far"
     """The rows that `explode` would make of the record come to more than four times the writer's `memory`."""
 
+    NULL_KEY = "null_key"
+    """A key column of a stream with `merge` is null, so that nobody knows which row the event changes."""
+
+    UNREADABLE_KEY = "unreadable_key"
+    """A tombstone of a stream with `merge` has a message key that does not give the key columns."""
+
+    NULL_SEQUENCE = "null_sequence"
+    """An upsert of a stream with `merge` has no `sequence`, so that nobody knows whether it is newer than its row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

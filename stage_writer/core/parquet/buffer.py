@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from common.changes import MergeBy
     from common.markers import TableKind
     from common.schema import StructType
     from stage_writer.core.batch import MessageBatch
@@ -87,6 +88,8 @@ class TableFormat:
     partition_by: tuple[str, ...]
     waits: bool = False
     """Whether its files wait for Spark below the stage: all rows in one, whatever their partition values."""
+    merge: MergeBy | None = None
+    """How its rows change the table's; they have columns for that (common/changes.py). None where they are added."""
 
 
 class _Sink:

@@ -1,0 +1,72 @@
+"""What the events of a load say of the rows that they may be about: the lowest and highest of each key column.
+
+Rules:
+
+1. The bounds are those of the staged files' statistics, which are never tighter than the data. Where a file does not
+   tell, or the type has no exact literal, there is no bound: the merge then reads more, and does the same.
+2. They stand in the merge's condition as literals, so that Delta leaves out partitions, and files by their statistics,
+   that hold no such key. Partition columns that are no keys are never narrowed: the row that an event changes may lie
+   in another partition than the event's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from common.schema.types import Primitive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from common.markers import StagedFile
+    from common.schema.types import StructType
+
+_WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
+_PLAIN_TEXT_END = 0x7F
+
+
+def key_bounds(
+    files: Iterable[StagedFile], columns: StructType, keys: Sequence[str], quote: Callable[[str], str]
+) -> tuple[str, ...]:
+    """Conditions over the table ``t`` that hold for every row with a key of these files."""
+    told = [_statistics(file) for file in files]
+    found: list[str] = []
+    for key in keys:
+        field = columns.field(key)
+        lows = [lowest.get(key) for lowest, _ in told]
+        highs = [highest.get(key) for _, highest in told]
+        if field is None or not told or None in lows or None in highs:
+            continue
+        literals = _literals(field.type, lows), _literals(field.type, highs)
+        if literals[0] and literals[1]:
+            name = f"t.{quote(key)}"
+            found += [f"{name} >= {min(literals[0])[1]}", f"{name} <= {max(literals[1])[1]}"]
+    return tuple(found)
+
+
+def _statistics(file: StagedFile) -> tuple[dict[str, object], dict[str, object]]:
+    try:
+        statistics = json.loads(file.statistics, parse_float=str)
+        return statistics["minValues"], statistics["maxValues"]
+    except (ValueError, KeyError, TypeError):
+        return {}, {}
+
+
+def _literals(data_type: object, values: Iterable[object]) -> list[tuple[object, str]]:
+    """Each value with its literal, comparable with one another; nothing for a type that has none."""
+    known = list(values)
+    if data_type in _WHOLE and all(isinstance(value, int) for value in known):
+        suffix = "L" if data_type is Primitive.LONG else ""
+        return [(value, f"{value}{suffix}") for value in known]
+    texts = [value for value in known if isinstance(value, str)]
+    if data_type is Primitive.DATE and len(texts) == len(known):
+        return [(text, f"DATE '{text}'") for text in texts]
+    if data_type is Primitive.STRING and len(texts) == len(known) and all(map(_is_plain, texts)):
+        return [(text, f"'{text}'") for text in texts]
+    return []
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is a literal as it is, in any dialect; a maximum that was cut ends with the highest character."""
+    return all(ord(char) >= ord(" ") and ord(char) != _PLAIN_TEXT_END and char not in "'\\" for char in text)

@@ -1,0 +1,213 @@
+"""The SQL that merges a load's staged events into a table.
+
+Rules:
+
+1. Of a load's events of one key the last one wins: the last in Kafka's order (topic, partition, offset), so that of one
+   key in two partitions the higher partition counts. With a sequence an event counts only if none of the key's events
+   before it in the load, and not the table's row, has a higher one; of equal ones the later counts. A delete without a
+   sequence always counts.
+2. So a load needs one row for each key of it (`source`), and a row of the table is changed by it or not, whatever it
+   was that the other events said. What the merge then does is what a replay of all events, one by one, would have done:
+   tests hold it to that.
+3. A delete takes the row out; what its sequence was is then forgotten at the end of the load. With soft deletes the row
+   stays as it was, or as the load's last upsert that counts made it, but for the flag and the sequence; of a key that
+   the table has not there will be a row with nothing else, so that older upserts that come later are known to be older.
+4. Rows that no event of the load is about are not read where the table's statistics allow: the lowest and highest key
+   of the load stand in the condition as literals (`bounds` beside this).
+5. Columns of the table that the stream has not are left as they are.
+
+The text is run by Spark, and by DuckDB in tests: both read it alike but for quotes.
+"""
+
+# ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.changes import DELETE_COLUMN, RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from common.changes import MergeBy
+
+_APPLIES = f"{RESERVED}applies"
+_RANK = f"{RESERVED}rank"
+_IMAGE = f"{RESERVED}image"
+_IMAGE_SEQUENCE = f"{RESERVED}image_sequence"
+_LAST_DELETES = f"{RESERVED}last_deletes"
+_LAST_SEQUENCE = f"{RESERVED}last_sequence"
+_PLAIN = f"{RESERVED}plain"
+_RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+
+
+def backticks(name: str) -> str:
+    """A name as Spark quotes it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStatement:
+    """Everything that a merge is made of; ``text`` is the statement."""
+
+    target: str
+    """The table, as SQL names it."""
+    staged: str
+    """The view of the staged rows."""
+    columns: tuple[str, ...]
+    """The staged rows' columns that the table has."""
+    by: MergeBy
+    bounds: tuple[str, ...] = ()
+    """Conditions over ``t``, that all rows hold which an event of the load may be about."""
+    quote: Callable[[str], str] = backticks
+
+    @property
+    def text(self) -> str:
+        """The MERGE statement."""
+        keys = [f"{self._t(key)} = {self._s(key)}" for key in self.by.keys]
+        clauses = self._hard() if self.by.soft_delete is None else self._soft(self.by.soft_delete)
+        return "\n".join(
+            (
+                f"MERGE INTO {self.target} AS t",
+                f"USING ({self.source}) AS s",
+                f"ON {' AND '.join((*keys, *self.bounds))}",
+                *clauses,
+            )
+        )
+
+    @property
+    def source(self) -> str:
+        """One row for each key of the load (rules 1 and 2)."""
+        if self.by.soft_delete is None:
+            return self._last_events()
+        return self._last_images(self.by.soft_delete)
+
+    # One row a key.
+
+    def _last_events(self) -> str:
+        """Each key's last event that counts."""
+        columns = [self._q(name) for name in (*self.columns, DELETE_COLUMN)]
+        ranked = [f"{self._rank(f'{self._q(_APPLIES)} DESC')} AS {self._q(_RANK)}"]
+        if self.by.sequence is not None:
+            columns += [self._q(_PLAIN)]
+            ranked += [f"{self._any_plain()} AS {self._q(_PLAIN)}"]
+        return (
+            f"SELECT {', '.join(columns)} FROM (SELECT *, {', '.join(ranked)} FROM ({self._judged()}) AS judged) "
+            f"AS ranked WHERE {self._q(_RANK)} = 1"
+        )
+
+    def _last_images(self, soft_delete: str) -> str:
+        """Each key's last upsert that counts, beside what its last event does; null where there is no upsert."""
+        q, delete = self._q, self._q(DELETE_COLUMN)
+        image = f"({q(_APPLIES)} AND NOT {delete})"
+        last = f"OVER (PARTITION BY {self._keys()} ORDER BY {q(_APPLIES)} DESC, {self._place('DESC')})"
+        made = [
+            f"{self._rank(f'{image} DESC')} AS {q(_RANK)}",
+            f"{image} AS {q(_IMAGE)}",
+            f"first_value({delete}) {last} AS {q(_LAST_DELETES)}",
+        ]
+        kept = [q(_IMAGE), q(_LAST_DELETES)]
+        sequence = self.by.sequence
+        if sequence is not None:
+            made += [
+                f"first_value({q(sequence)}) {last} AS {q(_LAST_SEQUENCE)}",
+                f"{q(sequence)} AS {q(_IMAGE_SEQUENCE)}",
+                f"max({q(sequence)}) OVER (PARTITION BY {self._keys()}) AS {q(f'{RESERVED}highest')}",
+                f"{self._any_plain()} AS {q(_PLAIN)}",
+            ]
+            kept += [q(_LAST_SEQUENCE), q(_IMAGE_SEQUENCE), q(_PLAIN)]
+        chosen = [self._in_last_image(name, soft_delete) for name in self.columns]
+        columns, ranked = ", ".join((*chosen, *kept)), f"SELECT *, {', '.join(made)} FROM ({self._judged()}) AS judged"
+        return f"SELECT {columns} FROM ({ranked}) AS ranked WHERE {q(_RANK)} = 1"
+
+    def _in_last_image(self, name: str, soft_delete: str) -> str:
+        q = self._q
+        if name in self.by.keys:
+            return q(name)
+        if name == soft_delete:
+            return f"{q(_LAST_DELETES)} AS {q(name)}"
+        if name == self.by.sequence:
+            return f"{q(f'{RESERVED}highest')} AS {q(name)}"
+        return f"CASE WHEN {q(_IMAGE)} THEN {q(name)} END AS {q(name)}"
+
+    def _judged(self) -> str:
+        """The staged events, each with whether it counts among those of the load."""
+        if self.by.sequence is None:
+            return f"SELECT *, true AS {self._q(_APPLIES)} FROM {self.staged}"
+        sequence = self._q(self.by.sequence)
+        highest = f"max({sequence}) OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
+        return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self.staged}"
+
+    def _any_plain(self) -> str:
+        """Whether the load has a delete of the key that always counts."""
+        plain = f"{self._q(DELETE_COLUMN)} AND {self._q(self.by.sequence or '')} IS NULL"
+        return f"(max(CASE WHEN {plain} THEN 1 ELSE 0 END) OVER (PARTITION BY {self._keys()}) = 1)"
+
+    def _rank(self, first: str) -> str:
+        return f"row_number() OVER (PARTITION BY {self._keys()} ORDER BY {first}, {self._place('DESC')})"
+
+    def _keys(self) -> str:
+        return ", ".join(map(self._q, self.by.keys))
+
+    def _place(self, direction: str) -> str:
+        return ", ".join(f"{self._q(name)} {direction}" for name in self.by.place)
+
+    # What is done to the rows.
+
+    def _hard(self) -> Sequence[str]:
+        delete, newer = self._s(DELETE_COLUMN), None
+        gone = delete
+        if self.by.sequence is not None:
+            newer = self._newer(self._s(self.by.sequence), self.by.sequence)
+            gone = f"(({newer} AND {delete}) OR (NOT {newer} AND {self._s(_PLAIN)}))"
+        changes = self._set()
+        return (
+            f"WHEN MATCHED AND {gone} THEN DELETE",
+            *([f"WHEN MATCHED{f' AND {newer}' if newer else ''} THEN UPDATE SET {changes}"] if changes else []),
+            f"WHEN NOT MATCHED AND NOT {delete} THEN {self._insert()}",
+        )
+
+    def _soft(self, soft_delete: str) -> Sequence[str]:
+        sequence, image = self.by.sequence, self._s(_IMAGE)
+        if sequence is None:
+            flag, condition = self._s(_LAST_DELETES), ""
+        else:
+            newer = self._newer(self._s(_LAST_SEQUENCE), sequence)
+            flag = f"CASE WHEN {newer} THEN {self._s(_LAST_DELETES)} ELSE true END"
+            condition = f" AND ({newer} OR {self._s(_PLAIN)})"
+            image = f"({image} AND {self._newer(self._s(_IMAGE_SEQUENCE), sequence)})"
+        changes = [f"{self._q(soft_delete)} = {flag}"]
+        if sequence is not None:
+            changes.append(f"{self._q(sequence)} = greatest({self._t(sequence)}, {self._s(sequence)})")
+        changes += (
+            f"{self._q(name)} = CASE WHEN {image} THEN {self._s(name)} ELSE {self._t(name)} END"
+            for name in self.columns
+            if name not in (soft_delete, sequence, *self.by.keys)
+        )
+        return (
+            f"WHEN MATCHED{condition} THEN UPDATE SET {', '.join(changes)}",
+            f"WHEN NOT MATCHED THEN {self._insert()}",
+        )
+
+    def _newer(self, event: str, sequence: str) -> str:
+        """Whether an event counts, by the row's sequence; one without a sequence does."""
+        row = self._t(sequence)
+        return f"({row} IS NULL OR {event} IS NULL OR {event} >= {row})"
+
+    def _set(self) -> str:
+        return ", ".join(f"{self._q(name)} = {self._s(name)}" for name in self.columns if name not in self.by.keys)
+
+    def _insert(self) -> str:
+        names, values = map(self._q, self.columns), map(self._s, self.columns)
+        return f"INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
+
+    def _q(self, name: str) -> str:
+        return self.quote(name)
+
+    def _s(self, name: str) -> str:
+        return f"s.{self.quote(name)}"
+
+    def _t(self, name: str) -> str:
+        return f"t.{self.quote(name)}"

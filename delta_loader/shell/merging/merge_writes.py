@@ -1,0 +1,136 @@
+"""Merges staged events within a transaction: the steps of Delta's own MERGE, without its commit.
+
+Delta's command opens a transaction of its own and commits it with one txn action at most, so that a load of several
+Kafka partitions could not be exactly once. Its steps are methods of the command that take the transaction: here they
+are called in its order (``MergeIntoCommand.runMerge``, Delta 4.4) with ours, and their actions are committed with all
+txn actions.
+
+Rules:
+
+1. What is read of the table is read through the transaction: it notes the condition's predicates and the files, so that
+   a commit that changed rows which the merge has seen, or was to see, is a conflict, whoever made it.
+2. Rows are found, rewritten or marked in deletion vectors, and written by Delta's own code: constraints, generated
+   columns, change data and row tracking are what a MERGE statement makes of them.
+3. The staged files are read as those of any load are (`delta_loader.shell.spark_writes`).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from common.changes import MergeBy, staged_columns
+from common.schema import quote_name, schema_from_json, schema_to_json
+from delta_loader.core.commits import Brought
+from delta_loader.core.merging.bounds import key_bounds
+from delta_loader.core.merging.statement import MergeStatement, backticks
+from delta_loader.shell.spark import spark_url
+from delta_loader.shell.spark_writes import session_says, staged_rows
+from delta_loader.shell.variants import with_variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.shares import SparkWrite
+    from delta_loader.shell.gateway import Gateway, Java
+    from delta_loader.shell.spark_writes import Work
+
+
+def merge_within(
+    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite], work: Work, *, url: str
+) -> tuple[Java, Brought]:
+    """A Java list of the actions that merge the writes into the table at ``url``, and the rows that they change.
+
+    They are the transaction's to commit. Raises what Spark raises.
+    """
+    by = writes[0].shape.merge
+    if by is None or any(write.shape != writes[0].shape for write in writes):
+        msg = "writes of different shapes cannot be merged together"
+        raise ValueError(msg)
+    view = f"staged_events_{uuid.uuid4().hex}"
+    columns = schema_from_json(writes[0].shape.schema)
+    files = [file for write in writes for file in write.files]
+    bounds = key_bounds(files, columns, by.keys, backticks)
+    statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
+    with session_says(spark, optimized=True):
+        events = DataFrame(_events(gateway, writes, by, work.stage_url), spark)
+        with_variants(events, work.variants).createOrReplaceTempView(view)
+        try:
+            command = _analysed(gateway, statement.text)
+        finally:
+            spark.catalog.dropTempView(view)
+        return _run(gateway, command, transaction)
+
+
+def _events(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str) -> Java:
+    """All staged events as a Java data frame; files that are taken whole are read as one."""
+    shape = writes[0].shape
+    shape = replace(shape, schema=schema_to_json(staged_columns(schema_from_json(shape.schema), by)), merge=None)
+    whole = tuple(file for write in writes if write.start is None for file in write.files)
+    parts = [replace(writes[0], shape=shape, files=whole, start=None)] if whole else []
+    parts += [replace(write, shape=shape) for write in writes if write.start is not None]
+    rows = staged_rows(gateway, parts[0], stage_url)
+    for part in parts[1:]:
+        rows = rows.unionByName(staged_rows(gateway, part, stage_url))
+    return rows
+
+
+def _analysed(gateway: Gateway, statement: str) -> Java:
+    """Delta's command for a MERGE statement, which nobody has run."""
+    state = gateway.session.sessionState()
+    not_run = gateway.jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    return state.executePlan(state.sqlParser().parsePlan(statement), not_run).analyzed()
+
+
+def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, Brought]:
+    """What the command does between opening its transaction and committing it."""
+    session = gateway.session
+    transaction.setTrackHighWaterMarks(command.trackHighWaterMarks())
+    clauses = command.matchedClauses(), command.notMatchedClauses()
+    command.prepareMergeSource(session, command.source(), command.condition(), *clauses, False)  # noqa: FBT003 - Java
+    try:
+        actions = gateway.jvm.java.util.ArrayList()
+        for made in _made(gateway, command, transaction, session):
+            actions.addAll(gateway.java(made))
+    finally:
+        _let_go(command)
+    return actions, _brought(actions, command)
+
+
+def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> Iterator[Java]:
+    """The lists of actions that Delta's steps give."""
+    found = command.findTouchedFiles(session, transaction)
+    touched, repeated_deletes = found._1(), found._2()  # noqa: SLF001 - a Scala pair
+    if not touched.nonEmpty():
+        yield command.writeOnlyInserts(session, transaction, False, "numSourceRowsInSecondScan")  # noqa: FBT003 - Java
+        return
+    by_vectors = bool(command.shouldWritePersistentDeletionVectors(session, transaction))
+    yield command.writeAllChanges(session, transaction, touched, repeated_deletes, not by_vectors)
+    if by_vectors:
+        yield command.writeDVs(session, transaction, touched)
+    else:
+        removes = gateway.jvm.java.util.ArrayList()
+        for file in gateway.java(touched):
+            removes.add(file.remove())
+        yield gateway.scala(removes)
+
+
+def _let_go(command: Java) -> None:
+    """Give back what Delta has kept of the source."""
+    source = command.getMergeSource()
+    if source.isMaterialized():
+        source.df().queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003 - Java knows no keywords
+
+
+def _brought(actions: Java, command: Java) -> Brought:
+    adds = [found for action in actions if (found := json.loads(str(action.json())).get("add")) is not None]
+    metrics = command.metrics()
+    changed = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+    rows = sum(int(metrics.apply(name).value()) for name in changed)
+    return Brought(len(adds), rows, sum(int(add["size"]) for add in adds))

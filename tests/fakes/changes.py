@@ -1,0 +1,139 @@
+"""A stream of change events staged by the writer's own code, without Kafka: events in, markers and files out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.store import FsspecStore
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage import Stage
+from stage_writer.core.batch import MessageBatch
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.ports import Sealed
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.events import Event, Row, Table, replay
+from tests.fakes.loading import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.ports import DeltaTables
+
+COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
+
+
+@dataclass
+class ChangeStream:
+    """A merge stream below a folder, and what its table is to be."""
+
+    folder: Path
+    sequenced: bool = False
+    soft: bool = False
+    more: dict[str, object] = field(default_factory=dict)
+    expected: Table = field(default_factory=dict)
+    _waiting: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        merge: dict[str, object] = {"keys": ["id", "name"], "operation": "op", "deletes": ["d"]}
+        merge |= {"sequence": "at"} if self.sequenced else {}
+        merge |= {"soft_delete": "gone"} if self.soft else {}
+        stream = {
+            "app_id": "orders",
+            "topics": ["orders"],
+            "table": self.table,
+            "columns": COLUMNS,
+            "load": "merge",
+            "merge": merge,
+            **self.more,
+        }
+        self.settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+                "stage": {"url": (self.folder / "stage").as_uri()},
+                "loader": {"http": None, "marker_retention": "0s"},
+                "streams": [stream],
+            }
+        )
+        store = FsspecStore(self.settings.stage.url)
+        self.stage = ObjectStage(store, FsspecStore, SystemClock(), lambda: str(uuid.uuid4()), "test")
+        self.converter = StreamConverter(self.settings.streams[0])
+
+    @property
+    def table(self) -> str:
+        return (self.folder / "tables" / "orders").as_uri()
+
+    def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
+        """Stage events of keys: (id, value, sequence); without a value a delete, without sequence too a tombstone."""
+        source = TopicPartition(Topic("orders"), Partition(partition))
+        tail = self.stage.tail(source)
+        start = Position(0) if tail is None else tail.end
+        values, keys = [], []
+        for place, (key, value, at) in enumerate(events):
+            tombstone = value is None and at is None
+            self._waiting.append(Event("orders", partition, start + place, (key, "k"), value, value is None, at))
+            op = "d" if value is None else "u"
+            content = {"id": key, "name": "k", "value": value, "at": at, "op": op}
+            values.append(None if tombstone else json.dumps(content).encode())
+            keys.append(json.dumps({"id": key, "name": "k"}).encode())
+        offsets = np.arange(start, start + len(events))
+        times = 1_700_000_000_000 + offsets
+        keys_of = pa.array(keys, pa.binary())
+        batch = MessageBatch(source, offsets, times, pa.array(values, pa.binary()), keys_of, None)
+        buffer = Buffer.begin(start, self.converter.formats)
+        (staged,) = self.converter.convert([batch])
+        assert not staged.dead_letters, staged.rows[1].to_pylist()
+        buffer.add(staged, 0.0)
+        outcome = self.stage.flush_job(source, self.settings.streams[0], buffer, tail).run()
+        assert isinstance(outcome, Sealed)
+
+    def load(self, tables: DeltaTables) -> None:
+        """Load what waits, as one load, and what the table is to be then."""
+        (report,) = self.loader(tables).run_pass()
+        assert report.failure is None, report.failure
+        assert report.held == {}
+        self.replay_waiting()
+
+    def replay_waiting(self) -> None:
+        """What waits is taken for loaded."""
+        replay(self.expected, self._waiting, sequenced=self.sequenced, soft=self.soft)
+        self._waiting.clear()
+
+    def loader(self, tables: DeltaTables) -> LoaderService:
+        """A new loader."""
+        numbers = itertools.count(1)
+        ports = Ports(
+            stage=Stage(FsspecStore(self.settings.stage.url), in_turn),
+            tables=tables,
+            open_store=FsspecStore,
+            parallel=in_turn,
+            clock=SystemClock(),
+            new_id=lambda: f"load-{next(numbers)}",
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        return LoaderService(self.settings.streams, self.settings.loader, ports)
+
+    def rows(self, spark: SparkSession) -> Table:
+        """What the table is."""
+        found = spark.read.format("delta").load(self.table)
+        names = ["id", "name", "value", "at", "gone" if self.soft else "id", "_kafka_offset"]
+        rows = [tuple(row) for row in found.selectExpr(*names).collect()]
+        table = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
+        assert len(table) == len(rows), "one row for each key"
+        return table

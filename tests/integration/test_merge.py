@@ -1,0 +1,195 @@
+"""Change events through the writer's staging and Spark, against a replay of all events in plain Python."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from common.ports import SystemClock
+from delta_loader.core.commits import AlreadyLoaded, Conflicted
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.changes import ChangeStream
+from tests.fakes.events import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+pytestmark = pytest.mark.spark
+
+
+class Watched(SparkDeltaTables):
+    """Tables that somebody else changes while a merge is under way, and whose outcomes are kept."""
+
+    def __init__(self, spark: SparkSession, stage_url: str) -> None:
+        super().__init__(spark, SystemClock(), stage_url)
+        self.meanwhile: list[Callable[[], object]] = []
+        self.commits: list[tuple[TableCommit, CommitOutcome]] = []
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        outcome = super().commit(commit)
+        self.commits.append((commit, outcome))
+        return outcome
+
+    def _commit_within(self, transaction: object, commit: TableCommit, actions: object, operation: object) -> int:
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return super()._commit_within(transaction, commit, actions, operation)
+
+
+def tables_of(stream: ChangeStream, spark: SparkSession) -> Watched:
+    return Watched(spark, stream.settings.stage.url)
+
+
+def some_events(chance: random.Random, *, sequenced: bool) -> list[tuple[int, str | None, int | None]]:
+    events: list[tuple[int, str | None, int | None]] = []
+    for _ in range(chance.randrange(1, 9)):
+        kind, key = chance.random(), chance.randrange(6)
+        if kind < 0.2:
+            events.append((key, None, None))
+        else:
+            events.append(
+                (key, None if kind < 0.35 else chance.choice("abc"), chance.randrange(10) if sequenced else 1)
+            )
+    return events
+
+
+def create(spark: SparkSession, stream: ChangeStream, properties: str, extra: str = "") -> None:
+    gone = "gone BOOLEAN, " if stream.soft else ""
+    spark.sql(
+        f"CREATE TABLE delta.`{stream.table}` (id INT, name STRING, value STRING, at INT, op STRING, day STRING, "
+        f"_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP, {gone}"
+        f"mine STRING{extra}) USING delta PARTITIONED BY (day) TBLPROPERTIES ({properties})"
+    )
+
+
+BY_VALUE: dict[str, object] = {"derive": {"day": "coalesce(value, 'none')"}, "partition_by": ["day"]}
+"""A row's partition changes with its value."""
+
+
+def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    stream = ChangeStream(tmp_path, more=BY_VALUE)
+    create(spark, stream, "'delta.enableChangeDataFeed' = 'true'")
+    tables, chance = tables_of(stream, spark), random.Random(7)  # noqa: S311 - the same histories each time
+    for turn in range(2):
+        for partition in (0, 1, 0):
+            stream.flush(partition, some_events(chance, sequenced=False))
+        before = stream.rows(spark)
+        stream.load(tables)
+        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        _, outcome = tables.commits[-1]
+        assert changed(spark, stream, before, outcome) == stream.expected, "what the change feed says"
+    assert len(tables.commits) == 2, "one commit for each load"
+    days = spark.read.format("delta").load(stream.table).where("day != coalesce(value, 'none')")
+    assert days.count() == 0
+
+
+def changed(
+    spark: SparkSession, stream: ChangeStream, before: dict[tuple[object, ...], Row], outcome: CommitOutcome
+) -> dict[tuple[object, ...], Row]:
+    """The rows before, as the change feed of one version changes them."""
+    version = outcome.version if not isinstance(outcome, Conflicted) and hasattr(outcome, "version") else -1
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+    rows = feed.option("endingVersion", version).load(stream.table)
+    table = dict(before)
+    changes = rows.select("_change_type", "id", "name", "value", "_kafka_offset").collect()
+    for kind, *key, value, offset in changes:
+        if kind in ("delete", "update_preimage"):
+            assert table[tuple(key)] == Row(value, offset=offset)
+    for kind, *key, _, _ in changes:
+        if kind == "delete":
+            del table[tuple(key)]
+    for kind, *key, value, offset in changes:
+        if kind in ("insert", "update_postimage"):
+            table[tuple(key)] = Row(value, offset=offset)
+    return table
+
+
+def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vectors(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    stream = ChangeStream(tmp_path, sequenced=True, soft=True, more=BY_VALUE)
+    check = ", generated INT GENERATED ALWAYS AS (id + 1)"
+    create(spark, stream, "'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true'", check)
+    spark.sql(f"ALTER TABLE delta.`{stream.table}` ADD CONSTRAINT known CHECK (id >= 0)")
+    tables, chance = tables_of(stream, spark), random.Random(11)  # noqa: S311 - the same
+    for turn in range(2):
+        for partition in (0, 1):
+            stream.flush(partition, some_events(chance, sequenced=True))
+        stream.load(tables)
+        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        spark.sql(f"UPDATE delta.`{stream.table}` SET mine = 'kept' WHERE mine IS NULL")  # noqa: S608 - our own path
+    # A loader that died after its commit, and one that had planned the same: nothing changes.
+    (commit, _), held = tables.commits[-1], stream.rows(spark)
+    assert isinstance(tables.commit(commit), AlreadyLoaded)
+    (report,) = stream.loader(tables).run_pass()
+    assert (report.commits, report.failure) == (0, None)
+    assert stream.rows(spark) == held
+    found = spark.read.format("delta").load(stream.table)
+    assert found.where("generated != id + 1 OR generated IS NULL").count() == 0
+    stream.flush(0, [(0, "z", 99), (1, "z", 99)])
+    stream.load(tables)
+    assert stream.rows(spark) == stream.expected
+    assert found.where("mine = 'kept' AND value = 'z'").count() == len({0, 1} & {key[0] for key in held})
+
+
+def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    stream = ChangeStream(tmp_path)
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(1, "a", 1), (2, "a", 1)])
+    stream.flush(1, [(3, "a", 1)])
+    stream.load(tables)
+    stream.flush(0, [(1, "b", 1)])
+    delete = f"DELETE FROM delta.`{stream.table}` WHERE id = 1"  # noqa: S608 - our own path
+    tables.meanwhile.append(lambda: spark.sql(delete))
+    stream.load(tables)
+    assert [type(outcome).__name__ for _, outcome in tables.commits[-2:]] == ["Conflicted", "Committed"]
+    assert stream.rows(spark) == stream.expected, "the update came after the DELETE, and so made the row anew"
+    # Another loader is faster: the same events are not merged a second time.
+    stream.flush(1, [(3, None, None)])
+    other = tables_of(stream, spark)
+    tables.meanwhile.append(lambda: stream.loader(other).run_pass())
+    stream.load(tables)
+    assert stream.rows(spark) == stream.expected
+    assert [type(outcome).__name__ for _, outcome in other.commits] == ["Committed"]
+
+
+def test_files_without_a_key_of_the_load_are_not_read(tmp_path: Path, spark: SparkSession) -> None:
+    stream = ChangeStream(tmp_path)
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(key, "a", 1) for key in range(10)])
+    stream.load(tables)
+    (first,) = spark.read.format("delta").load(stream.table).inputFiles()
+    stream.flush(0, [(key, "a", 1) for key in range(100, 110)])
+    stream.load(tables)
+    Path(unquote(urlparse(first).path)).unlink()
+    stream.flush(0, [(105, "b", 1), (104, None, None)])
+    stream.load(tables)
+    rows = spark.read.format("delta").load(stream.table).where("id >= 100")
+    assert {row["id"]: row["value"] for row in rows.collect()} == {
+        key: "b" if key == 105 else "a" for key in range(100, 110) if key != 104
+    }
+
+
+def test_what_is_staged_twice_after_a_loss_is_merged_from_the_position_on(tmp_path: Path, spark: SparkSession) -> None:
+    stream = ChangeStream(tmp_path)
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(1, "a", 1), (1, "b", 1)])
+    stream.load(tables)
+    store = stream.loader(tables)._ports.stage.store
+    store.delete([found.path for found in store.list("")])
+    stream.flush(0, [(1, "old", 1), (2, "old", 1), (3, "new", 1)])
+    stream.load(tables)
+    rows = {key[0]: row.value for key, row in stream.rows(spark).items()}
+    assert rows == {1: "b", 3: "new"}, "events below the table's position are not merged again"

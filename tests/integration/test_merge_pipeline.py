@@ -1,0 +1,124 @@
+"""Debezium's change events and tombstones from a real broker into a table with one row for each key."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from delta_loader.core.findings import Verdict
+from tests.integration import in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+CUSTOMERS = 40
+
+
+def config_of(programs: Programs, kafka: KafkaCluster, folder: Path, topic: str) -> Path:
+    stream = {
+        "app_id": "customers",
+        "topics": [topic],
+        "table": f"{folder}/customers",
+        "columns": "id BIGINT, city STRING, changed BIGINT",
+        "envelope": "debezium",
+        "drop": ["_cdc"],
+        "load": "merge",
+        "merge": {"keys": ["id"], "sequence": "changed"},
+        "partition_by": ["city"],
+    }
+    settings = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+        "streams": [stream],
+    }
+    return programs.config(settings)
+
+
+class Database:
+    """What a connector would send of a table that changes; a customer's events go to one partition."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.producer = Producer({"bootstrap.servers": servers})
+        self.topic = topic
+        self.rows: dict[int, str] = {}
+        self.clock = 0
+
+    def put(self, customer: int, city: str, *, late: bool = False) -> None:
+        self.clock += 1
+        at = 0 if late else self.clock
+        row = {"id": customer, "city": city, "changed": at}
+        op = "u" if customer in self.rows else "c"
+        self._send(customer, {"payload": {"op": op, "before": None, "after": row, "ts_ms": 1}})
+        if not late:
+            self.rows[customer] = city
+
+    def delete(self, customer: int) -> None:
+        del self.rows[customer]
+        self._send(customer, {"payload": {"op": "d", "before": {"id": customer}, "after": None, "ts_ms": 1}})
+        self._send(customer, None)
+
+    def lose(self, customer: int) -> None:
+        """A delete of which compaction has left the tombstone only."""
+        del self.rows[customer]
+        self._send(customer, None)
+
+    def _send(self, customer: int, value: object) -> None:
+        key = json.dumps({"schema": {"type": "struct"}, "payload": {"id": customer}})
+        body = None if value is None else json.dumps(value)
+        self.producer.produce(self.topic, body, key, partition=customer % 2)
+
+
+def test_a_table_follows_a_database(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> None:
+    topic = new_topic(2)
+    config = config_of(programs, kafka, tmp_path, topic)
+    database = Database(kafka.bootstrap_servers, topic)
+    for customer in range(CUSTOMERS):
+        database.put(customer, "Bonn")
+    database.producer.produce(topic, None, b"no key", partition=0)
+    load(programs, config, database, spark)
+    assert read(spark, tmp_path) == database.rows
+    for customer in range(0, CUSTOMERS, 3):
+        database.put(customer, "Ulm")
+        database.put(customer, "Bonn", late=True)
+    for customer in range(1, CUSTOMERS, 6):
+        database.delete(customer)
+    for customer in range(2, CUSTOMERS, 12):
+        database.lose(customer)
+    database.put(CUSTOMERS, "Ulm")
+    load(programs, config, database, spark)
+    assert read(spark, tmp_path) == database.rows
+    letters = spark.read.format("delta").load(f"{tmp_path}/customers_dead_letters").collect()
+    assert [(row["error_class"], bytes(row["key"])) for row in letters] == [("unreadable_key", b"no key")]
+    report = in_process.verify(config, spark)
+    assert (report.failure, report.is_clean) == (None, True)
+    assert {"merged"} == {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED}
+    refused = programs.run("stage-writer", "replay", config, "--topic", topic, "--from", "0", "--to", "5")
+    assert (refused.returncode, "merges change events" in refused.stderr) == (2, True), refused.stderr
+
+
+def load(programs: Programs, config: Path, database: Database, spark: SparkSession) -> None:
+    assert database.producer.flush(30) == 0
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    report = in_process.load(config, spark)
+    assert (report.failure, report.held) == (None, {})
+
+
+def read(spark: SparkSession, folder: Path) -> dict[int, str]:
+    rows = spark.read.format("delta").load(f"{folder}/customers").collect()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["city"] for row in rows}

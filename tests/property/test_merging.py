@@ -1,0 +1,115 @@
+"""The SQL that merges, run by DuckDB, against a replay of all events one by one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import duckdb
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from common.changes import DELETE_COLUMN, MergeBy
+from common.markers import StagedFile
+from common.schema import Field, Primitive, StructType
+from delta_loader.core.merging.bounds import key_bounds
+from delta_loader.core.merging.statement import MergeStatement
+from tests.fakes.events import Event, Row, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+KEYS = StructType((Field("id", Primitive.INTEGER), Field("name", Primitive.STRING)))
+_ids, _names = st.integers(0, 3), st.sampled_from(["a", "b", "it's"])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[Event]]:
+    """Loads of events; each Kafka partition's offsets rise from load to load."""
+    ends: dict[tuple[str, int], int] = {}
+    loads: list[list[Event]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        load: list[Event] = []
+        for _ in range(draw(st.integers(0, 8))):
+            source = draw(st.sampled_from(["one", "two"])), draw(st.sampled_from([0, 1]))
+            offset = ends.get(source, 0) + draw(st.integers(0, 2))
+            ends[source] = offset + 1
+            deletes = draw(st.booleans())
+            sequence = draw(st.none() | st.integers(0, 4)) if deletes else draw(st.integers(0, 4))
+            key = (draw(_ids), draw(_names))
+            value = None if deletes else draw(st.none() | st.sampled_from("xyz"))
+            load.append(Event(*source, offset, key, value, deletes, sequence))
+        loads.append(load)
+    return loads
+
+
+def merged(loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool) -> dict[tuple[object, ...], Row]:
+    """The table that the statements make."""
+    by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None)
+    columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *PLACE]
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute(
+            'CREATE TABLE target (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
+            "_kafka_partition INT, _kafka_offset BIGINT, mine VARCHAR)"
+        )
+        connection.execute(
+            'CREATE TABLE staged (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
+            f"_kafka_partition INT, _kafka_offset BIGINT, {DELETE_COLUMN} BOOLEAN)"
+        )
+        for load in loads:
+            connection.execute("DELETE FROM staged")
+            staged = [
+                [*one.key, one.value, one.sequence if sequenced else None, one.deletes, *one.place, one.deletes]
+                for one in load
+            ]
+            if staged:
+                connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
+            bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
+            statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted)
+            connection.execute(statement.text)
+        rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
+    assert len({row[:2] for row in rows}) == len(rows), "one row for each key"
+    return {row[:2]: Row(row[2], row[3], bool(row[4]), row[5]) for row in rows}
+
+
+def files_of(load: Sequence[Event]) -> list[StagedFile]:
+    """A file for each event, with its statistics."""
+    return [
+        StagedFile("data/x", None, 1, 1, json.dumps({"minValues": found, "maxValues": found}))
+        for found in (dict(zip(("id", "name"), event.key, strict=True)) for event in load)
+    ]
+
+
+def quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def event(offset: int, value: str | None, sequence: int | None = None) -> Event:
+    return Event("one", 0, offset, (1, "a"), value, value is None, sequence)
+
+
+@settings(max_examples=max(1, settings().max_examples // 2))
+@given(histories(), st.booleans(), st.booleans())
+@example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
+@example([[event(0, "x", 4)], [event(1, "y", 3), event(2, None, 4)]], True, True)  # noqa: FBT003
+@example([[event(0, None, 3)], [event(1, "y", 2)], [event(2, "z", 3)]], True, True)  # noqa: FBT003
+def test_a_merge_does_what_a_replay_one_by_one_would_have_done(
+    loads: list[list[Event]],
+    sequenced: bool,  # noqa: FBT001 - drawn
+    soft: bool,  # noqa: FBT001
+) -> None:
+    expected: dict[tuple[object, ...], Row] = {}
+    for load in loads:
+        replay(expected, load, sequenced=sequenced, soft=soft)
+    assert merged(loads, sequenced=sequenced, soft=soft) == expected
+
+
+@settings(max_examples=max(1, settings().max_examples // 5))  # a merge for each event costs
+@given(histories())
+def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_into_loads(
+    loads: list[list[Event]],
+) -> None:
+    everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
+    one_by_one = merged([[event] for event in everything], sequenced=True, soft=True)
+    assert merged([everything], sequenced=True, soft=True) == one_by_one

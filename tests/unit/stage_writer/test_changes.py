@@ -1,0 +1,185 @@
+"""`merge`: what a stream of change events stages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from common.changes import MergeBy
+from common.errors import SchemaError, UsageError
+from common.markers import TableKind
+from common.schema import Field, Primitive, schema_from_json
+from common.spans import Position
+from stage_writer.core.changes.message_keys import MessageKeys
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.decoding.reading import STRICT
+from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.replay import replayable
+from tests.fakes.streams import batch_of, stream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.settings import Stream
+    from stage_writer.core.parquet.buffer import StagedRows
+
+BY_OP = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
+
+
+def merging(columns: str = "id BIGINT, name STRING, op STRING", **more: object) -> Stream:
+    return stream_of(columns=columns, **{"load": "merge", "merge": {"keys": ["id"]}, **more})
+
+
+def converted(stream: Stream, values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> StagedRows:
+    (staged,) = StreamConverter(stream).convert([batch_of(values, keys=keys)])
+    assert staged.records == len(values)
+    return staged
+
+
+def record(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def events(staged: StagedRows, *columns: str) -> list[tuple[object, ...]]:
+    return list(zip(*(staged.rows[0].column(name).to_pylist() for name in columns), strict=True))
+
+
+def test_tombstones_are_deletes_between_the_other_events() -> None:
+    values = [record(id=1, name="a"), None, record(id=2, name="b"), None]
+    staged = converted(merging(), values, [b"1", b'{"id": 7}', None, b" 9 "])
+    assert events(staged, "id", "name", "_kafka_offset", "_merge_delete") == [
+        (1, "a", 100, False),
+        (7, None, 101, True),
+        (2, "b", 102, False),
+        (9, None, 103, True),
+    ]
+    assert (staged.tombstones, staged.dead_letters) == (0, {})
+
+
+@pytest.mark.parametrize(
+    "key", [None, b"", b"x", b"1.5", b'"1"', b"{}", b'{"id": null}', b"null", b"[1]", b'1,"x":2', b"1} {", b"\xff"]
+)
+def test_a_tombstone_whose_key_cannot_be_read_is_a_dead_letter_with_its_key(key: bytes | None) -> None:
+    staged = converted(merging(), [None, record(id=1)], [key, None])
+    assert staged.dead_letters == {"unreadable_key": 1}
+    assert staged.rows[1].column("key").to_pylist() == [key]
+    assert staged.rows[1].column("value").to_pylist() == [None]
+    assert events(staged, "id", "_merge_delete") == [(1, False)]
+
+
+def test_a_text_key_is_text_whether_it_is_json_or_not() -> None:
+    keys = [b"a-1", b'"a-1"', b'{"id": "a-1"}', b'{"schema": {"type": "string"}, "payload": "a-1"}', b"42", b'a"b']
+    staged = converted(merging("id STRING"), [None] * 6, keys)
+    assert [found for found, _ in events(staged, "id", "_merge_delete")] == ["a-1"] * 4 + ["42", 'a"b']
+
+
+def test_keys_of_several_columns_are_objects_also_inside_of_connect_s_schema() -> None:
+    columns, formats = "id BIGINT, sentAt TIMESTAMP", {"sentAt": "epoch_ms"}
+    stream = merging(columns, merge={"keys": ["id", "sent"]}, rename={"sentAt": "sent"}, formats=formats)
+    keys = [b'{"id":1,"sentAt":5,"x":2}', b'{"schema":{"a":[1]},"payload":{"id":2,"sentAt":6}}', b"3", b'{"id":3}']
+    staged = converted(stream, [None] * 4, keys)
+    assert staged.rows[0].column("id").to_pylist() == [1, 2]
+    assert staged.rows[0].column("sent").cast(pa.int64()).to_pylist() == [5_000, 6_000]
+    assert staged.dead_letters == {"unreadable_key": 2}
+
+
+def test_the_frame_of_a_key_is_taken_off() -> None:
+    keys = MessageKeys({"id": Field("id", Primitive.LONG)}, STRICT, framed=True)
+    found = keys.read(pa.array([b"\0\0\0\0\7" + b'{"id":1}', b"2", b"\0\0", None], pa.binary()))
+    assert found.rows.to_pylist() == [{"id": 1}, {"id": 2}]
+    assert [reject.index for reject in found.rejects] == [2, 3]
+
+
+def test_the_operation_says_which_events_delete() -> None:
+    stream = merging(merge=BY_OP)
+    staged = converted(stream, [record(id=1, op="u"), record(id=1, op="d"), record(id=2), record(id=3, op="D")])
+    assert events(staged, "id", "_merge_delete") == [(1, False), (1, True), (2, False), (3, False)]
+    flag = merging("id BIGINT, gone BOOLEAN", merge={"keys": ["id"], "operation": "gone", "deletes": ["true"]})
+    staged = converted(flag, [record(id=1, gone=True), record(id=2, gone=False), record(id=3)])
+    assert events(staged, "id", "_merge_delete") == [(1, True), (2, False), (3, False)]
+
+
+def test_the_operation_is_seen_before_its_field_is_dropped() -> None:
+    staged = converted(merging(merge=BY_OP, drop=["op"]), [record(id=1, op="d")])
+    assert events(staged, "id", "_merge_delete") == [(1, True)]
+    assert "op" not in staged.rows[0].column_names
+
+
+def test_events_without_key_or_sequence_are_dead_letters_but_deletes_need_no_sequence() -> None:
+    merge = {**BY_OP, "sequence": "at"}
+    values = [
+        record(id=None, at=1),
+        record(id=1),
+        record(id=2, op="d"),
+        record(id=3, at=4),
+        None,
+    ]
+    staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values, [None] * 4 + [b"5"])
+    assert dict(staged.dead_letters) == {"null_key": 1, "null_sequence": 1}
+    assert events(staged, "id", "at", "_merge_delete") == [(2, None, True), (3, 4, False), (5, None, True)]
+
+
+def test_debezium_s_events_bring_their_operation() -> None:
+    stream = merging("id BIGINT, name STRING", envelope="debezium")
+    values = [
+        record(op="c", after={"id": 1, "name": "a"}),
+        record(op="d", before={"id": 1}),
+        None,
+        record(op="r", after={"id": 2}),
+    ]
+    staged = converted(stream, values, [None, None, b'{"id":1}', None])
+    assert events(staged, "id", "name", "_merge_delete") == [
+        (1, "a", False),
+        (1, None, True),
+        (1, None, True),
+        (2, None, False),
+    ]
+    ignoring = stream.model_copy(
+        update={"merge": stream.merge.model_copy(update={"tombstones": "ignore"}) if stream.merge else None}
+    )
+    staged = converted(ignoring, values, [None] * 4)
+    assert (staged.tombstones, len(staged.rows[0])) == (1, 3)
+
+
+def test_a_flush_is_one_file_with_what_merging_needs_and_the_table_has_none_of_it() -> None:
+    merge = {**BY_OP, "soft_delete": "gone"}
+    stream = merging(merge=merge, partition_by=["name"], kafka_columns=False)
+    converter = StreamConverter(stream)
+    buffer = Buffer.begin(Position(100), converter.formats)
+    (staged,) = converter.convert([batch_of([record(id=1, name="b"), record(id=1, name="a", op="d")])])
+    buffer.add(staged, 0.0)
+    own = buffer.tables[0]
+    assert own.table.merge == MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, "gone")
+    assert schema_from_json(own.table.schema).names == ("id", "name", "op", "gone")
+    assert own.table.kind is TableKind.ROWS
+    (file,) = own.finish()
+    assert file.values is None
+    rows = pq.read_table(pa.BufferReader(file.data.to_bytes())).to_pylist()
+    assert [row["_merge_offset"] for row in rows] == [100, 101]
+    found = events(staged, "name", "gone", "_merge_topic", "_merge_partition", "_merge_offset", "_merge_delete")
+    assert found == [("b", False, "orders", 3, 100, False), ("a", True, "orders", 3, 101, True)]
+
+
+def test_a_derived_key_of_a_type_that_tells_nothing_apart_is_refused() -> None:
+    with pytest.raises(SchemaError, match=r"merge\.keys names 'half', whose type DOUBLE"):
+        StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["half"]}))
+    with pytest.raises(SchemaError, match=r"merge\.sequence names 'half'"):
+        StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["id"], "sequence": "half"}))
+
+
+def test_a_range_of_events_cannot_be_replayed() -> None:
+    from common.settings import Settings
+
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "x"},
+            "stage": {"url": "memory://stage"},
+            "streams": [merging().model_dump(exclude_defaults=True)],
+        }
+    )
+    with pytest.raises(UsageError, match="the last of many events"):
+        replayable(settings, "orders")
