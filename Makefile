@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog benchmark benchmark-loader cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -85,6 +85,12 @@ two-loaders: setup ## two loaders without a lease race on one table on S3 for MI
 benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (SCALE=…, SECTIONS="kinds partitions bad writers", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
+
+benchmark-loader: setup ## what a load costs against Spark's own read and append (SCALE=…, SECTIONS="files bytes", KEEP=1 for the page)
+	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
+
+cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
+	$(BIN)/pytest tests/integration/test_cluster.py
 
 backlog: setup ## MARKERS=10000 that wait over PARTITIONS=1000, loaded with a heap of HEAP=1g: time, memory, each record once (STORE=file or moto)
 	$(BIN)/python -m benchmarks.backlog --markers $(MARKERS) --partitions $(PARTITIONS) --heap $(HEAP) --store $(STORE)

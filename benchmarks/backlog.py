@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import duckdb
 import typer
-import yaml
 
 from benchmarks.loader_process import Used, run_loader
-from benchmarks.staged import DECLARED, Backlog, added_paths, build
+from benchmarks.staged import Backlog, added_paths, build, write_config
 from common.store import FsspecStore
 from devservices.s3 import running_s3
 
@@ -61,21 +60,6 @@ def main(
         problems = list(_problems(backlog, paths))
     _say("\n".join(problems) or f"every one of {backlog.records:,} records once")
     sys.exit(bool(problems))
-
-
-def write_config(backlog: Backlog, folder: Path, heap: str, **loader: object) -> Path:
-    """The loader's config for a backlog."""
-    stream = {"app_id": backlog.topic, "topics": [backlog.topic], "table": backlog.table_url, **DECLARED}
-    path = folder / "config.yaml"
-    config = {
-        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-        "stage": {"url": backlog.stage_url, "storage_options": dict(backlog.storage_options)},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": heap}, **loader},
-        "logs": {"format": "json"},
-        "streams": [{**stream, "partition_by": ["day"]}],
-    }
-    path.write_text(yaml.safe_dump(config), "utf-8")
-    return path
 
 
 def _problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:

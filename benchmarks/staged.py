@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 
 from common.data_files import DataFileName
 from common.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
@@ -67,8 +68,8 @@ class Backlog:
     """Of each file; a marker has one."""
     value_bytes: int = 20
     """Of each row's text, which does not compress."""
-    first: int = 0
-    """The number of markers that each Kafka partition has before these."""
+    begin: int = 0
+    """The position of each Kafka partition before these; a marker that begins at 0 has all before it."""
     topic: str = TOPIC
 
     @property
@@ -84,7 +85,7 @@ def build(backlog: Backlog) -> list[str]:
     def stage(number: int) -> tuple[str, int]:
         in_turn, partition = divmod(number, backlog.partitions)
         source = TopicPartition(Topic(backlog.topic), Partition(partition))
-        start = Position((backlog.first + in_turn) * backlog.rows)
+        start = Position(backlog.begin + in_turn * backlog.rows)
         file, data = _file(backlog, source, start)
         write_data(file.path, data)
         name = MarkerName(source, start)
@@ -93,6 +94,21 @@ def build(backlog: Backlog) -> list[str]:
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return [path for path, _ in pool.map(stage, range(backlog.markers))]
+
+
+def write_config(backlog: Backlog, folder: Path, heap: str, **loader: object) -> Path:
+    """The loader's config for a backlog."""
+    stream = {"app_id": backlog.topic, "topics": [backlog.topic], "table": backlog.table_url, **DECLARED}
+    path = folder / "config.yaml"
+    config = {
+        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+        "stage": {"url": backlog.stage_url, "storage_options": dict(backlog.storage_options)},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]", "spark.driver.memory": heap}, **loader},
+        "logs": {"format": "json"},
+        "streams": [{**stream, "partition_by": ["day"]}],
+    }
+    path.write_text(yaml.safe_dump(config), "utf-8")
+    return path
 
 
 def _file(backlog: Backlog, source: TopicPartition, start: Position) -> tuple[StagedFile, bytes]:
@@ -136,9 +152,10 @@ def _manifest(backlog: Backlog, start: Position, file: StagedFile) -> Manifest:
     span = Span(start, Position(start + backlog.rows))
     schema = schema_to_json(StructType(_FIELDS))
     staged = StagedTable(backlog.table_url, TableKind.ROWS, schema, ("day",), (file,))
+    previous = max(0, start - backlog.rows) if start > backlog.begin else 0
     return Manifest(
         span=span,
-        previous=Position(start - backlog.rows) if start else None,
+        previous=Position(previous) if start else None,
         app_id=backlog.topic,
         origin=Origin.FLUSH,
         writer="benchmark",

@@ -1,6 +1,15 @@
-"""When two URLs mean the same table."""
+"""When two URLs mean the same table, and what is no URL of one."""
 
 from __future__ import annotations
+
+import re
+
+_CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
+
+
+def is_catalog_name(table: str) -> bool:
+    """Whether it names a table of a catalog (``schema.table``, ``catalog.schema.table``) and no location."""
+    return _CATALOG_NAME.fullmatch(table) is not None
 
 
 def comparable(url: str) -> str:

@@ -18,7 +18,7 @@ from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.values import StartAt, StartValue
-from common.table_urls import comparable
+from common.table_urls import comparable, is_catalog_name
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -199,6 +199,17 @@ class Stream(Section):
     table_services: StreamServices = Field(
         default_factory=StreamServices, description="What this stream wants otherwise than `table_services` says."
     )
+
+    @field_validator("table", "dead_letters")
+    @classmethod
+    def _table(cls, value: str | None) -> str | None:
+        if value is not None and is_catalog_name(value):
+            msg = (
+                "is the name of a catalog's table, and writers, which have no catalog, put files below its location; "
+                f"give that: DESCRIBE DETAIL {value} shows it (./{value} is a folder)"
+            )
+            raise ValueError(msg)
+        return value
 
     @field_validator("topics", mode="before")
     @classmethod

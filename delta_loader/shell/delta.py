@@ -46,6 +46,7 @@ from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, tab
 from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
+from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import TableCommit
-
-_ABSENT = -1  # what Delta's txnVersion says for an app id without a txn action
 
 _errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
 
@@ -87,7 +86,7 @@ class SparkDeltaTables:
             version = int(snapshot.version())
             if version < 0:
                 return None
-            known = dict(self._gateway.java(snapshot.transactions()))
+            known = transactions_of(self._gateway, snapshot)
             return self._state_of(version, snapshot.metadata(), snapshot.protocol(), known)
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
@@ -202,7 +201,7 @@ class SparkDeltaTables:
 
     def _changed(self, transaction: Java, commit: TableCommit) -> CommitOutcome | None:
         """What the transaction sees that the plan did not; None when it is the same (rule 1)."""
-        versions = {app_id: int(transaction.txnVersion(app_id)) for app_id in commit.expected}
+        versions = versions_within(self._gateway, transaction, commit.expected)
         read_version, target = int(transaction.readVersion()), commit.target
         state = self._state_of(read_version, transaction.metadata(), transaction.protocol(), versions)
         if state.table_id != target.table_id:
@@ -221,7 +220,7 @@ class SparkDeltaTables:
         moved = [
             app_id
             for app_id, expected in commit.expected.items()
-            if versions[app_id] != (_ABSENT if expected is None else expected)
+            if versions[app_id] != (ABSENT if expected is None else expected)
         ]
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
@@ -243,7 +242,7 @@ class SparkDeltaTables:
         if state is None:
             return Conflicted("the table is gone")
         if state.table_id == commit.target.table_id and all(
-            commit.is_answer or state.transactions.get(app_id, _ABSENT) >= last
+            commit.is_answer or state.transactions.get(app_id, ABSENT) >= last
             for app_id, last in commit.advances.items()
         ):
             version = self._version_of(commit, state.version - read_version)

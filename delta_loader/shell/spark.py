@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from common.errors import TableError
 from delta_loader.shell.jars import JarGroup, ensure_jars
 from delta_loader.shell.log_store import ensure_log_store, is_ours, is_s3, log_store_options
+from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +76,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        TRANSACTIONS_IN_CHECKSUM: MOST_TRANSACTIONS,
         "spark.ui.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others
         "spark.ui.showConsoleProgress": "false",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ class Staging:
     """What a row has as its name, by its offset."""
 
     @classmethod
-    def below(cls, folder: Path, topic: str = "orders") -> Staging:
+    def below(cls, folder: Path, topic: str = "orders") -> Self:
         return cls(str(folder), topic)
 
     @property
@@ -219,6 +219,14 @@ class Staging:
         data = sink.getvalue().to_pybytes()
         self.store(url).write(name.path, data)
         return StagedFile(name.path, dict(values), len(data), len(rows), _statistics(table))
+
+
+class OneOfMany(Staging):
+    """One stream of several over a stage that lies beside their roots."""
+
+    @property
+    def stage_url(self) -> str:
+        return self.root.rpartition("/")[0] + "/stage"
 
 
 def _schema(columns: pa.Schema, partition_by: Sequence[str] = ()) -> str:

@@ -22,7 +22,7 @@ from delta_loader.stage import Stage
 from delta_loader.streams.pools import OwnPools
 from delta_loader.streams.turns import StreamTurns
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.staging import Staging
+from tests.fakes.staging import OneOfMany
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,15 +114,6 @@ def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: StreamTurns
 
 
 # The service over real markers, with tables in memory.
-
-
-@dataclass
-class OneOfMany(Staging):
-    """A stream of several over one stage."""
-
-    @property
-    def stage_url(self) -> str:
-        return self.root.rpartition("/")[0] + "/stage"
 
 
 class BrokenTables(MemoryDeltaTables):

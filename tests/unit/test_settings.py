@@ -237,6 +237,7 @@ def test_secrets_are_not_in_errors(text: str, tmp_path: Path) -> None:
 # Wrong configs: each gives one readable error, and exit code 2.
 
 WRONG = {
+    "a catalog's name": (with_stream(table="main.shop.orders"), ["table", "DESCRIBE DETAIL main.shop.orders"]),
     "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),

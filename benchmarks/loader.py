@@ -1,0 +1,140 @@
+"""What a load costs: ``python -m benchmarks.loader`` (`make benchmark-loader`).
+
+The same files are brought into a Delta table by our loader (add: no byte of them is read) and by Spark's own path
+(``spark.read.parquet(folder)``, append), in turns, in one warm JVM of one run. Both tables exist before. Measured is
+the CPU time of the JVM and of Python. Sections: ``files`` (10 to 10,000 small ones) and ``bytes`` (100 files, from
+10 KiB to 10 MiB each). ``--keep`` puts the figures into ``benchmarks/loader_results.json``, and on the page.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarks import loader_report
+from benchmarks.loader_report import Measured
+from benchmarks.loading import load_once
+from benchmarks.spark import meter_of, start
+from benchmarks.staged import Backlog, build, write_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.measure import Cost
+
+_SECTIONS = ("files", "bytes")
+_FILES = (10, 100, 1_000, 10_000)
+_FILE_KIB = (10, 100, 1_024, 10_240)
+_PARTITIONS = 100
+_ROW_BYTES = 1_000
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is loaded."""
+
+    section: str
+    files: int
+    rows: int
+    value_bytes: int
+
+
+@app.command()
+def main(
+    sections: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(_SECTIONS)}; all when absent")] = None,
+    scale: Annotated[float, typer.Option(help="Of the number of files, and of their bytes.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 3,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
+) -> None:
+    """Measure and print."""
+    unknown = set(sections or ()) - set(_SECTIONS)
+    if unknown:
+        msg = f"{', '.join(sorted(unknown))}: known are {', '.join(_SECTIONS)}"
+        raise typer.BadParameter(msg)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-loader-")))
+        session = start("127.0.0.1:1", folder)
+        stack.callback(session.stop)
+        for _ in range(3):  # code of both sides becomes warm
+            _measure(session, Case("warm-up", 20, 10, 20), folder)
+        for section in sections or _SECTIONS:
+            found = [_measured(session, case, folder, rounds) for case in _cases(section, scale)]
+            _say(loader_report.table(found))
+            if keep:
+                loader_report.keep(found)
+
+
+def _cases(section: str, scale: float) -> list[Case]:
+    if section == "files":
+        return [Case(section, max(1, round(files * scale)), 10, 20) for files in _FILES]
+    return [Case(section, 100, max(1, round(kib * scale * 1024 / _ROW_BYTES)), _ROW_BYTES) for kib in _FILE_KIB]
+
+
+def _measured(session: SparkSession, case: Case, folder: Path, rounds: int) -> Measured:
+    costs: dict[str, list[Cost]] = {"add": [], "spark": []}
+    size_bytes = 0
+    for number in range(rounds):
+        size_bytes, found = _measure(session, case, folder)
+        for side, cost in found.items():
+            costs[side].append(cost)
+            _say(f"  {case.section} {case.files:,} files, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
+    return Measured(case.section, case.files, size_bytes, costs)
+
+
+def _measure(session: SparkSession, case: Case, folder: Path) -> tuple[int, dict[str, Cost]]:
+    """One round of both sides, over new tables that have something already."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    partitions = min(_PARTITIONS, case.files)
+    stage, table, target = str(place / "stage"), str(place / "table"), str(place / "spark")
+    first = Backlog(stage, table, {}, partitions, partitions, 1)
+    config_of = write_config(_built(first, place / "first"), place, "4g")
+    load_once(session, config_of)
+    _append(session, place / "first", target)
+
+    backlog = Backlog(stage, table, {}, case.files, partitions, case.rows, case.value_bytes, begin=1)
+    _built(backlog, place / "input")
+    costs = {}
+    meter = meter_of(session)
+    rows = load_once(session, config_of)
+    costs["add"] = meter.read()
+    meter = meter_of(session)
+    _append(session, place / "input", target)
+    costs["spark"] = meter.read()
+    size_bytes = sum(file.stat().st_size for file in (place / "input").rglob("*.parquet"))
+    found = session.read.format("delta").load(target).count()
+    if rows != backlog.records or found != backlog.records + first.records:
+        msg = f"{rows:,} rows were added and {found:,} appended instead of {backlog.records:,} (+{first.records})"
+        raise RuntimeError(msg)
+    shutil.rmtree(place)
+    return size_bytes, costs
+
+
+def _built(backlog: Backlog, copies: Path) -> Backlog:
+    """Stage it, and have the very same files in a folder of their own too, which is no Delta table's."""
+    for path in build(backlog):
+        (copies / path).parent.mkdir(parents=True, exist_ok=True)
+        os.link(f"{backlog.table_url}/{path}", copies / path)
+    return backlog
+
+
+def _append(session: SparkSession, folder: Path, table: str) -> None:
+    rows = session.read.parquet(str(folder))
+    rows.write.format("delta").mode("append").partitionBy("day").save(table)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    app()

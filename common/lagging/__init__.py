@@ -1,1 +1,0 @@
-"""How far a service is behind Kafka, in records and in time."""

@@ -1,0 +1,61 @@
+"""A standalone Spark cluster of real processes: a master and workers, from pyspark's own jars."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+from devservices import processes
+from devservices.ports import free_ports, is_open
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOST = "127.0.0.1"
+_HOME = Path(pyspark.__file__).parent
+_DEPLOY = "org.apache.spark.deploy"
+
+
+@contextmanager
+def running_cluster(folder: Path, workers: int = 2, memory: str = "1g") -> Iterator[str]:
+    """A cluster with one core a worker, for ``spark.master``; the workers' folders and logs are in ``folder``."""
+    port, *pages = free_ports(2 + workers)
+    master = f"spark://{_HOST}:{port}"
+    started = []
+    try:
+        command = _java("master.Master", "--host", _HOST, "--port", str(port), "--webui-port", str(pages.pop()))
+        started.append(processes.start(command, folder / "master.log", _environ()))
+        started[0].wait_until(lambda: is_open(port), "Spark's master")
+        for number in range(workers):
+            place = folder / f"worker-{number}"
+            place.mkdir()
+            options = ("--host", _HOST, "--cores", "1", "--memory", memory, "--work-dir", str(place))
+            command = _java("worker.Worker", *options, "--webui-port", str(pages.pop()), master)
+            started.append(processes.start(command, folder / f"worker-{number}.log", _environ()))
+        for child in started[1:]:
+            child.wait_until(partial(_is_registered, child.log), "Spark's worker")
+        yield master
+    finally:
+        for child in reversed(started):
+            child.stop()
+
+
+def _is_registered(log: Path) -> bool:
+    return "Successfully registered" in log.read_text("utf-8", errors="replace")
+
+
+def _java(main: str, *arguments: str) -> list[str]:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
+    return [java, "-Xmx256m", "-cp", f"{_HOME}/jars/*", f"{_DEPLOY}.{main}", *arguments]
+
+
+def _environ() -> dict[str, str]:
+    # Without a version of Scala it looks for the folders of a build of Spark.
+    return {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}

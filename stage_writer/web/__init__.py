@@ -1,1 +1,0 @@
-"""What the writer says of itself over HTTP."""

@@ -1,0 +1,62 @@
+"""How far a table is, without a look at its files: no Spark job for a load that adds, whatever the table's size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import SystemClock
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 120  # more than Delta's checksums have by default
+
+
+def jobs(spark: SparkSession) -> int:
+    """How many the session has begun."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
+
+
+def load(staging: Staging, spark: SparkSession) -> int:
+    (report,) = loader_for(staging, SparkDeltaTables(spark, SystemClock(), staging.stage_url)).run_pass()
+    assert report.failure is None
+    assert not report.held
+    return report.rows
+
+
+def test_a_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    staging = Staging.below(tmp_path)
+    for partition in range(PARTITIONS):
+        staging.flush(partition, 0, 2)
+    assert load(staging, spark) == 2 * PARTITIONS
+
+    for partition in range(PARTITIONS):
+        staging.flush(partition, 2, 3)
+    before = jobs(spark)
+    assert load(staging, spark) == PARTITIONS
+    assert load(staging, spark) == 0
+    assert jobs(spark) == before
+
+    # Another program's commit brings no checksum, and somebody deletes what there was.
+    for path in (Path(staging.table) / "_delta_log").glob("*.crc"):
+        path.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert load(staging, spark) == 0
+    for partition in range(PARTITIONS):
+        staging.flush(partition, 3, 4)
+    assert load(staging, spark) == PARTITIONS
+    assert jobs(spark) > before
+    state = SparkDeltaTables(spark, SystemClock()).state(staging.table)
+    assert state is not None
+    assert state.transactions == {f"orders-{partition}": 3 for partition in range(PARTITIONS)}
+    assert spark.read.format("delta").load(staging.table).distinct().count() == 4 * PARTITIONS
