@@ -18,12 +18,9 @@ Rules:
 from __future__ import annotations
 
 from contextlib import contextmanager
-from operator import itemgetter
 from types import NoneType
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-import pyarrow as pa
 from confluent_kafka import (
     OFFSET_END,
     OFFSET_INVALID,
@@ -42,9 +39,9 @@ from common.kafka import QUIET, client_properties, refused_property
 from common.kafka_reader import topic_ids
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
 from stage_writer.core.memory import MemoryShares
 from stage_writer.ports import GroupListener, PartitionFault, Polled
+from stage_writer.shell.gathering import batches_of
 from stage_writer.shell.taking import Taker
 
 if TYPE_CHECKING:
@@ -64,7 +61,6 @@ _REACH = "check kafka.bootstrap.servers and the security settings, and that the 
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
-_second = itemgetter(1)
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -216,10 +212,7 @@ class KafkaSource:
                 elif error is not None:
                     faults += self._fault(message, error)
             messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-        batches = tuple(
-            message_batch(source, group, with_headers=self._with_headers) for source, group in by_partition(messages)
-        )
-        return Polled(batches, ends, tuple(faults))
+        return Polled(batches_of(messages, with_headers=self._with_headers), ends, tuple(faults))
 
     def _fault(self, message: Message, error: KafkaError) -> list[PartitionFault]:
         topic, partition = message.topic(), message.partition()
@@ -404,53 +397,9 @@ def _reason(error: Exception) -> str:
     return error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
 
 
-def _headers(message: Message) -> Headers | None:
-    found = message.headers()
-    return None if found is None else [(str(name), cast("bytes | None", value)) for name, value in found]
-
-
 def _source(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(Topic(topic), Partition(partition))
 
 
 def _kafka(source: TopicPartition, position: Position | None = None) -> KafkaPartition:
     return KafkaPartition(source.topic, source.partition, OFFSET_INVALID if position is None else position)
-
-
-def by_partition(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
-    """The messages of each partition, none of them an error; loops over messages are left to C."""
-    if not messages:
-        return
-    topics = list(map(Message.topic, messages))
-    codes = {topic: code for code, topic in enumerate(dict.fromkeys(topics))}
-    count = len(messages)
-    partitions = np.fromiter(map(Message.partition, messages), np.int64, count)
-    keys = partitions * len(codes)
-    if len(codes) > 1:
-        keys += np.fromiter(map(codes.__getitem__, topics), np.int64, count)
-    order = np.argsort(keys, kind="stable")
-    names = tuple(codes)
-    for places in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
-        first = int(places[0])
-        source = _source(names[int(keys[first]) % len(codes)], int(partitions[first]))
-        yield source, messages if len(places) == count else itemgetter(*places.tolist(), first)(messages)[:-1]
-
-
-def message_batch(source: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
-    """Messages of one partition, none of them an error, as columns; loops over messages are left to C."""
-    count = len(messages)
-    stamps = np.fromiter(map(_second, map(Message.timestamp, messages)), np.int64, count)
-    return MessageBatch(
-        source,
-        np.fromiter(map(Message.offset, messages), np.int64, count),
-        np.where(stamps >= 0, stamps, NO_TIMESTAMP),
-        _binaries(list(map(Message.value, messages))),
-        _binaries(list(map(Message.key, messages))),
-        tuple(_headers(message) for message in messages) if with_headers else None,
-    )
-
-
-def _binaries(values: list[bytes | None]) -> pa.BinaryArray | pa.LargeBinaryArray:
-    column = pa.array(values, pa.binary())
-    # Arrow's 32-bit offsets end at 2 GiB; more comes in chunks.
-    return column if isinstance(column, pa.Array) else column.cast(pa.large_binary()).combine_chunks()

@@ -1,6 +1,6 @@
 """Kafka for a replay: the records of a range, as the batches of the service.
 
-Rule: batches are those of the service (`stage_writer.shell.kafka.message_batch`), so that a replay converts what a
+Rule: batches are those of the service (`stage_writer.shell.gathering`), so that a replay converts what a
 writer would have converted. How a range is read is in common/kafka_reader.py.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.kafka_reader import KafkaReader
-from stage_writer.shell.kafka import consumer_properties, message_batch
+from stage_writer.shell.gathering import batch_of
+from stage_writer.shell.kafka import consumer_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,4 +31,4 @@ class ReplayKafka(KafkaReader):
     def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order."""
         for messages in self.messages(source, span):
-            yield message_batch(source, messages, with_headers=self._with_headers).after(span.start)
+            yield batch_of(source, messages, with_headers=self._with_headers).after(span.start)

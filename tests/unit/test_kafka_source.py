@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import structlog
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.ports import SystemClock
 from common.settings import Settings
-from common.spans import Partition, Topic, TopicPartition
 from stage_writer.shell import kafka
-from stage_writer.shell.kafka import KafkaSource, by_partition
+from stage_writer.shell.gathering import batches_of
+from stage_writer.shell.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    import pytest
-
-    from common.spans import Position
+    from common.spans import Position, TopicPartition
 
 FULL = 4
 
@@ -98,24 +97,34 @@ def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypa
     assert found == [(0, [0, 1]), (1, [3])]
 
 
-def test_messages_are_parted_by_topic_and_partition_and_keep_their_order() -> None:
-    places = [("b", 1, 5), ("a", 1, 9), ("b", 0, 2), ("a", 1, 10), ("b", 1, 6), ("a", 0, 1)]
-    found = {
-        source: [(one.topic(), one.partition(), one.offset()) for one in group]
-        for source, group in by_partition([message(*place) for place in places])
-    }
+@pytest.mark.parametrize(
+    "places",
+    [
+        [("b", 1, 5), ("a", 1, 9), ("b", 0, 2), ("a", 1, 10), ("b", 1, 6), ("a", 0, 1)],
+        [("b", 1, 5), ("b", 1, 6), ("a", 1, 9), ("a", 1, 11), ("a", 0, 3)],
+        [("a", 0, 7), ("a", 0, 8)],
+        [("a", 2, 7), ("a", 1, 8), ("a", 0, 9)],
+        [],
+    ],
+)
+def test_messages_are_parted_by_topic_and_partition_and_keep_their_order(places: list[tuple[str, int, int]]) -> None:
+    messages = [message(*place, b"%s/%d/%d" % (place[0].encode(), *place[1:])) for place in places]
+    batches = batches_of(messages, with_headers=True)
+    found = {(str(batch.source.topic), int(batch.source.partition)): batch.offsets.tolist() for batch in batches}
+    assert len(found) == len(batches)
     assert found == {
-        TopicPartition(Topic(topic), Partition(partition)): [
-            place for place in places if place[:2] == (topic, partition)
-        ]
+        (topic, partition): [place[2] for place in places if place[:2] == (topic, partition)]
         for topic, partition, _ in places
     }
-    assert list(by_partition([])) == []
+    for batch in batches:
+        topic, partition = batch.source.topic, batch.source.partition
+        assert batch.values.to_pylist() == [f"{topic}/{partition}/{offset}".encode() for offset in batch.offsets]
+        assert batch.timestamps_ms.tolist() == [1000 + offset for offset in batch.offsets]
+        assert batch.keys.null_count == len(batch.headers or ()) == len(batch)
 
 
 def test_values_and_times_are_those_of_the_messages() -> None:
-    place = TopicPartition(Topic("t"), Partition(0))
-    batch = kafka.message_batch(place, [message("t", 0, 1, b"{}"), message("t", 0, 2, None)], with_headers=False)
+    (batch,) = batches_of([message("t", 0, 1, b"{}"), message("t", 0, 2, None)], with_headers=False)
     assert batch.values.to_pylist() == [b"{}", None]
     assert batch.timestamps_ms.tolist() == [1001, 1002]
     assert batch.keys.to_pylist() == [None, None]
