@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
-
 from benchmarks.messages import KINDS
+from benchmarks.producing import produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from benchmarks.messages import Kind
     from devservices.kafka import KafkaCluster
 
-_PRODUCE_BUFFER = 500_000
 _BAD_OF = 100
 PARTITIONS = 16
 GROWTH = 0.5
@@ -66,26 +64,14 @@ def cases(section: str, scale: float) -> Iterator[Case]:
 def fill(kafka: KafkaCluster, case: Case) -> int:
     """Make the case's topic; the bytes of all values."""
     kafka.create_topic(case.topic, case.partitions)
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50, "queue.buffering.max.messages": _PRODUCE_BUFFER}
-    )
-    size_bytes = 0
+    return produce(kafka.bootstrap_servers, case.topic, case.partitions, _values(case))
+
+
+def _values(case: Case) -> Iterator[bytes]:
     for number in range(case.messages):
         value = case.kind.make(number)
         # Spread over partitions and over each hundred: 37 has no factor in common with either.
-        if number * 37 % _BAD_OF < case.bad_percent:
-            value = _spoilt(value, number)
-        size_bytes += len(value)
-        while True:
-            try:
-                producer.produce(case.topic, value, partition=number % case.partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(300):
-        msg = "the broker did not take all messages"
-        raise RuntimeError(msg)
-    return size_bytes
+        yield _spoilt(value, number) if number * 37 % _BAD_OF < case.bad_percent else value
 
 
 def _spoilt(value: bytes, number: int) -> bytes:

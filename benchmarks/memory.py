@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks import measure
+from benchmarks.producing import LARGEST_MESSAGE_BYTES, produce
 from common.markers import MarkerName, marker_from_bytes
 from common.store import FsspecStore
 from devservices.kafka import KafkaOptions, running_kafka
@@ -177,27 +178,8 @@ class Bench:
 
 def fill(servers: str, create: Callable[..., str], case: Case) -> None:
     """Make the case's topic, and its messages."""
-    create(case.name, case.partitions, {"max.message.bytes": str(64 * _MIB)})
-    producer = Producer(
-        {
-            "bootstrap.servers": servers,
-            "linger.ms": 50,
-            "message.max.bytes": 64 * _MIB,
-            "queue.buffering.max.messages": 200_000,
-            "queue.buffering.max.kbytes": 256 * 1024,
-        }
-    )
-    for number in range(case.messages):
-        value = case.make(number)
-        while True:
-            try:
-                producer.produce(case.name, value, partition=number % case.partitions)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(300):
-        msg = "the broker did not take all messages"
-        raise RuntimeError(msg)
+    create(case.name, case.partitions, {"max.message.bytes": str(LARGEST_MESSAGE_BYTES)})
+    produce(servers, case.name, case.partitions, map(case.make, range(case.messages)))
 
 
 def wait_for(servers: str, topic: str) -> None:

@@ -1,6 +1,7 @@
 """The sides that take the same topic in turns: ours, two floors, and Spark Structured Streaming.
 
-Ours is a stage writer (one process or several), from its start to its end, and a load by a loader that runs already.
+Ours is a stage writer (one process or several), from its start to its end, and a load by a loader that runs already;
+and for comparison the writing alone without its reader in C.
 The floors are those of `benchmarks.floor`. Structured Streaming writes Delta in the same warm JVM that our loader has.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from devservices.kafka import KafkaCluster
 
 OURS, WRITING, LOADING = "ours", "ours: writing", "ours: loading"
+WITHOUT_C = "ours: writing, without the reader in C"
 CONSUME, PIPELINE, SPARK = "floor: consume", "floor: parse and write", "Spark"
 
 Costs = dict[str, "Cost"]
@@ -46,15 +48,12 @@ class Bench:
             CONSUME: lambda: {CONSUME: self._floor("consume", case)},
             PIPELINE: lambda: {PIPELINE: self._floor("pipeline", case)},
             OURS: lambda: self._ours(case),
+            WITHOUT_C: lambda: {WITHOUT_C: self._written(case, self._empty("without-c"), native="off")[1]},
             SPARK: lambda: {SPARK: self._spark(case)},
         }
 
     def _ours(self, case: Case) -> Costs:
-        folder = self._empty("ours")
-        path = folder / "config.yaml"
-        path.write_text(yaml.safe_dump(_config(self.kafka, case, folder)), "utf-8")
-        command = [sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"]
-        wrote = measure.run_together([command] * case.writers)
+        path, wrote = self._written(case, self._empty("ours"), native="on")
         meter = spark.meter_of(self.spark)
         loaded = load_once(self.spark, path)
         load = meter.read()
@@ -62,6 +61,13 @@ class Bench:
             msg = f"{loaded} of {case.messages} messages are in the tables"
             raise RuntimeError(msg)
         return {OURS: wrote + load, WRITING: wrote, LOADING: load}
+
+    def _written(self, case: Case, folder: Path, *, native: str) -> tuple[Path, Cost]:
+        """The config, and what it cost to stage the topic."""
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(_config(self.kafka, case, folder, native)), "utf-8")
+        command = [sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"]
+        return path, measure.run_together([command] * case.writers)
 
     def _floor(self, what: str, case: Case) -> Cost:
         arguments = [self.kafka.bootstrap_servers, case.topic, str(case.messages), case.kind.columns]
@@ -78,7 +84,7 @@ class Bench:
         return folder
 
 
-def _config(kafka: KafkaCluster, case: Case, folder: Path) -> dict[str, object]:
+def _config(kafka: KafkaCluster, case: Case, folder: Path, native: str) -> dict[str, object]:
     stream = {
         "app_id": "benchmark",
         "topics": [case.topic],
@@ -90,7 +96,7 @@ def _config(kafka: KafkaCluster, case: Case, folder: Path) -> dict[str, object]:
     return {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "stage": {"url": str(folder / "stage")},
-        "writer": {"http": None},
+        "writer": {"http": None, "native": native},
         "loader": {"http": None, "lease": "0s"},
         "logs": {"level": "error"},
         "streams": [stream],

@@ -20,7 +20,7 @@ from benchmarks import results, spark
 from benchmarks.cases import SECTIONS, cases, fill
 from benchmarks.report import table
 from benchmarks.results import Result
-from benchmarks.sides import CONSUME, OURS, PIPELINE, SPARK, Bench
+from benchmarks.sides import CONSUME, OURS, PIPELINE, SPARK, WITHOUT_C, Bench
 from devservices.kafka import KafkaOptions, running_kafka
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarks.measure import Cost
 
 _SIDES = {
-    "kinds": (CONSUME, PIPELINE, OURS, SPARK),
+    "kinds": (CONSUME, PIPELINE, OURS, WITHOUT_C, SPARK),
     "partitions": (PIPELINE, OURS, SPARK),
     "bad": (OURS,),
     "writers": (OURS,),

@@ -29,7 +29,7 @@ typedef struct {
 typedef struct node node;
 struct node {
     int32_t kind, child_count, scale;
-    bool nullable;
+    bool nullable, lenient;
     node *children;       /* one after the other */
     wide limit;           /* of a decimal's units */
     int64_t length;

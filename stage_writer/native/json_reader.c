@@ -18,6 +18,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 #endif
 
+enum { NULLABLE = 1, LENIENT = 2 };
 enum { NOT_TAKEN = 0, TAKEN = 1, TAKEN_WITH_UNKNOWN = 2 };
 enum { PARTS = 8, SIZES = 4, MOST_MAP_KEYS = 64, FIRST_KEY_BYTES = 256 };
 
@@ -142,11 +143,21 @@ static text read_hex(reader *self, node *at, text from, text end) {
     return from == end ? NULL : end_bytes(self, at, size, from + 1);
 }
 
+/* A number, or where it may be a string of just one. */
+static inline text read_quotable(text at, text end, bool may_be_quoted, number *found) {
+    const bool quoted = may_be_quoted && *at == '"';
+    at = read_number(at + quoted, end, found);
+    if (at == NULL || !quoted) {
+        return at;
+    }
+    return at < end && *at == '"' ? at + 1 : NULL;
+}
+
 static inline text read_integer(reader *self, node *at, text from, text end) {
     number found;
     int64_t value;
-    from = read_number(from, end, &found);
-    if (from == NULL || !to_integer(&found, &value)) {
+    from = read_quotable(from, end, at->lenient, &found);
+    if (from == NULL || !(at->lenient ? to_whole(&found, &value) : to_integer(&found, &value))) {
         return NULL;
     }
     switch (at->kind) {
@@ -170,7 +181,7 @@ static inline text read_integer(reader *self, node *at, text from, text end) {
 static text read_floating(reader *self, node *at, text from, text end) {
     number found;
     double value;
-    from = read_number(from, end, &found);
+    from = read_quotable(from, end, at->lenient, &found);
     if (from == NULL || !to_double(&found, self->powers, &value)) {
         return NULL;
     }
@@ -184,20 +195,12 @@ static text read_floating(reader *self, node *at, text from, text end) {
     return kept(self, add_fixed(at, &narrow, 4), from);
 }
 
-/* A number, or a string of just one. */
 static text read_decimal(reader *self, node *at, text from, text end) {
-    const bool quoted = *from == '"';
     number found;
     wide units;
-    from = read_number(from + quoted, end, &found);
+    from = read_quotable(from, end, true, &found);
     if (from == NULL || !to_decimal(&found, at->scale, at->limit, &units)) {
         return NULL;
-    }
-    if (quoted) {
-        if (from == end || *from != '"') {
-            return NULL;
-        }
-        from++;
     }
     if (at->kind == DECIMAL) {
         if (found.negative) { /* as two's complement */
@@ -445,6 +448,17 @@ static text read_map(reader *self, node *at, text from, text end) {
     return kept(self, add_offset(at, entries->length) && end_entry(at, true), from);
 }
 
+static inline text read_boolean(reader *self, node *at, text from, text end) {
+    const bool quoted = at->lenient && *from == '"';
+    from += quoted;
+    const bool value = from < end && *from == 't';
+    from = value ? skip_word(from, end, "true", 4) : skip_word(from, end, "false", 5);
+    if (from != NULL && quoted) {
+        from = from < end && *from == '"' ? from + 1 : NULL;
+    }
+    return from == NULL ? NULL : kept(self, add_bit(at, value), from);
+}
+
 static text read_value(reader *self, node *at, text from, text end) {
     if (from == end) {
         return NULL;
@@ -460,15 +474,15 @@ static text read_value(reader *self, node *at, text from, text end) {
         return read_floating(self, at, from, end);
     case DECIMAL: case EPOCH:
         return read_decimal(self, at, from, end);
-    case BOOLEAN: {
-        const bool value = *from == 't';
-        from = value ? skip_word(from, end, "true", 4) : skip_word(from, end, "false", 5);
-        return from == NULL ? NULL : kept(self, add_bit(at, value), from);
-    }
+    case BOOLEAN:
+        return read_boolean(self, at, from, end);
     case JSON:
         return read_json(self, at, from, end);
     case STRING:
-        return *from == '"' ? read_string(self, at, from + 1, end) : NULL;
+        if (*from == '"') {
+            return read_string(self, at, from + 1, end);
+        }
+        return at->lenient ? read_json(self, at, from, end) : NULL;
     case BASE64:
         return *from == '"' ? read_base64(self, at, from + 1, end) : NULL;
     case HEX:
@@ -571,7 +585,8 @@ static bool set_node(reader *self, int32_t place, const int32_t *parts, int64_t 
         return false; /* children come behind their parent, so there is no circle */
     }
     at->kind = kind;
-    at->nullable = parts[1] != 0;
+    at->nullable = (parts[1] & NULLABLE) != 0;
+    at->lenient = (parts[1] & LENIENT) != 0;
     at->scale = scale;
     at->child_count = count;
     at->children = count > 0 ? &self->nodes[first] : NULL;
@@ -593,7 +608,7 @@ static void *copied(const void *bytes, size_t size) {
     return copy;
 }
 
-/* A reader of records. `parts` has PARTS numbers for each node: kind, nullable, precision, scale, how many children,
+/* A reader of records. `parts` has PARTS numbers for each node: kind, flags, precision, scale, how many children,
    the first one's place, where its name begins in `names`, its size. NULL without memory, and for what is no schema. */
 PUBLIC reader *kde_new(const int32_t *parts, int32_t count, const uint8_t *names, int64_t names_size,
                        const uint64_t *powers) {

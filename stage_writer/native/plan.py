@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_DIGITS = 38
 _DEEPEST = 100
+_NULLABLE, _LENIENT = 1, 2
 
 
 class Kind(IntEnum):
@@ -84,6 +85,7 @@ class Node:
     name: str = ""
     precision: int = 0
     scale: int = 0
+    lenient: bool = False
     children: list[Node] = field(default_factory=list)
     place: int = 0
 
@@ -119,7 +121,7 @@ def plan_of(columns: StructType, reading: Reading) -> Plan | None:
     starts = np.cumsum([0, *map(len, names)])
     parts = [
         (
-            *(node.kind, node.nullable, node.precision, node.scale),
+            *(node.kind, node.nullable * _NULLABLE + node.lenient * _LENIENT, node.precision, node.scale),
             *(len(node.children), node.children[0].place if node.children else 0, starts[node.place], len(name)),
         )
         for node, name in zip(nodes, names, strict=True)
@@ -141,7 +143,7 @@ def _laid_out(record: Node) -> tuple[Node, ...]:
 def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = "", depth: int = 0) -> Node:
     if depth > _DEEPEST:
         raise UnknownTypeError
-    node = Node(_kind(data_type, reading), to_arrow_type(data_type), nullable, name)
+    node = Node(_kind(data_type, reading), to_arrow_type(data_type), nullable, name, lenient=reading.lenient)
     match data_type:
         case DecimalType(precision, scale):
             node.precision, node.scale = precision, scale

@@ -45,6 +45,24 @@ static inline bool to_integer(const number *found, int64_t *value) {
     return true;
 }
 
+/* The same for a whole number that may be written with a point or an exponent. */
+static inline bool to_whole(const number *found, int64_t *value) {
+    number whole = *found;
+    if (whole.digits == 0) {
+        whole.exponent = 0;
+    }
+    while (whole.exponent < 0 && whole.digits % 10 == 0) {
+        whole.digits /= 10;
+        whole.exponent++;
+    }
+    while (whole.exponent > 0 && whole.digits <= UINT64_MAX / 10) {
+        whole.digits *= 10;
+        whole.exponent--;
+    }
+    whole.has_exponent = false;
+    return to_integer(&whole, value);
+}
+
 /* Five to the power of each exponent from LEAST_POWER to MOST_POWER: the upper 128 bits, for `to_double`. The caller
    of the library computes them, exactly, with integers of any size. */
 enum { LEAST_POWER = -342, MOST_POWER = 308, POWERS = MOST_POWER - LEAST_POWER + 1 };

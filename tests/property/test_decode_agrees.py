@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from decimal import Context, Decimal
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
-from stage_writer.core.decoding.decode import Decoder, Reject
+from stage_writer.core.decoding.decode import FEW_MESSAGES, Decoder, Reject
+from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
@@ -417,7 +419,11 @@ def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy
 DECODERS = {
     name: (
         columns,
-        [Decoder(columns, reading, block_bytes=400, first_pass=one) for one in first_passes()],
+        [
+            Decoder(columns, reading, block_bytes=400, first_pass=one, few_messages=few)
+            for one, few in product(first_passes(), (0, FEW_MESSAGES))
+            if one is not no_first_pass or not few
+        ],
         StrictDecoder(columns, reading),
     )
     for name, (columns, reading) in READINGS.items()

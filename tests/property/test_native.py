@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from stage_writer.core.decoding.first_pass import FirstPass
 
-ALL = [(columns, reading) for columns, reading in READINGS.values() if not reading.lenient]
+ALL = list(READINGS.values())
 
 
 def reader_of(columns: StructType, reading: Reading = STRICT) -> FirstPass:
@@ -146,3 +146,23 @@ def test_many_keys_of_a_map_are_left_and_a_repeated_one() -> None:
     maps = [json.dumps({"g": {str(key): key for key in range(count)}}).encode() for count in (0, 64, 65)]
     taken = reader.read(pa.array([*maps, b'{"g":{"a":1,"b":2,"\\u0061":3}}'], pa.binary()))
     assert taken.is_taken.tolist() == [True, True, False, False]
+
+
+def test_what_is_lenient_is_taken() -> None:
+    columns, reading = READINGS["plain, lenient"]
+    messages = [
+        b'{"i":"7","l":1.0,"t":[1 , 2],"o":"true","d":"1.5"}',
+        b'{"i":-0.0,"l":"12e2","t":-1.50,"o":false,"f":"1e3"}',
+        b'{"l":922337203685477580.0,"t":{"a" : "\\u0041"}}',
+    ]
+    refused = [
+        b'{"i":"1.5"}',
+        b'{"i":1e400}',
+        b'{"i":" 7"}',
+        b'{"o":"True"}',
+        b'{"l":9223372036854775808.0}',
+        b'{"t":[1,]}',
+    ]
+    taken = reader_of(columns, reading).read(pa.array([*messages, *refused], pa.binary()))
+    assert taken.is_taken.tolist() == [True] * len(messages) + [False] * len(refused)
+    check(columns, reading, messages)

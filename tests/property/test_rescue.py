@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import starmap
+from itertools import product, starmap
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from hypothesis import example, given, settings
 
 from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
-from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.decode import FEW_MESSAGES, Decoder
 from stage_writer.core.decoding.json_document import Json, Object, parse_document
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 DECODERS = {
     id(columns): (
-        [Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()],
+        [
+            Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one, few_messages=few)
+            for one, few in product(first_passes(), (0, FEW_MESSAGES))
+        ],
         Decoder(columns),
         StrictDecoder(columns),
     )

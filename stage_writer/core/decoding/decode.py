@@ -17,7 +17,8 @@ Rules:
    Arrow's writers and casts refuse.
 
 6. The first pass (`stage_writer.core.decoding.first_pass`) takes nearly all messages where there is one. It is no part
-   of what is decided: without it the same becomes of each message.
+   of what is decided: without it the same becomes of each message. A few that it leaves are decoded strictly at once:
+   the bulk path costs as much by the call as some hundred of them.
 
 `stage_writer.core.decoding.documents` says how the reading is proved to be aligned, and what was measured.
 """
@@ -57,6 +58,8 @@ __all__ = ["Decoded", "Decoder", "ErrorClass", "Reject"]
 
 _SMALL_GROUP = 32
 _SEARCH_GROUP = 1024
+FEW_MESSAGES = 256
+_FEW_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +111,13 @@ class Decoder:
         rescue_column: str | None = None,
         block_bytes: int = BLOCK_BYTES,
         first_pass: MakeFirstPass = no_first_pass,
+        few_messages: int = FEW_MESSAGES,
     ) -> None:
         """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.core.unknown.rescue`)."""
         self._block_bytes = block_bytes
         self._strict = StrictDecoder(columns, reading)
         self._first = first_pass(columns, reading)
+        self._few_messages = few_messages
         self._row_type = pa.struct(list(to_arrow_schema(columns)))
         self._connection = connect()
         self._doubts = doubts_about(columns, reading)
@@ -162,7 +167,9 @@ class Decoder:
         left = np.flatnonzero(~taken.is_taken)
         if len(left) == 0:
             return piece, []
-        other, refused = self._decode_slowly(block.take(pa.array(left)))
+        rest = block.take(pa.array(left))
+        is_small = len(rest) <= self._few_messages and rest.nbytes <= _FEW_BYTES
+        other, refused = self._decode_alone(rest) if is_small else self._decode_slowly(rest)
         other = replace(other, places=left[other.places])
         return self._merged([piece, other]), [(int(left[place]), why) for place, why in refused]
 
@@ -180,6 +187,12 @@ class Decoder:
         if self._rescuer is not None:
             pieces = [_rescued(piece, texts, self._rescuer, is_proved=piece is not strict_rows) for piece in pieces]
         return self._merged(pieces), refused
+
+    def _decode_alone(self, block: pa.BinaryArray) -> tuple[_Piece, list[tuple[int, Refusal]]]:
+        piece, refused = self._read_strictly(block, np.arange(len(block)))
+        if self._rescuer is not None:
+            piece = _rescued(piece, texts_of(block), self._rescuer, is_proved=False)
+        return piece, refused
 
     def _prove(self, texts: pa.StringArray) -> Mask:
         """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
