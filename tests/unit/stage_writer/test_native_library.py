@@ -1,0 +1,79 @@
+"""Where the reader in C is looked for, what is said without it, and how it is compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from common.errors import ConfigError
+from common.schema import parse_ddl
+from common.settings import Native, Settings
+from stage_writer.core.decoding.reading import STRICT
+from stage_writer.native import library
+from stage_writer.native.compiler import CompileError, compile_library
+from tests.fakes.native import required_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(library, "FOLDER", tmp_path / "package")
+    return {"XDG_CACHE_HOME": str(tmp_path)}
+
+
+def test_without_the_library_the_writer_goes_on_and_says_why(empty_cache: dict[str, str]) -> None:
+    found = library.find_reader(Native.AUTO, empty_cache)
+    assert found.make(parse_ddl("i INT"), STRICT) is None
+    assert found.problem is not None
+    assert "the native JSON reader is not there" in found.problem
+
+
+def test_without_the_library_a_writer_that_is_to_have_it_does_not_start(empty_cache: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"writer\.native is on, and the native JSON reader is not there"):
+        library.find_reader(Native.ON, empty_cache)
+
+
+def test_what_is_off_is_not_looked_for(empty_cache: dict[str, str]) -> None:
+    assert library.find_reader(Native.OFF, empty_cache).problem is None
+
+
+def test_a_file_that_is_no_library_is_as_good_as_none(empty_cache: dict[str, str]) -> None:
+    place = library.cached_path(empty_cache)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"not a library")
+    assert library.find_reader(Native.AUTO, empty_cache).problem is not None
+
+
+def test_it_is_compiled_and_found(empty_cache: dict[str, str]) -> None:
+    required_library()  # or there is no compiler
+    compile_library(library.cached_path(empty_cache), may_fetch=False)
+    reader = library.find_reader(Native.ON, empty_cache).make(parse_ddl("i INT"), STRICT)
+    assert reader is not None
+    assert reader.read(pa.array([b'{"i":1}', b"{"], pa.binary())).rows.to_pylist() == [{"i": 1}]
+
+
+def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="there is no C compiler"):
+        compile_library(tmp_path / "library", environ={"PATH": str(tmp_path)}, may_fetch=False)
+
+
+def test_what_a_compiler_said_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="no-such-compiler"):
+        compile_library(tmp_path / "it", environ={"PATH": str(tmp_path), "CC": "no-such-compiler"}, may_fetch=False)
+
+
+@pytest.mark.parametrize(("written", "meant"), [(True, Native.ON), (False, Native.OFF), ("auto", Native.AUTO)])
+def test_yamls_booleans_are_understood(written: object, meant: Native) -> None:
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "localhost:1"},
+            "stage": {"url": "memory://stage"},
+            "writer": {"native": written},
+            "streams": [{"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "i INT"}],
+        }
+    )
+    assert settings.writer.native is meant
