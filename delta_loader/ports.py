@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
+    from delta_loader.core.ways.casting import Widening
+    from delta_loader.core.ways.layout import Layout, Template
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,13 +45,32 @@ class DeltaTables(Protocol):
 
 
 class ColumnAdder(Protocol):
-    """Gives tables columns."""
+    """Gives tables columns, and columns wider types."""
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns to a table, also inside of its structs, by one commit that does nothing else.
 
         Raises TableError for what the table does not take, or has already.
         """
+
+    def widen(self, url: str, widening: Widening) -> None:
+        """Give a column, or a part of one, a wider type, by a commit that does nothing else.
+
+        Raises TableError for what the table does not take.
+        """
+
+
+class TableMaker(Protocol):
+    """Makes tables that are more than columns."""
+
+    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        """Make an empty table by one commit; nothing happens when there is one, whatever it looks like.
+
+        ``nullable``: every column takes nulls, whatever the shape says. Raises TableError.
+        """
+
+    def template(self, url: str) -> Template | None:
+        """A table to make others like; None when there is none. Raises TableError."""
 
 
 class ParallelMap(Protocol):

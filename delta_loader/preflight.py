@@ -83,6 +83,9 @@ class Preflight:
         app_id = stream.app_id
         state = read_table_state(self.open_store(stream.table))
         yield from table_checks(stream, state)
+        if state is None and stream.template and read_table_state(self.open_store(stream.template)) is None:
+            problem = f"{app_id}: the template {stream.template} of {stream.table} is not there"
+            yield Check("table", Level.ERROR, problem, "create it, or name another one in streams[].template", app_id)
         sides = {url: found for url in stream.side_tables if (found := read_table_state(self.open_store(url)))}
         for url, found in sides.items():
             if url == stream.dead_letters:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, Turns
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, TableMaker, Turns
     from delta_loader.replace import Replacements
     from delta_loader.stage import Stage
+    from delta_loader.streams.refusals import Refusing
     from delta_loader.valid_through import ValidThrough
     from delta_loader.went_back import Looked
 
@@ -58,6 +59,10 @@ class Ports:
     """None where no table gains any."""
     valid_through: ValidThrough | None = None
     """None where no table is told."""
+    maker: TableMaker | None = None
+    """None where all tables are plain ones."""
+    refusing: Refusing | None = None
+    """None where no table refuses any row."""
     turns: Turns = one_by_one
 
 

@@ -23,7 +23,8 @@ from delta_loader.core.debts import left_out, with_debts, without_sources
 from delta_loader.core.held import missing_file
 from delta_loader.core.plan import TableShape, shape_of, shapes_of
 from delta_loader.core.ways.fit import require_fit
-from delta_loader.core.ways.way import require_loadable, way_of_loading
+from delta_loader.core.ways.way import require_loadable, through_spark, way_of_loading
+from delta_loader.creating import Creator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import Load
     from delta_loader.evolving import Evolver
     from delta_loader.guard import VacuumGuard
-    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
+    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap, TableMaker
+    from delta_loader.shaping import Shaper
     from delta_loader.stage import Stage
     from delta_loader.went_back import LookBack
 
@@ -59,11 +61,13 @@ class StreamTables:
         parallel: ParallelMap,
         stage: Stage,
         evolver: Evolver | None = None,
+        shaper: Shaper | None = None,
+        maker: TableMaker | None = None,
         log: FilteringBoundLogger,
     ) -> None:
         """Touches nothing yet. There may be hundreds of tables, so they are looked at in parallel.
 
-        ``evolver`` gives tables the columns that they lack.
+        ``evolver`` gives tables the columns that writers offer, ``shaper`` changes them until they take what is staged.
         """
         self._stream = stream
         self._tables = tables
@@ -73,6 +77,8 @@ class StreamTables:
         self._stage = stage
         self._log = log
         self._evolver = evolver
+        self._shaper = shaper
+        self._creator = Creator(stream, tables, maker)
         self._fatal: KafkaDeltaExpressError | None = None
         self.urls = {comparable(url): url for url in reversed(stream.tables)}
         """The stream's spelling of each table's URL, by its comparable form."""
@@ -86,6 +92,11 @@ class StreamTables:
     def own(self) -> Target | None:
         """The stream's own table, if it is there."""
         return self.targets.get(self._stream.table)
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark writes all rows of some table."""
+        return any(through_spark(target.way) for target in self.targets.values())
 
     @contextmanager
     def tried(self, url: str) -> Iterator[None]:
@@ -147,7 +158,7 @@ class StreamTables:
         missing = {url: shape for url, shape in reversed(in_order) if url not in self.targets}
         for url, shape in missing.items():
             with self.tried(url):
-                self._tables.create(url, shape)
+                self._creator.create(url, shape)
                 self._log.info("table created", table=url)
         if missing:
             self.look()
@@ -155,10 +166,16 @@ class StreamTables:
             if url in self.targets:
                 with self.tried(url):
                     self._evolve(url, shape, load.markers)
-                    require_fit(self.targets[url].shape, shape, url, self.targets[url].way)
+                    self._require_fit(self.targets[url], shape)
+
+    def _require_fit(self, table: Target, staged: TableShape) -> None:
+        casting = self._shaper is not None and table.url != self._stream.dead_letters
+        require_fit(table.shape, staged, table.url, table.way, casting=casting)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
+            self._take(url, self._tables.state(url))
+        if self._shaper is not None and self._shaper.shape(self.targets[url], shape):
             self._take(url, self._tables.state(url))
 
     def gone_files(

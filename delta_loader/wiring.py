@@ -12,8 +12,11 @@ from common.store import FsspecStore, stores_of
 from delta_loader.replace import Replacements
 from delta_loader.service import Ports
 from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.originals import KafkaOriginals
 from delta_loader.shell.replace import SparkReplacer
+from delta_loader.shell.screening import SparkScreener
 from delta_loader.stage import Stage
+from delta_loader.streams.refusals import Refusing
 from delta_loader.streams.turns import StreamTurns
 from delta_loader.valid_through import ValidThrough
 
@@ -48,6 +51,8 @@ def spark_ports(
         metrics=metrics,
         columns=tables if isinstance(tables, SparkDeltaTables) else None,
         valid_through=_valid_through(settings, tables, log),
+        maker=tables if isinstance(tables, SparkDeltaTables) else None,
+        refusing=Refusing(SparkScreener(spark, settings.stage.url), KafkaOriginals(settings)),
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
 

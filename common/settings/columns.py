@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
+from common.settings.creation import check_creation
 from common.settings.formats import path_steps
 from common.settings.services import check_z_order
 
@@ -80,6 +81,7 @@ def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
         msg = "partition_by names a column twice; name each once"
         raise ValueError(msg)
     check_z_order(stream, known)
+    check_creation(stream, known)
 
 
 def exploded(columns: StructType, name: str) -> StructType:

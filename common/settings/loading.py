@@ -17,3 +17,11 @@ class LoadSetting(StrEnum):
     def waits_for_spark(self) -> bool:
         """Whether rows are staged below the stage, because no file is ever added as it is."""
         return self in (LoadSetting.APPEND, LoadSetting.MERGE)
+
+
+class Evolution(StrEnum):
+    """What becomes of a difference between what is staged and the table."""
+
+    STRICT = "strict"
+    ADD = "add"
+    WIDEN = "widen"

@@ -12,7 +12,7 @@ from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
-from common.settings.loading import LoadSetting
+from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import Merge, check_merge
 from common.settings.routes import check_routes
 from common.settings.section import Section
@@ -144,6 +144,28 @@ class Stream(Section):
         "`user_id` of `userID`.",
     )
     partition_by: tuple[str, ...] = Field(default=(), description="Partition columns of the table, in order.")
+    cluster_by: tuple[str, ...] = Field(
+        default=(),
+        description="Columns that Delta clusters a new table's files by (liquid clustering), when OPTIMIZE runs.",
+        examples=[["customer", "created"]],
+    )
+    table_properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="Properties of tables that the loader makes, as in `TBLPROPERTIES`. Tables that are there already "
+        "keep theirs.",
+        examples=[{"delta.enableChangeDataFeed": "true"}],
+    )
+    template: str | None = Field(
+        default=None,
+        min_length=1,
+        description="URL of a Delta table that new ones are made like: its columns in their order (with constraints, "
+        "generated columns and the like), partitioning, clustering and properties. It has to have all that is staged.",
+    )
+    uniform: tuple[str, ...] = Field(
+        default=(),
+        description="Formats whose readers a new table is for as well (UniForm). Refused for now: Delta has no jar for "
+        "it that fits.",
+    )
     start: StartValue = Field(
         default=StartAt.EARLIEST,
         description="Where a Kafka partition without any marker begins: `earliest`, `latest`, a moment, or positions "
@@ -186,6 +208,13 @@ class Stream(Section):
         default=None,
         description="With `load: merge` the table has one row for each key, and records change it: upserts and "
         "deletes. See [change_events.md](change_events.md).",
+    )
+    evolution: Evolution = Field(
+        default=Evolution.STRICT,
+        description="What becomes of a difference between what is staged and a table: `strict` holds the stream until "
+        "somebody mends it; `add` gives the table the columns that it lacks; `widen` also widens types, as Delta's "
+        "type widening does. With both, staged values of another number's type are cast where none is lost, and are "
+        "dead letters else.",
     )
 
     valid_through_property_s: DurationOrNone = Field(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.markers import Marker, StagedFile
-    from common.spans import Position, TopicPartition
+    from common.spans import Offset, Position, TopicPartition
     from common.transactions import TxnIds
     from delta_loader.core.plan import Load, TableShape
 
@@ -54,6 +54,19 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter that the loader makes itself."""
+
+    source: TopicPartition
+    offset: Offset
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    error_class: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableCommit:
     """One Delta commit, ready to be carried out."""
 
@@ -69,6 +82,8 @@ class TableCommit:
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
     """Go through Spark, in the same commit."""
+    letters: tuple[Letter, ...] = ()
+    """Dead letters that are no file yet; Spark writes them, too."""
 
     @property
     def merges(self) -> bool:
@@ -161,7 +176,8 @@ def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | Non
 
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Share:
     """What a table needs of one of a load's markers."""
-    return share_of(target.url, marker, _start(target, ids, load, marker), by_spark=through_spark(target.way))
+    start, by_spark = _start(target, ids, load, marker), through_spark(target.way)
+    return share_of(target.url, marker, start, by_spark=by_spark, schema=target.shape.schema)
 
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:

@@ -20,6 +20,7 @@ from common.errors import SchemaError
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
+from common.settings.loading import Evolution
 from common.settings.stream import KAFKA_COLUMNS
 from common.table_properties import TXN_RETENTION, retention_ms
 from common.table_urls import comparable
@@ -90,11 +91,12 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
     columns = stream.declared_columns_of_table
     if stream.merge is not None and stream.merge.soft_delete is not None:
         columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
-    schema = _with_what_it_gains(state.schema, columns) if stream.evolves else state.schema
+    casting = stream.evolution is not Evolution.STRICT
+    schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
     if through_spark(way):
         columns = _with_what_is_made(stream, columns, schema)
     declared = TableShape(schema_to_json(columns), stream.partition_by)
-    found = differences(TableShape(schema, state.partition_by), declared, way)
+    found = differences(TableShape(schema, state.partition_by), declared, way, casting=casting)
     if found:
         return Check(
             "columns",

@@ -5,7 +5,7 @@ Rules:
 1. A file that lies above the table's position by its statistics is added as it is, one that lies below is left out.
    Only a file that has both, or does not tell, goes through Spark, which leaves out the rows below.
 2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them. So does every file
-   of a table to which none may be added (delta_loader/core/ways/).
+   of a table to which none may be added, and one whose types are not the table's (delta_loader/core/ways/).
 3. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
 """
 
@@ -16,13 +16,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_loader.core.plan import shape_of
+from delta_loader.core.ways.casting import casts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.markers import Marker, StagedFile, StagedTable
-    from common.spans import Position, TopicPartition
+    from common.spans import Offset, Position, TopicPartition
     from delta_loader.core.plan import TableShape
+    from delta_loader.core.ways.casting import Cast
 
 OFFSET_COLUMN = "_kafka_offset"
 
@@ -40,6 +42,12 @@ class SparkWrite:
     files: tuple[StagedFile, ...]
     start: Position | None
     """Rows whose offset is lower are left out; None brings all rows."""
+    without: tuple[Offset, ...] = ()
+    """Rows of these offsets are left out too: the table refuses them."""
+    topic_id: str | None = None
+    """Of the topic that the records are from, where the broker has one."""
+    casts: tuple[Cast, ...] = ()
+    """Columns whose types are not the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +65,10 @@ class Share:
         return (*self.added, *(file for write in self.written for file in write.files))
 
 
-def share_of(url: str, marker: Marker, start: Position, *, by_spark: bool = False) -> Share:
+def share_of(url: str, marker: Marker, start: Position, *, by_spark: bool = False, schema: str = "") -> Share:
     """What the table at ``url`` needs of a marker, when it has all positions below ``start``.
 
-    ``by_spark``: no file is added as it is.
+    ``by_spark``: no file is added as it is. ``schema`` is the table's: where staged types are others, Spark casts.
     """
     if marker.span.end <= start:
         return Share()
@@ -70,9 +78,14 @@ def share_of(url: str, marker: Marker, start: Position, *, by_spark: bool = Fals
         if table.url != url:
             continue
         whole, cut = _parted(table.files, marker, start)
-        added += [file for file in whole if not (file.is_mixed or by_spark)]
-        written += _writes(marker, table, [file for file in whole if file.is_mixed or by_spark], None)
-        written += _writes(marker, table, cut, start)
+        casts = casts_of(schema, table.schema) if schema else ()
+        is_read = by_spark or bool(casts)
+        added += [file for file in whole if not (file.is_mixed or is_read)]
+        found = [
+            *_writes(marker, table, [file for file in whole if file.is_mixed or is_read], None),
+            *_writes(marker, table, cut, start),
+        ]
+        written += [replace(write, casts=casts) for write in found]
     return Share(tuple(added), tuple(written))
 
 
@@ -93,12 +106,13 @@ def _writes(
 ) -> Iterator[SparkWrite]:
     """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
     source, shape = marker.name.topic_partition, shape_of(table)
+    topic_id = None if marker.manifest is None else marker.manifest.topic_id
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
-        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start)
+        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id)
     others = tuple(file for file in files if not file.is_mixed)
     if others:
-        yield SparkWrite(source, table.url, shape, others, start)
+        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:

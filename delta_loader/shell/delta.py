@@ -40,10 +40,12 @@ from delta_loader.core.commits import (
     NotWritten,
 )
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.layout import Layout, Template
 from delta_loader.core.ways.variants import variants_of
 from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.merging.merge_writes import merge_within
+from delta_loader.shell.new_tables import clustered_by, clustering_actions, layout_properties
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import TableCommit
+    from delta_loader.core.ways.casting import Widening
+
+_TYPE_WIDENING = "delta.enableTypeWidening"
 
 _errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
 
@@ -113,19 +118,37 @@ class SparkDeltaTables:
 
     def create(self, url: str, shape: TableShape) -> None:
         """Make an empty table; nothing happens when there is one. Raises TableError."""
+        self.make(url, shape, Layout(), nullable=True)
+
+    def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+        """The same with properties and clustering. Raises TableError."""
+        if nullable:
+            columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
+            shape = TableShape(columns, shape.partition_by)
         with _errors("create", url):
             transaction = self._log(url).startTransaction()
             if int(transaction.readVersion()) >= 0:
                 return
             # CREATE TABLE would refuse the folder: it holds staged files already.
-            transaction.updateMetadataForNewTable(self._metadata(shape))
+            table_id = str(self._gateway.jvm.java.util.UUID.randomUUID())
+            metadata = self._gateway.metadata(table_id, shape, self._clock.wall_ms(), layout_properties(layout))
+            transaction.updateMetadataForNewTable(metadata)
+            actions, cluster_by = clustering_actions(self._gateway, transaction, layout.cluster_by)
             operations = self._gateway.delta.DeltaOperations
-            operation = operations.CreateTable(transaction.metadata(), False, False, self._gateway.none)  # noqa: FBT003
+            operation = operations.CreateTable(transaction.metadata(), False, False, cluster_by)  # noqa: FBT003
             try:
-                transaction.commit(self._gateway.scala(self._gateway.jvm.java.util.ArrayList()), operation)
+                transaction.commit(self._gateway.scala(actions), operation)
             except (Py4JError, PySparkException):
                 if self.state(url) is None:  # Else another loader was faster.
                     raise
+
+    def template(self, url: str) -> Template | None:
+        """A table to make others like. Raises TableError."""
+        state = self.state(url)
+        if state is None:
+            return None
+        with _errors("read", url):
+            return Template(state, clustered_by(self._gateway, self._log(url).unsafeVolatileSnapshot()))
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns to a table, also inside of its structs, by one commit. Raises TableError."""
@@ -139,6 +162,15 @@ class SparkDeltaTables:
             given = f"{quote_text(key)} = {quote_text(value)}"
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")
 
+    def widen(self, url: str, widening: Widening) -> None:
+        """Give a column a wider type, for which the table's type widening is switched on. Raises TableError."""
+        table = f"ALTER TABLE delta.{quote_name(spark_url(url))}"
+        with _errors("widen a column of", url):
+            state = self.state(url)
+            if state is None or state.properties.get(_TYPE_WIDENING) != "true":
+                self._spark.sql(f"{table} SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
+            self._spark.sql(f"{table} ALTER COLUMN {widening}")
+
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""
         url = commit.target.url
@@ -148,7 +180,7 @@ class SparkDeltaTables:
         if changed is not None:
             return changed
         adds, written = None, Brought()
-        if commit.written:
+        if commit.written or commit.letters:
             try:
                 adds, written = self._write(transaction, commit)
             except (Py4JError, PySparkException) as error:
@@ -167,7 +199,7 @@ class SparkDeltaTables:
         work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
         if commit.merges:
             return merge_within(self._spark, self._gateway, transaction, commit.written, work, url=url)
-        return write_within(self._spark, self._gateway, transaction, commit.written, work)
+        return write_within(self._spark, self._gateway, transaction, commit, work)
 
     def _not_written(self, transaction: Java, commit: TableCommit, error: Exception) -> CommitOutcome:
         """A merge reads the table: what it has read may be gone, or have other columns, by somebody's later commit."""
@@ -276,12 +308,6 @@ class SparkDeltaTables:
         ]
         actions.addAll(self._gateway.parse("SetTransaction", transactions))
         return self._gateway.scala(actions)
-
-    def _metadata(self, shape: TableShape) -> Java:
-        """Delta's metaData action for a new table, every column nullable."""
-        columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
-        table_id = str(self._gateway.jvm.java.util.UUID.randomUUID())
-        return self._gateway.metadata(table_id, TableShape(columns, shape.partition_by), self._clock.wall_ms())
 
     def _operation(self, commit: TableCommit, read_version: int) -> Java:
         metadata = self._gateway.jvm.scala.Some(commit.metadata.to_json())

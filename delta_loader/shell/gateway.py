@@ -26,7 +26,7 @@ from common.data_files import delta_path
 from common.errors import TableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -74,6 +74,10 @@ class Gateway:
         """A Java view of a Scala collection; Python can walk over it."""
         return self._converters.asJava(collection)
 
+    def some(self, value: Java) -> Java:
+        """A Scala option of a value."""
+        return self.jvm.scala.Some(value)
+
     def texts(self, collection: Java) -> tuple[str, ...]:
         """The texts in a Scala collection."""
         return tuple(str(item) for item in self.java(collection))
@@ -103,14 +107,16 @@ class Gateway:
         )
         return mapper.readValue(json.dumps(values), kind)
 
-    def metadata(self, table_id: str, shape: TableShape, created_ms: int) -> Java:
+    def metadata(
+        self, table_id: str, shape: TableShape, created_ms: int, properties: Mapping[str, str] | None = None
+    ) -> Java:
         """Delta's metaData action for Parquet files of one shape."""
         content = {
             "id": table_id,
             "format": {"provider": "parquet", "options": {}},
             "schemaString": shape.schema,
             "partitionColumns": list(shape.partition_by),
-            "configuration": {},
+            "configuration": dict(properties or {}),
             "createdTime": created_ms,
         }
         return self.delta.actions.Action.fromJson(json.dumps({"metaData": content}))

@@ -10,7 +10,8 @@ Rules:
 4. Rows of many partition values are shuffled by these first, so that a commit has one file for each value and not one
    for each value and staged file. Where Spark writes all rows Delta's optimized write does it, which knows generated
    partition columns, and makes few large files of many small ones.
-5. What Delta asks of rows (generated columns, identity, defaults, constraints) its writer sees to, in this transaction:
+5. A value is cast to the table's type where casting back gives the same one; any other ends the job.
+6. What Delta asks of rows (generated columns, identity, defaults, constraints) its writer sees to, in this transaction:
    the metadata that it reads and moves (an identity column's high-water mark) is committed with the rows.
 """
 
@@ -24,9 +25,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
 
+from common.schema import quote_text
 from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
+from delta_loader.shell.letters import letters_frame
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.variants import with_variants
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from delta_loader.core.commits import TableCommit
     from delta_loader.core.shares import SparkWrite
     from delta_loader.core.ways.way import Way
     from delta_loader.shell.gateway import Gateway, Java
@@ -58,23 +62,41 @@ _OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 
 def write_within(
-    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite], work: Work
+    spark: SparkSession, gateway: Gateway, transaction: Java, commit: TableCommit, work: Work
 ) -> tuple[Java, Brought]:
     """A Java list of the new files' actions, and what they come to; they are the transaction's to commit.
 
     Raises what Spark raises.
     """
-    is_mixed = any(write.root is None for write in writes)
     with session_says(spark, optimized=through_spark(work.way)):
-        rows = staged_rows(gateway, writes[0], work.stage_url)
-        for write in writes[1:]:
-            more = staged_rows(gateway, write, work.stage_url)
-            rows = rows.unionByName(more, True)  # noqa: FBT003 - columns that one lacks are null
-        rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
-        if is_mixed and not through_spark(work.way):
+        if commit.letters:
+            columns = [str(name) for name in transaction.metadata().schema().fieldNames()]
+            rows = letters_frame(spark, commit.letters, columns)
+        else:
+            rows = rows_of(gateway, commit.written, work.stage_url)
+            rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
+        if any(write.root is None for write in commit.written) and not through_spark(work.way):
             rows = _clustered(spark, rows, work.partition_by)
         adds = gateway.java(transaction.writeFiles(rows))
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
+
+
+def rows_of(gateway: Gateway, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False) -> Java:
+    """All rows of some writes as a Java data frame, with the table's types; columns that one lacks are null.
+
+    A value that is none of its type makes the job fail, or with ``lossless`` its row is left out.
+    """
+    rows: Java = None
+    for write in writes:
+        more = staged_rows(gateway, write, stage_url)
+        for cast in write.casts if lossless else ():
+            more = more.where(f"NOT {cast.loses}")
+        for cast in write.casts:
+            guarded = f"CASE WHEN {cast.loses} THEN raise_error({quote_text(cast.problem)}) ELSE {cast.value} END"
+            expression = gateway.jvm.org.apache.spark.sql.functions.expr(cast.value if lossless else guarded)
+            more = more.withColumn(cast.column, expression)
+        rows = more if rows is None else rows.unionByName(more, True)  # noqa: FBT003 - Java knows no keywords
+    return rows
 
 
 def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> Java:
@@ -84,13 +106,17 @@ def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> 
 
 
 def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
-    """The rows of one write as a Java data frame, with the columns of the staged schema."""
+    """The rows of one write as a Java data frame, with the columns and types of the staged schema."""
     log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root or stage_url))
     metadata = gateway.metadata("staged", write.shape, 0)
     staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
     files = gateway.scala(gateway.adds(write.files, 0))
     rows = log.createDataFrame(staged, files, False, gateway.none)  # noqa: FBT003 - Java knows no keywords
-    return rows if write.start is None else rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
+    if write.start is not None:
+        rows = rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
+    if write.without:
+        rows = rows.where(f"`{OFFSET_COLUMN}` NOT IN ({', '.join(map(str, write.without))})")
+    return rows
 
 
 @dataclass(slots=True)

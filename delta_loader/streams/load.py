@@ -41,14 +41,17 @@ from delta_loader.core.plan import (
     plan_load,
 )
 from delta_loader.core.settle import highest_timestamp_ms, idle_through_ms, valid_through_ms
+from delta_loader.core.ways.way import through_spark
 from delta_loader.evolving import Evolver
 from delta_loader.generations import put_older_aside, younger
 from delta_loader.guard import VacuumGuard
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.paying import Paying
+from delta_loader.shaping import Shaper
 from delta_loader.strays import StrayKeeper
 from delta_loader.stream_tables import StreamTables
 from delta_loader.streams.near import NearMarkers
+from delta_loader.streams.refusals import Refusals
 from delta_loader.streams.report import Telling
 from delta_loader.streams.settling import Settling
 from delta_loader.went_back import LookBack, Looked, held_by
@@ -93,12 +96,19 @@ class StreamLoad:
             parallel=ports.parallel,
             stage=ports.stage,
             evolver=evolver,
+            shaper=Shaper.of(stream, ports, self._log),
+            maker=ports.maker,
             log=self._log,
         )
         self._urls = self._tables.urls
         self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False
+        self._refusals: Refusals | None = None
+        if ports.refusing is not None:
+            self._refusals = Refusals(
+                stream, self._tables, ports.tables, ports.new_id, ports.refusing, self._commit, self._telling.held
+            )
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
@@ -175,7 +185,8 @@ class StreamLoad:
         """Once Spark could not write the rows of several Kafka partitions: one of them at a time, with the others."""
         if not self._is_apart:
             return runs
-        mixed = [source for source, run in runs.items() if any(has_mixed(marker) for marker in run.markers)]
+        every = self._tables.by_spark
+        mixed = [source for source, run in runs.items() if every or any(has_mixed(marker) for marker in run.markers)]
         return {source: run for source, run in runs.items() if source not in mixed[1:]}
 
     def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
@@ -268,7 +279,14 @@ class StreamLoad:
         return no_table(marker.name.topic_partition, self._stream.table) if missing else None
 
     def _commit(self, commit: TableCommit) -> bool:
-        """Carry one commit out; False when the plan has to be made anew. Raises TableError."""
+        """Carry one commit out, but for what its table refuses; False when the plan has to be made anew.
+
+        Raises TableError.
+        """
+        left = commit if self._refusals is None else self._refusals.without(commit, self._ids)
+        return left is not None and self._commit_all(left)
+
+    def _commit_all(self, commit: TableCommit) -> bool:
         started_s = self._ports.clock.monotonic_s()
         commit = self._guard.renewed(commit)
         outcome = self._ports.tables.commit(commit)
@@ -292,6 +310,9 @@ class StreamLoad:
                 raise TableError(msg, "nothing was written; this program tries again at its next run")
             case NotWritten(problem):
                 sources = {write.source for write in commit.written}
+                if not sources:
+                    msg = f"dead letters could not be written to {commit.target.url}: {problem}"
+                    raise TableError(msg, "see the log; this program tries again at its next run")
                 if len(sources) > 1:
                     self._is_apart = True  # which of them it was is not known
                     return False
@@ -304,7 +325,8 @@ class StreamLoad:
     def _landed(self, commit: TableCommit, version: int) -> None:
         """What is known after a commit; what others committed just before it was not looked at yet."""
         url, targets = commit.target.url, self._tables.targets
-        if commit.target.version is None or version == commit.target.version + 1:
+        is_next = commit.target.version is None or version == commit.target.version + 1
+        if is_next and not through_spark(commit.target.way):  # Delta's writer may have moved more: identity columns
             targets[url] = commit.target.after(commit, version)
             self._look_back.landed(targets[url])
         else:

@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from common.changes import table_columns
+from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from common.errors import SchemaError
 from common.markers import TableKind
-from common.schema import Field, Primitive, StructType, schema_to_json, to_arrow_schema
+from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
 from common.settings.merge import merge_by_of, operation_of
-from common.settings.stream import KAFKA_COLUMNS
 from stage_writer.core.batch import NO_TIMESTAMP, Messages
 from stage_writer.core.changes.events import Events, deletes_by_tombstones
 from stage_writer.core.changes.operation import Operation
@@ -66,22 +66,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-KAFKA_FIELDS = tuple(
-    Field(name, data_type)
-    for name, data_type in zip(
-        KAFKA_COLUMNS, (Primitive.STRING, Primitive.INTEGER, Primitive.LONG, Primitive.TIMESTAMP), strict=True
-    )
-)
 _NOTHING = np.zeros(0, np.int64)
-DEAD_LETTER_SCHEMA = StructType(
-    (
-        *KAFKA_FIELDS,
-        Field("key", Primitive.BINARY),
-        Field("value", Primitive.BINARY),
-        Field("error_class", Primitive.STRING),
-        Field("error", Primitive.STRING),
-    )
-)
 
 
 class StreamConverter:

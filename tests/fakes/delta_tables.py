@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.delta_log import TableState
 from common.errors import TableError
-from common.schema import nullable_columns, schema_from_json, schema_to_json
+from common.schema import StructType, nullable_columns, schema_from_json, schema_to_json
 from common.schema.evolution import Addition, with_additions
 from common.spans import Position
 from common.table_history import LoggedCommit
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from delta_loader.core.plan import TableShape
+    from delta_loader.core.ways.casting import Widening
 
 
 @dataclass
@@ -28,6 +29,7 @@ class MemoryTable:
     partition_by: tuple[str, ...]
     commits: list[TableCommit] = field(default_factory=list)
     transactions: dict[str, int] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:
@@ -58,7 +60,7 @@ class MemoryDeltaTables:
             table_id=table.table_id,
             schema=table.schema,
             partition_by=table.partition_by,
-            properties={},
+            properties=dict(table.properties),
             reader_version=1,
             writer_version=2,
             features=frozenset(),
@@ -84,6 +86,12 @@ class MemoryDeltaTables:
             msg = f"cannot add columns to the Delta table {url}: {error}"
             raise TableError(msg, "look again") from error
         table.schema = schema_to_json(wanted)
+
+    def widen(self, url: str, widening: Widening) -> None:
+        table, (name,) = self.tables[url], widening.path
+        columns = schema_from_json(table.schema)
+        fields = (replace(field, type=widening.type) if field.name == name else field for field in columns)
+        table.schema = schema_to_json(StructType(tuple(fields)))
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         table, target = self.tables[commit.target.url], commit.target

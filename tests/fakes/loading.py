@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from common.ports import Clock
-    from delta_loader.ports import DeltaTables
+    from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker
+    from delta_loader.streams.refusals import Refusing
     from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")
@@ -49,7 +50,14 @@ def in_turn(function: Callable[[Item], Result], items: Iterable[Item]) -> list[R
 
 
 def loader_for(
-    staging: Staging, tables: DeltaTables, settings: Settings | None = None, clock: Clock | None = None
+    staging: Staging,
+    tables: DeltaTables,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    *,
+    refusing: Refusing | None = None,
+    columns: ColumnAdder | None = None,
+    maker: TableMaker | None = None,
 ) -> LoaderService:
     """A loader service over real stores."""
     settings = settings or settings_for(staging)
@@ -63,5 +71,8 @@ def loader_for(
         new_id=lambda: f"load-{next(numbers)}",
         log=structlog.get_logger(),
         metrics=Metrics(),
+        refusing=refusing,
+        columns=columns,
+        maker=maker,
     )
     return LoaderService(settings.streams, settings.loader, ports)

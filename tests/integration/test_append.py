@@ -10,15 +10,20 @@ from deltalake import DeltaTable
 from common.ports import SystemClock
 from common.table_history import read_history, store_lines
 from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.screening import SparkScreener
+from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from common.spans import Offset, TopicPartition
+    from delta_loader.streams.report import StreamReport
 
 pytestmark = pytest.mark.spark
 
@@ -29,11 +34,18 @@ def create(spark: SparkSession, staging: Staging, columns: str, more: str = "") 
     spark.sql(f"CREATE TABLE delta.`{staging.table}` ({columns}) USING delta {more}")
 
 
-def load(staging: Staging, spark: SparkSession) -> None:
+def load(staging: Staging, spark: SparkSession, kafka: Mapping[int, bytes | None] | None = None) -> StreamReport:
+    """One pass; ``kafka`` is what Kafka still has of partition 0."""
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
-    (report,) = loader_for(staging, tables).run_pass()
+
+    def originals(source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None) -> dict[Offset, Original]:
+        have = kafka if kafka is not None and source.partition == 0 else {}
+        return {offset: Original(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
+
+    refusing = Refusing(SparkScreener(spark, staging.stage_url), originals)
+    (report,) = loader_for(staging, tables, refusing=refusing).run_pass()
     assert report.failure is None
-    assert not report.held
+    return report
 
 
 def offsets(rows: Sequence[dict[str, object]]) -> list[tuple[int, int]]:
@@ -60,9 +72,9 @@ def test_generated_identity_and_default_columns_are_made_and_the_partitioning_is
     create(spark, staging, f"{ORDERS}, {made}", f"PARTITIONED BY (month) {properties}")
     staging.flush(0, 0, 20, days=["2026-01-01", "2026-02-01"])
     staging.flush(1, 0, 10, days=["2026-02-03"], mixed=True)
-    load(staging, spark)
+    assert not load(staging, spark).held
     staging.flush(0, 20, 30, days=["2026-02-01", None])
-    load(staging, spark)
+    assert not load(staging, spark).held
 
     rows = spark_reader(spark)(staging.table)
     assert offsets(rows) == sorted([*((0, offset) for offset in range(30)), *((1, offset) for offset in range(10))])
@@ -98,11 +110,48 @@ def test_column_mapping(tmp_path: Path, spark: SparkSession, mode: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{staging.table}` RENAME COLUMN label TO name")
     staging.flush(0, 0, 10, days=["2026-01-01", None])
     staging.flush(1, 0, 10, mixed=True)
-    load(staging, spark)
+    assert not load(staging, spark).held
     expected = sorted([*((0, offset) for offset in range(10)), *((1, offset) for offset in range(10))])
     rows = spark_reader(spark)(staging.table)
     assert offsets(rows) == expected
     assert all(row["name"] == f"n{row['_kafka_offset']}" for row in rows)
+
+
+def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    staging = Staging.below(tmp_path)
+    columns = ORDERS.replace("name STRING", "name VARCHAR(2)").replace("day STRING", "day STRING NOT NULL")
+    create(spark, staging, columns, "TBLPROPERTIES ('delta.constraints.odd' = 'id % 40 <> 0 OR id > 100')")
+    # 0, 4 and 8 fail the constraint, 10 to 14 are too long (n10), 7 has no day.
+    staging.flush(0, 0, 8, days=["a", "b", "c", "d", "e", "f", "g", None], dead=[3])
+    staging.flush(0, 8, 15)
+    staging.flush(1, 0, 8, days=["a", "b", "c", "d"])
+    staging.flush(2, 1, 4)
+    sent = {offset: b"sent %d" % offset for offset in range(15)}
+
+    report = load(staging, spark, sent)
+
+    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/1": "refused_record"}
+    assert "the record at 0 of orders/1" in str(report.held)
+    refused = [0, 4, 7, 8, 10, 11, 12, 13, 14]
+    rows = spark_reader(spark)(staging.table)
+    expected = [(0, offset) for offset in range(15) if offset not in (*refused, 3)]
+    assert offsets(rows) == [*expected, (2, 1), (2, 2), (2, 3)]
+    letters = {row["_kafka_offset"]: row for row in spark_reader(spark)(staging.dead_letters)}
+    assert set(letters) == {3, *refused}
+    assert {letters[offset]["error_class"] for offset in refused} == {"refused_by_table"}
+    assert letters[4]["value"] == b"sent 4"
+    assert "odd fails" in str(letters[4]["error"])
+    assert "day is null" in str(letters[7]["error"])
+    assert "too long" in str(letters[12]["error"])
+    # Once the constraint is gone what was held is loaded, and nothing comes twice.
+    spark.sql(f"ALTER TABLE delta.`{staging.table}` DROP CONSTRAINT odd")
+    assert not load(staging, spark).held
+    assert offsets(spark_reader(spark)(staging.table)) == sorted(
+        [*expected, *((1, offset) for offset in range(8)), (2, 1), (2, 2), (2, 3)]
+    )
+    assert len(spark_reader(spark)(staging.dead_letters)) == 10
 
 
 def test_small_files_become_one(tmp_path: Path, spark: SparkSession) -> None:
@@ -110,6 +159,6 @@ def test_small_files_become_one(tmp_path: Path, spark: SparkSession) -> None:
     create(spark, staging, ORDERS, "TBLPROPERTIES ('delta.constraints.positive' = 'id >= 0')")
     for start in range(0, 40, 4):
         staging.flush(0, start, start + 4, days=["2026-01-01", "2026-01-02"])
-    load(staging, spark)
+    assert not load(staging, spark).held
     assert len(offsets(spark_reader(spark)(staging.table))) == 40
     assert len(DeltaTable(staging.table).file_uris()) == 1

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from common.errors import RegistryError
 from common.markers import TableKind
 from common.schema import StructType, schema_to_json, to_arrow_schema
-from stage_writer.core.convert import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 

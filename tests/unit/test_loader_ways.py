@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from common.delta_log import TableState
@@ -9,8 +11,12 @@ from common.errors import TableError
 from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
 from common.settings.loading import LoadSetting
 from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.casting import casts_of, widened
 from delta_loader.core.ways.fit import differences, require_fit
 from delta_loader.core.ways.way import Add, Append, Merge, Refused, require_loadable, way_of_loading
+
+if TYPE_CHECKING:
+    from common.schema.types import DataType
 
 
 def shape(ddl: str, *partition_by: str) -> TableShape:
@@ -187,3 +193,55 @@ def test_new_tables_have_nullable_columns_at_every_depth() -> None:
     assert '"nullable":false' not in relaxed
     assert isinstance(way_of_loading(TableState(0, "id", relaxed, (), {}, 1, 2, frozenset())), Add)
     assert schema_from_json(relaxed).names == ("a", "s", "l")
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "wider"),
+    [
+        ("INT", "BIGINT", "BIGINT"),
+        ("BIGINT", "INT", "BIGINT"),
+        ("TINYINT", "DOUBLE", "DOUBLE"),
+        ("FLOAT", "DOUBLE", "DOUBLE"),
+        ("FLOAT", "INT", "DOUBLE"),
+        ("BIGINT", "DOUBLE", None),
+        ("DOUBLE", "BIGINT", None),
+        ("INT", "DECIMAL(5,2)", "DECIMAL(12,2)"),
+        ("DECIMAL(5,2)", "DECIMAL(4,3)", "DECIMAL(6,3)"),
+        ("DECIMAL(38,2)", "DECIMAL(38,3)", None),
+        ("DATE", "TIMESTAMP_NTZ", "TIMESTAMP_NTZ"),
+        ("DATE", "TIMESTAMP", None),
+        ("STRING", "INT", None),
+    ],
+)
+def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str | None) -> None:
+    found = widened(type_of(table), type_of(staged))
+    assert found == (None if wider is None else type_of(wider))
+    if wider is not None:
+        assert widened(type_of(wider), type_of(staged)) == type_of(wider), "and it goes on no further"
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "casts"),
+    [
+        ("BIGINT", "INT", "BIGINT"),
+        ("INT", "BIGINT", "INT"),
+        ("INT", "DOUBLE", "INT"),
+        ("STRUCT<a: BIGINT, b: INT>", "STRUCT<a: INT>", "STRUCT<a: BIGINT>"),
+        ("ARRAY<STRUCT<a: INT>>", "ARRAY<STRUCT<a: BIGINT>>", "ARRAY<STRUCT<a: INT>>"),
+        ("STRING", "INT", None),
+        ("INT", "STRING", None),
+        ("MAP<STRING, BIGINT>", "MAP<STRING, INT>", None),
+        ("STRUCT<a: BIGINT, m: MAP<STRING, INT>>", "STRUCT<a: INT, m: MAP<STRING, INT>>", None),
+        ("MAP<STRING, INT>", "MAP<STRING, INT>", None),
+        ("INT", "INT", None),
+    ],
+)
+def test_numbers_are_cast_and_nothing_else(table: str, staged: str, casts: str | None) -> None:
+    known, given = shape(f"c {table}"), shape(f"c {staged}")
+    found = [parse_ddl(f"c {cast.type}") for cast in casts_of(known.schema, given.schema)]
+    assert found == ([] if casts is None else [parse_ddl(f"c {casts}")])
+    assert (differences(known, given, casting=True) == ()) == (casts is not None or table == staged)
+
+
+def type_of(ddl: str) -> DataType:
+    return parse_ddl(f"c {ddl}").fields[0].type

@@ -81,6 +81,7 @@ _DEMANDING = {
     DEFAULT: "has a default value",
     CHAR_VARCHAR_KEY: "is a CHAR or VARCHAR, whose length has to be checked on each row",
 }
+_CHECKED = frozenset({"delta.invariants", GENERATED, CHAR_VARCHAR_KEY})
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
 _UNIFORM = "delta.universalFormat.enabledFormats"
@@ -110,6 +111,14 @@ def appended_for(state: TableState) -> str | None:
     """Why a table's rows have to be written by Delta's own writer; None when files may be added as they are."""
     by_feature = (text for name, text in _ASK_FOR_DELTAS_WRITER.items() if name in state.features)
     return next(chain(by_feature, _by_property(state.properties), _by_column(state.schema)), None)
+
+
+def may_refuse_rows(state: TableState) -> bool:
+    """Whether the table checks its rows: constraints, NOT NULL, lengths, and staged values of generated columns."""
+    if any(key.lower().startswith("delta.constraints.") for key in state.properties):
+        return True
+    fields = fields_of(state.schema)
+    return any(not field.nullable or json.loads(field.metadata_json).keys() & _CHECKED for _, field in fields)
 
 
 def _by_property(properties: Mapping[str, str]) -> Iterator[str]:

@@ -7,19 +7,23 @@ Rules:
 2. Names are compared as Parquet readers do it, by case: Spark would forgive a difference, delta-rs would read nulls.
 3. A file that is added has the table's partitioning. Where Spark writes, it parts the rows anew, and a staged file's
    partitioning does not matter; but each partition column has to come from somewhere.
-4. Where Spark writes, a column that Delta makes itself (generated, identity, default) need not be staged, and an
+4. With ``casting`` (the stream's `evolution` is not strict) a type that Spark may cast to the table's is no difference
+   (casting.py); whether its values fit is looked at record by record.
+5. Where Spark writes, a column that Delta makes itself (generated, identity, default) need not be staged, and an
    identity column that is GENERATED ALWAYS must not be. One that is NOT NULL has to come from somewhere.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError, TableError
 from common.schema.ddl import type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
+from delta_loader.core.ways.casting import cast_type
 from delta_loader.core.ways.demands import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.core.ways.variants import staged_form
 from delta_loader.core.ways.way import PLAIN, Way, through_spark
@@ -32,9 +36,9 @@ if TYPE_CHECKING:
 _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 
 
-def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAIN) -> None:
+def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAIN, *, casting: bool = False) -> None:
     """Raises TableError, which says what differs, when staged files do not fit the table."""
-    found = differences(table, staged, way)
+    found = differences(table, staged, way, casting=casting)
     if found:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
         raise TableError(
@@ -42,13 +46,16 @@ def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAI
         )
 
 
-def differences(table: TableShape, staged: TableShape, way: Way = PLAIN) -> tuple[str, ...]:
+def differences(table: TableShape, staged: TableShape, way: Way = PLAIN, *, casting: bool = False) -> tuple[str, ...]:
     """What keeps files of one shape out of a table of another; empty when they fit."""
     try:
         columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError as error:
         return (error.problem,)
-    found = list(_struct_differences("", staged_form(columns) if through_spark(way) else columns, staged_columns))
+    form = staged_form(columns) if through_spark(way) else columns
+    if casting:
+        staged_columns = _cast(form, staged_columns)
+    found = list(_struct_differences("", form, staged_columns))
     if through_spark(way):
         found += _not_made(columns, staged_columns, table.partition_by)
     elif table.partition_by != staged.partition_by:
@@ -60,8 +67,18 @@ def _columns(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
+def _cast(table: StructType, staged: StructType) -> StructType:
+    """The staged columns once Spark has cast what it may."""
+    fields = []
+    for field in staged:
+        there = table.field(field.name)
+        wanted = None if there is None else cast_type(there.type, field.type)
+        fields.append(field if wanted is None else replace(field, type=wanted))
+    return StructType(tuple(fields))
+
+
 def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
-    """What Delta's writer would refuse whole (rule 4)."""
+    """What Delta's writer would refuse whole (rule 5)."""
     for field in table:
         metadata = json.loads(field.metadata_json)
         if staged.field(field.name) is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
 from common.settings.loading import LoadSetting
-from delta_loader.core.ways.demands import appended_for, refused_for
+from delta_loader.core.ways.demands import appended_for, may_refuse_rows, refused_for
 
 if TYPE_CHECKING:
     from common.delta_log import TableState
@@ -35,6 +35,8 @@ class Append:
     """Spark reads staged rows, and Delta's own writer writes them into files of the table."""
 
     reason: str
+    checks_rows: bool = False
+    """Whether there may be rows that the table refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,11 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
         case LoadSetting.MERGE:
             return Merge("load is merge")
         case LoadSetting.APPEND:
-            return Append(demand or "load is append")
+            return Append(demand or "load is append", may_refuse_rows(state))
         case LoadSetting.ADD if demand is not None:
             return Refused(f"{demand}, and load is add", "write load: auto, or load into a table without it")
         case LoadSetting.ADD | LoadSetting.AUTO:
-            return PLAIN if demand is None else Append(demand)
+            return PLAIN if demand is None else Append(demand, may_refuse_rows(state))
         case _:
             assert_never(setting)
 
@@ -83,6 +85,11 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
 def through_spark(way: Way) -> bool:
     """Whether Spark reads all that is staged."""
     return isinstance(way, Append | Merge)
+
+
+def checks_rows(way: Way) -> bool:
+    """Whether there may be rows that the table refuses."""
+    return isinstance(way, Append) and way.checks_rows
 
 
 def require_loadable(way: Way, url: str) -> None:

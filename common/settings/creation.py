@@ -1,0 +1,60 @@
+"""What a stream's settings say of the tables that the loader makes: checked together."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from common.settings.loading import Evolution
+from common.table_urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.settings.stream import Stream
+
+# What Delta itself writes into properties, which are of one table and no other.
+OF_ONE_TABLE = (
+    "delta.columnMapping.maxColumnId",
+    "delta.coordinatedCommits.",
+    "delta.inCommitTimestampEnablement",
+    "delta.rowTracking.materialized",
+    "delta.universalFormat.",
+    "io.unitycatalog.",
+)
+
+
+def check_creation(stream: Stream, columns: Collection[str]) -> None:
+    """Raises ValueError for settings of new tables that contradict one another; ``columns`` are the table's."""
+    strange = [name for name in stream.uniform if name != "iceberg"]
+    if strange:
+        msg = f"uniform names {strange[0]!r}; known is iceberg"
+        raise ValueError(msg)
+    if stream.uniform:
+        msg = (
+            "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
+            "none for the Delta that this program brings; leave uniform out"
+        )
+        raise ValueError(msg)
+    if stream.merge is not None and stream.evolution is not Evolution.STRICT:
+        msg = (
+            f"evolution is {stream.evolution.value}, which goes with rows that are added or appended, and the stream "
+            "merges; leave evolution out, and change the table by ALTER TABLE"
+        )
+        raise ValueError(msg)
+    if stream.cluster_by and stream.partition_by:
+        msg = "cluster_by and partition_by exclude one another, in Delta as here; leave one of them out"
+        raise ValueError(msg)
+    for name in stream.cluster_by:
+        if name.split(".")[0] not in columns:
+            near = difflib.get_close_matches(name, list(columns), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+            msg = f"cluster_by names {name!r}, which is no column of the table; {hint}"
+            raise ValueError(msg)
+    for key in stream.table_properties:
+        if key.startswith(OF_ONE_TABLE):
+            msg = f"table_properties sets {key}, which is Delta's own to write; leave it out"
+            raise ValueError(msg)
+    if stream.template is not None and comparable(stream.template) in map(comparable, stream.row_tables):
+        msg = "template is one of the stream's own tables; name another one"
+        raise ValueError(msg)

@@ -1,0 +1,219 @@
+"""Staged types that are not the table's: which of them Spark may cast, and to which type a column is widened. Pure.
+
+Rules:
+
+1. Only numbers are cast into numbers, and a DATE into a TIMESTAMP_NTZ; at any depth. Text is never read as a number,
+   nor the other way round: what it means is the stream's to say.
+2. A cast is made value by value and only where casting back gives the same value. What would be cut, rounded or too
+   large is a record that the table refuses (refused.py). Maps cannot be compared, so a column with one inside is cast
+   only where its types are the same.
+3. A column is widened only as Delta's type widening allows, to the least type that takes both. Where there is none it
+   stays, and rule 2 decides. A type only ever grows, so two writers that disagree never send it to and fro.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema.ddl import quote_name, type_to_ddl
+from common.schema.spark_json import schema_from_json
+from common.schema.types import (
+    INTEGER_BITS,
+    MAX_DECIMAL_PRECISION,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    Primitive,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ELEMENT, KEY, VALUE = "element", "key", "value"
+_FRACTIONS = (Primitive.FLOAT, Primitive.DOUBLE)
+_DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
+"""Digits before the point of the least DECIMAL that Delta widens an integer to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A staged column whose values Spark casts."""
+
+    column: str
+    staged: str
+    """The type that it was staged with, as DDL."""
+    type: str
+    """The type that it gets, as DDL: the staged structure, with the table's types."""
+
+    @property
+    def value(self) -> str:
+        """The value in the table's type, in SQL; null where it has none there."""
+        return f"try_cast({quote_name(self.column)} AS {self.type})"
+
+    @property
+    def loses(self) -> str:
+        """Whether the value would not be the same, in SQL (rule 2)."""
+        return f"NOT (try_cast({self.value} AS {self.staged}) <=> {quote_name(self.column)})"
+
+    @property
+    def problem(self) -> str:
+        """What is said of such a value."""
+        return f"a value of {self.column}, staged as {self.staged}, is none of the column's type {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """A column, or a part of one, that gets a wider type."""
+
+    path: tuple[str, ...]
+    type: DataType
+
+    def __str__(self) -> str:
+        return f"{'.'.join(quote_name(name) for name in self.path)} TYPE {type_to_ddl(self.type)}"
+
+
+@lru_cache(maxsize=256)
+def casts_of(table_schema: str, staged_schema: str) -> tuple[Cast, ...]:
+    """Which columns of staged files Spark casts for a table; none where the types are the same, or cannot be cast."""
+    if table_schema == staged_schema:
+        return ()
+    try:
+        table, staged = schema_from_json(table_schema), schema_from_json(staged_schema)
+    except SchemaError:
+        return ()
+    found: list[Cast] = []
+    for field in staged:
+        there = table.field(field.name)
+        wanted = None if there is None else cast_type(there.type, field.type)
+        if wanted is not None and type_to_ddl(wanted) != type_to_ddl(field.type):
+            found.append(Cast(field.name, type_to_ddl(field.type), type_to_ddl(wanted)))
+    return tuple(found)
+
+
+def cast_type(table: DataType, staged: DataType) -> DataType | None:
+    """The staged structure with the table's types; None where some may not be cast (rules 1 and 2)."""
+    match table, staged:
+        case StructType(), StructType():
+            return _cast_struct(table, staged)
+        case ArrayType(), ArrayType():
+            element = cast_type(table.element, staged.element)
+            return None if element is None else replace(staged, element=element)
+        case MapType(), MapType():
+            key, value = cast_type(table.key, staged.key), cast_type(table.value, staged.value)
+            same = key is not None and value is not None and type_to_ddl(replace(staged, key=key, value=value))
+            return staged if same == type_to_ddl(staged) else None
+        case _ if table == staged:
+            return staged
+        case _:
+            return table if _is_castable(table, staged) else None
+
+
+def _cast_struct(table: StructType, staged: StructType) -> StructType | None:
+    fields = []
+    for field in staged:
+        there = table.field(field.name)
+        if there is None:
+            fields.append(field)  # told by whoever looks for columns that the table lacks
+            continue
+        found = cast_type(there.type, field.type)
+        if found is None:
+            return None
+        fields.append(replace(field, type=found))
+    cast = StructType(tuple(fields))
+    # A map's values cannot be compared, so nothing beside one is cast (rule 2).
+    return None if _has_map(staged) and type_to_ddl(cast) != type_to_ddl(staged) else cast
+
+
+def _has_map(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(_has_map(field.type) for field in fields)
+        case ArrayType(element):
+            return _has_map(element)
+        case MapType():
+            return True
+        case Primitive() | DecimalType():
+            return False
+
+
+def _is_castable(table: DataType, staged: DataType) -> bool:
+    if (table, staged) == (Primitive.TIMESTAMP_NTZ, Primitive.DATE):
+        return True
+    return _is_number(table) and _is_number(staged)
+
+
+def _is_number(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or data_type in INTEGER_BITS or data_type in _FRACTIONS
+
+
+def widenings(table: StructType, staged: StructType) -> tuple[Widening, ...]:
+    """What a table's columns would have to become to take staged ones, as far as Delta widens them (rule 3)."""
+    found: list[Widening] = []
+    for field in staged:
+        there = table.field(field.name)
+        if there is not None:
+            found += _widenings((field.name,), there.type, field.type)
+    return tuple(found)
+
+
+def _widenings(path: tuple[str, ...], table: DataType, staged: DataType) -> Iterator[Widening]:
+    match table, staged:
+        case StructType(), StructType():
+            for field in staged:
+                there = table.field(field.name)
+                if there is not None:
+                    yield from _widenings((*path, field.name), there.type, field.type)
+        case ArrayType(), ArrayType():
+            yield from _widenings((*path, ELEMENT), table.element, staged.element)
+        case MapType(), MapType():
+            yield from _widenings((*path, KEY), table.key, staged.key)
+            yield from _widenings((*path, VALUE), table.value, staged.value)
+        case _:
+            wider = widened(table, staged)
+            if wider is not None and wider != table:
+                yield Widening(path, wider)
+
+
+def widened(table: DataType, staged: DataType) -> DataType | None:
+    """The least type that Delta widens a table's type to and that takes a staged one; None where there is none."""
+    found: DataType | None = None
+    match table, staged:
+        case _ if table == staged:
+            found = table
+        case Primitive(), Primitive():
+            found = _widened_primitive(table, staged)
+        case DecimalType(), DecimalType():
+            found = _decimal(max(table.precision - table.scale, staged.precision - staged.scale), table, staged)
+        case DecimalType(), Primitive() if staged in _DIGITS:
+            found = _decimal(max(table.precision - table.scale, _DIGITS[staged]), table)
+        case Primitive(), DecimalType() if table in _DIGITS:
+            found = _decimal(max(staged.precision - staged.scale, _DIGITS[table]), staged)
+        case _:
+            found = None
+    return found
+
+
+def _widened_primitive(table: Primitive, staged: Primitive) -> Primitive | None:
+    small = {Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER}
+    found: Primitive | None = None
+    if table in INTEGER_BITS and staged in INTEGER_BITS:
+        found = max(table, staged, key=INTEGER_BITS.__getitem__)
+    elif table in small and staged in _FRACTIONS:
+        found = Primitive.DOUBLE
+    elif table in _FRACTIONS and (staged in small or staged in _FRACTIONS):
+        is_float = table is Primitive.FLOAT and staged in {Primitive.FLOAT, Primitive.BYTE, Primitive.SHORT}
+        found = Primitive.FLOAT if is_float else Primitive.DOUBLE
+    elif (table, staged) == (Primitive.DATE, Primitive.TIMESTAMP_NTZ):
+        found = Primitive.TIMESTAMP_NTZ
+    return found
+
+
+def _decimal(whole_digits: int, *types: DecimalType) -> DecimalType | None:
+    scale = max(one.scale for one in types)
+    precision = whole_digits + scale
+    return DecimalType(precision, scale) if precision <= MAX_DECIMAL_PRECISION else None

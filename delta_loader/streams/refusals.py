@@ -1,0 +1,188 @@
+"""Finds the records that a table refuses before they are written to it, and makes dead letters of them.
+
+The rules are those of `delta_loader.core.ways.refused`. A table that checks nothing costs nothing here; one that does
+costs a look at the columns that its checks are about. Kafka is asked only for records that are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.dead_letters import DEAD_LETTER_SCHEMA
+from common.errors import KafkaDeltaExpressError
+from common.schema import schema_to_json
+from delta_loader.core.commits import Letter
+from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.refused import (
+    MOST_REFUSED,
+    REFUSED_BY_TABLE,
+    RefusalIds,
+    RefusedRecord,
+    letters_commit,
+    too_many,
+    without_bytes,
+    without_refused,
+)
+from delta_loader.core.ways.way import Append, checks_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from common.settings import Stream
+    from common.spans import Offset, Position, TopicPartition
+    from common.transactions import TxnIds
+    from delta_loader.core.commits import TableCommit, Target
+    from delta_loader.core.held import Held
+    from delta_loader.core.shares import SparkWrite
+    from delta_loader.ports import DeltaTables, NewId
+    from delta_loader.stream_tables import StreamTables
+
+
+class Screener(Protocol):
+    """Looks at rows before they are written. Raises TableError."""
+
+    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """The records of which the table refuses a row, at most so many; none where the rows cannot be looked at."""
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        """The records from ``start`` on that a dead-letter table has because they were refused."""
+
+
+class Originals(Protocol):
+    """Records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
+
+    def __call__(
+        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
+    ) -> Mapping[Offset, Original]:
+        """Those that Kafka still has; none where the topic has another id by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A Kafka record's bytes."""
+
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """What refusals need of the world."""
+
+    screener: Screener
+    originals: Originals
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Those of one stream, in one pass."""
+
+    stream: Stream
+    tables: StreamTables
+    delta: DeltaTables
+    new_id: NewId
+    refusing: Refusing
+    commit: Callable[[TableCommit], bool]
+    """Carries one commit out, and says False when the plan has to be made anew."""
+    hold: Callable[[TopicPartition, Held], None]
+
+    def without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
+        """The commit without what its table refuses, of which the dead letters are there by then.
+
+        None when the plan has to be made anew: something is held now, or another loader was faster.
+        """
+        if commit.target.url == self.stream.dead_letters or not self.stream.kafka_columns:
+            return commit
+        known = self._known(commit, ids)
+        if known and commit.files:  # The table checks nothing any more; Spark leaves the rows out all the same.
+            way = Append("some of its records are dead letters already")
+            self.tables.targets[commit.target.url] = replace(commit.target, way=way)
+            return None
+        if not commit.written:
+            return commit
+        found: list[RefusedRecord] = []
+        if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
+            found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
+        if len(found) > MOST_REFUSED:
+            for source in {record.source for record in found}:
+                self.hold(source, too_many(source, found, commit.target.url))
+            return None
+        have = {(record.source, record.offset) for record in known}
+        fresh = sorted(record for record in found if (record.source, record.offset) not in have)
+        if fresh and not self._bury(fresh, commit, ids):
+            return None
+        alone = len(self.stream.row_tables) == 1
+        seen = {(record.source, record.offset): record for record in (*known, *found)}
+        return without_refused(commit, seen.values(), counted=alone)
+
+    def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
+        """What a loader that died has made dead letters of (rule 3)."""
+        letters = self.tables.targets.get(self.stream.dead_letters)
+        if letters is None:
+            return []
+        found: list[RefusedRecord] = []
+        for source, span in commit.metadata.spans.items():
+            if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
+                found += self.refusing.screener.dead(letters.url, source, span.start)
+        rows = {(record.source, record.offset): record for record in found}
+        return list(rows.values())
+
+    def _bury(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> bool:
+        """Make dead letters of them; False when the plan has to be made anew."""
+        url = self.stream.dead_letters
+        letters = self._letters(fresh, commit)
+        if letters is None:
+            return False
+        with self.tables.tried(url):
+            if url not in self.tables.targets and url not in self.tables.failed:
+                self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
+                self.tables.look()
+        target, done = self.tables.targets.get(url), False
+        if target is not None:
+            with self.tables.tried(url):
+                done = self.commit(letters_commit(target, ids, letters, self.new_id()))
+        if url in self.tables.failed:
+            why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
+            self._hold_all(fresh, commit.target.url, why)
+        return done
+
+    def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[Letter] | None:
+        """Their dead letters, with their bytes; None when some are not to be had, whose partitions are held then."""
+        by_source: dict[TopicPartition, list[RefusedRecord]] = {}
+        for record in fresh:
+            by_source.setdefault(record.source, []).append(record)
+        letters: list[Letter] = []
+        complete = True
+        for source, records in by_source.items():
+            why = "Kafka does not have it any more"
+            try:
+                sent = self._sent(source, [record.offset for record in records], commit)
+            except KafkaDeltaExpressError as error:
+                sent, why = {}, f"Kafka does not give it: {error.problem}"
+            missing = [record for record in records if record.offset not in sent]
+            if missing:
+                complete = False
+                self.hold(source, without_bytes(missing[0], commit.target.url, why))
+            letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
+        return letters if complete else None
+
+    def _sent(
+        self, source: TopicPartition, offsets: Collection[Offset], commit: TableCommit
+    ) -> Mapping[Offset, Original]:
+        named = {write.topic_id for write in commit.written if write.source == source} - {None}
+        if len(named) > 1:
+            return {}  # of which topic these are is not told
+        return self.refusing.originals(source, offsets, next(iter(named), None))
+
+    def _hold_all(self, fresh: Iterable[RefusedRecord], url: str, why: str) -> None:
+        first = {record.source: record for record in reversed(list(fresh))}
+        for source, record in first.items():
+            self.hold(source, without_bytes(record, url, why))
+
+
+def _letter(record: RefusedRecord, sent: Original) -> Letter:
+    return Letter(
+        record.source, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
+    )

@@ -1,0 +1,100 @@
+"""Tables that the loader makes: with properties, clustered, and after the model of another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import SystemClock
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+from tests.verifier import spark_reader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from common.delta_log import TableState
+    from delta_loader.streams.report import StreamReport
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "id BIGINT, name STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, day STRING"
+
+
+def load(staging: Staging, spark: SparkSession, **says: object) -> StreamReport:
+    tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
+    settings = settings_for(staging)
+    streams = tuple(stream.model_copy(update=says) for stream in settings.streams)
+    loader = loader_for(staging, tables, settings.model_copy(update={"streams": streams}), maker=tables)
+    (report,) = loader.run_pass()
+    return report
+
+
+def state_of(staging: Staging, spark: SparkSession) -> TableState:
+    state = SparkDeltaTables(spark, SystemClock()).state(staging.table)
+    assert state is not None
+    return state
+
+
+def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
+    staging = Staging.below(tmp_path)
+    staging.partition_by = ()
+    staging.flush(0, 0, 10, dead=[3])
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true", "keeper": "somebody"}
+    report = load(staging, spark, table_properties=properties, cluster_by=("name", "id"))
+    assert (report.failure, report.rows) == (None, 10)
+    found = state_of(staging, spark)
+    assert properties.items() <= found.properties.items()
+    assert {"clustering", "rowTracking", "changeDataFeed"} <= found.features
+    (detail,) = spark.sql(f"DESCRIBE DETAIL delta.`{staging.table}`").collect()
+    assert detail["clusteringColumns"] == ["name", "id"]
+    spark.sql(f"OPTIMIZE delta.`{staging.table}`")
+    assert len(spark_reader(spark)(staging.table)) == 9
+    letters = SparkDeltaTables(spark, SystemClock()).state(staging.dead_letters)
+    assert letters is not None
+    assert not properties.items() <= letters.properties.items()
+
+
+def test_a_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path, spark: SparkSession) -> None:
+    staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
+    spark.sql(
+        f"CREATE TABLE delta.`{model}` (day STRING NOT NULL, number BIGINT GENERATED ALWAYS AS IDENTITY, "
+        f"{ORDERS.removesuffix(', day STRING')}, month STRING GENERATED ALWAYS AS (substr(day, 1, 7))) USING delta "
+        "PARTITIONED BY (month) TBLPROPERTIES ('delta.columnMapping.mode' = 'name', "
+        "'delta.constraints.known' = 'id < 1000', 'delta.enableRowTracking' = 'true', 'keeper' = 'model')"
+    )
+    names = "day, id, name, _kafka_topic, _kafka_partition, _kafka_offset"
+    values = "VALUES ('2026-01-01', 1, 'x', 't', 0, 1L)"
+    spark.sql(f"INSERT INTO delta.`{model}` ({names}) {values}")
+    staging.flush(0, 0, 10)
+    report = load(staging, spark, template=model, table_properties={"keeper": "me"})
+    assert (report.failure, report.held, report.rows) == (None, {}, 10)
+    ours, theirs = state_of(staging, spark), SparkDeltaTables(spark, SystemClock()).state(model)
+    assert theirs is not None
+    assert ours.partition_by == theirs.partition_by == ("month",)
+    assert (ours.properties["keeper"], ours.properties["delta.constraints.known"]) == ("me", "id < 1000")
+    rows = spark_reader(spark)(staging.table)
+    assert list(rows[0]) == [
+        *("day", "number", "id", "name", "_kafka_topic", "_kafka_partition", "_kafka_offset", "month")
+    ]
+    assert sorted(int(str(row["number"])) for row in rows) == list(range(1, 11)), "numbers begin anew"
+    assert {row["month"] for row in rows} == {"2026-01"}
+    materialized = "delta.rowTracking.materializedRowIdColumnName"
+    assert ours.properties[materialized] != theirs.properties[materialized]
+
+
+def test_a_table_that_would_not_fit_is_not_made(tmp_path: Path, spark: SparkSession) -> None:
+    staging, model = Staging.below(tmp_path), f"{tmp_path}/tables/model"
+    staging.flush(0, 0, 10)
+    failure = load(staging, spark, template=model).failure
+    assert failure is not None
+    assert "is not there" in failure.problem
+    spark.sql(f"CREATE TABLE delta.`{model}` (id BIGINT) USING delta")
+    failure = load(staging, spark, template=model).failure
+    assert failure is not None
+    assert "the column name is not in it" in failure.problem
+    assert SparkDeltaTables(spark, SystemClock()).state(staging.table) is None

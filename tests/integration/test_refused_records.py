@@ -1,0 +1,112 @@
+"""Kafka to a table with constraints, generated and identity columns, by `load: append`, and proved by `verify`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from common.ports import SystemClock
+from common.store import FsspecStore
+from delta_loader.core.findings import Verdict
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.integration import in_process
+from tests.verifier import spark_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+COUNT = 200
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal(SparkDeltaTables):
+    """Dies once a commit has brought letters."""
+
+    dies = True
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        outcome = super().commit(commit)
+        if commit.letters and self.dies:
+            raise Death
+        return outcome
+
+
+def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table = new_topic(2), f"{tmp_path}/orders"
+    kafka_columns = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (number BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT NOT NULL, item STRING, "
+        f"{kafka_columns}, bucket BIGINT GENERATED ALWAYS AS (id % 3)) USING delta PARTITIONED BY (bucket) "
+        "TBLPROPERTIES ('delta.constraints.small' = 'item IS NULL OR length(item) < 4')"
+    )
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [
+                {
+                    "app_id": "orders",
+                    "topics": [topic],
+                    "table": table,
+                    "columns": "id BIGINT, items ARRAY<STRING>",
+                    "explode": "items",
+                    "rename": {"items": "item"},
+                    "load": "append",
+                }
+            ],
+        }
+    )
+    producer, sent = Producer({"bootstrap.servers": kafka.bootstrap_servers}), dict[tuple[int, int], bytes]()
+    for partition in (0, 1):
+        for number in range(COUNT):
+            items = ["a", "far too long"] if number % 50 == 7 else ["a", "b"][: number % 3]
+            record = {"id": None if number % 60 == 9 else "x" if number % 70 == 11 else number, "items": items}
+            sent[partition, number] = json.dumps(record).encode()
+            producer.produce(topic, sent[partition, number], key=b"k", partition=partition)
+    assert producer.flush(30) == 0
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    stage = FsspecStore(f"{tmp_path}/stage")
+    assert len(list(stage.list("data/orders"))) == 2, "a file for each flush, although there are three buckets"
+
+    tables = Mortal(spark, SystemClock(), f"{tmp_path}/stage")
+    with pytest.raises(Death):
+        in_process.load(config, spark, tables=tables)
+    tables.dies = False
+    report = in_process.load(config, spark, tables=tables)
+    assert (report.failure, report.held) == (None, {})
+
+    refused = {place for place in sent if place[1] % 50 == 7 or place[1] % 60 == 9}
+    not_json = {place for place in sent if place[1] % 70 == 11}
+    letters = spark_reader(spark)(f"{table}_dead_letters")
+    found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
+    assert len(letters) == len(found)
+    assert found.keys() == refused | not_json
+    for place in refused:
+        assert found[place] == ("refused_by_table", sent[place])
+    rows = spark_reader(spark)(table)
+    assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == sent.keys() - refused - not_json
+    assert len({row["number"] for row in rows}) == len(rows)
+    assert all(row["bucket"] == int(str(row["id"])) % 3 for row in rows)
+    verified = in_process.verify(config, spark)
+    assert verified.failure is None
+    assert {finding.verdict for finding in verified.findings} <= {Verdict.PROVED, Verdict.NOTED}, verified.findings
+    assert all(partition.proved for partition in verified.partitions)

@@ -1,0 +1,160 @@
+"""Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import TableError
+from common.spans import Offset, Partition, Topic, TopicPartition
+from delta_loader.core.ways.refused import RefusedRecord
+from delta_loader.streams.refusals import Original, Refusing
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from common.spans import Position
+    from delta_loader.core.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.core.plan import TableShape
+    from delta_loader.core.shares import SparkWrite
+    from delta_loader.streams.report import StreamReport
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+CHECK = {"delta.constraints.odd": "id % 20 <> 0"}
+
+
+class World(MemoryDeltaTables):
+    """Tables, what their checks say, and what Kafka has."""
+
+    def __init__(self, staging: Staging) -> None:
+        super().__init__()
+        self.staging = staging
+        self.refuses: set[int] = set()
+        self.in_kafka = set(range(100))
+        self.dies = False
+        self.may_create = True
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if self.dies and commit.target.url == self.staging.table:
+            msg = "the loader dies"
+            raise TableError(msg)
+        return super().commit(commit)
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if not self.may_create:
+            msg = "no right to create"
+            raise TableError(msg)
+        super().create(url, shape)
+
+    def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        sources = {write.source for write in writes if write.source == SOURCE}
+        found = [RefusedRecord(source, Offset(one), "odd") for source in sources for one in self.refuses]
+        return found[:most]
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
+        return [RefusedRecord(source, one.offset, one.error, None) for one in letters if one.offset >= start]
+
+    def originals(
+        self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
+    ) -> dict[Offset, Original]:
+        return {one: Original(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
+
+    def run(self) -> StreamReport:
+        (report,) = loader_for(self.staging, self, refusing=Refusing(self, self.originals)).run_pass()
+        return report
+
+    @property
+    def buried(self) -> list[int]:
+        table = self.tables.get(self.staging.dead_letters)
+        return sorted(letter.offset for commit in (table.commits if table else ()) for letter in commit.letters)
+
+    @property
+    def left_out(self) -> list[int]:
+        commits = self.tables[self.staging.table].commits
+        return sorted(one for commit in commits for write in commit.written for one in write.without)
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(Staging(f"memory://{uuid.uuid4().hex}"))
+    world.staging.flush(0, 0, 4)
+    world.run()
+    world.tables[world.staging.table].properties = dict(CHECK)
+    return world
+
+
+def test_a_refused_record_is_a_dead_letter_and_no_row(world: World) -> None:
+    world.refuses = {5, 7}
+    world.staging.flush(0, 4, 10, dead=[6])
+    report = world.run()
+    assert (report.failure, report.held) == (None, {})
+    assert world.buried == [5, 7] == world.left_out
+    counts = world.tables[world.staging.table].commits[-1].metadata.counts[SOURCE]
+    assert (counts.records, counts.rows, counts.dead_letters) == (6, 3, 3)
+    assert counts.add_up
+    letters = world.tables[world.staging.dead_letters].commits
+    assert [len(commit.files) for commit in letters] == [1, 0], "what writers staged, and what the table refused"
+
+
+def test_a_loader_that_dies_in_between_buries_nobody_twice(world: World) -> None:
+    world.refuses, world.dies = {5, 7}, True
+    world.staging.flush(0, 4, 10)
+    assert world.run().failure is not None
+    assert (world.buried, world.left_out) == ([5, 7], [])
+    world.dies, world.refuses = False, {5, 7, 8}
+    assert world.run().failure is None
+    assert world.buried == [5, 7, 8] == world.left_out
+    counts = world.tables[world.staging.table].commits[-1].metadata.counts[SOURCE]
+    assert (counts.rows, counts.dead_letters) == (3, 3)
+
+
+def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: World) -> None:
+    world.refuses, world.dies = {5, 7}, True
+    world.staging.flush(0, 4, 10)
+    world.run()
+    world.dies, world.refuses = False, set()
+    world.tables[world.staging.table].properties = {}
+    assert world.run().failure is None
+    assert world.buried == [5, 7] == world.left_out
+    assert not world.tables[world.staging.table].commits[-1].metadata.counts, "how many rows these were is not known"
+    world.staging.flush(0, 10, 12)
+    world.run()
+    assert world.tables[world.staging.table].commits[-1].files, "the next ones are added again"
+
+
+def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> None:
+    world.refuses, world.in_kafka = {5}, set()
+    world.staging.flush(0, 4, 10)
+    world.staging.flush(1, 0, 5)
+    report = world.run()
+    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "refused_record"}
+    assert "Kafka does not have it any more" in report.held[SOURCE].problem
+    assert world.buried == []
+    assert world.tables[world.staging.table].transactions == {"orders-0": 3, "orders-1": 4}
+    world.refuses = set()
+    assert not world.run().held, "once the table takes it"
+
+
+def test_a_table_that_refuses_nearly_everything_holds(world: World) -> None:
+    world.refuses = set(range(20_000))
+    world.staging.flush(0, 4, 10)
+    report = world.run()
+    assert [held.reason for held in report.held.values()] == ["too_many_refused"]
+    assert world.buried == []
+
+
+def test_dead_letters_that_cannot_be_written_hold_the_partition(world: World) -> None:
+    world.refuses, world.may_create = {5}, False
+    world.staging.flush(0, 4, 10)
+    report = world.run()
+    assert [held.reason for held in report.held.values()] == ["refused_record"]
+    assert "no right to create" in report.held[SOURCE].problem
+    world.may_create = True
+    assert not world.run().held
+    assert world.buried == [5]
