@@ -13,6 +13,7 @@ from common.settings import Settings
 from common.spans import Offset, Position
 from delta_loader.core.explain.offsets import Place
 from delta_loader.core.explain.view import offset_to_text, version_to_json, version_to_text
+from delta_loader.core.valid_through import PROPERTY, moment_text
 from delta_loader.explain.reading import Explainer
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.stage import Stage
@@ -106,6 +107,12 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
     told = version_to_json(world.explainer.version(staging.table, 1))
     assert isinstance(told, dict)
     assert told["live_files"] == 2  # the RESTORE brought them back
+
+    tables = SparkDeltaTables(spark, SystemClock())
+    tables.set_property(staging.table, PROPERTY, moment_text(1_772_359_265_000))
+    state = tables.state(staging.table)
+    assert state is not None
+    assert state.properties[PROPERTY] == "2026-03-01T10:01:05.000Z"
 
     forget(world, keep_from=5)
     assert world.places(2, 3) == [Place.ROW, Place.DEAD_LETTER]
