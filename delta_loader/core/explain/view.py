@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from delta_loader.core.explain.bringing import Bringing
     from delta_loader.core.explain.offsets import Holder, OffsetStory
     from delta_loader.core.explain.versions import VersionStory
+    from delta_loader.core.history import TableVersion
 
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 _SHOWN = 10
@@ -40,8 +41,7 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
     )
     metadata = version.metadata
     if metadata is None:
-        kind = "changes" if version.changes_data else "changes no rows, and arranges them anew:"
-        yield f"  no load of this project's; it {kind} {len(version.removed):,} files out, {len(version.added):,} in"
+        yield f"  no load: it {_others_words(version)}"
     else:
         yield from _load_lines(metadata)
     rows = "an unknown number of rows" if version.added_rows is None else f"{version.added_rows:,} rows"
@@ -59,6 +59,14 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
         yield f"  {gone.files:,} of its files were {fate} by version {gone.version} ({gone.words})"
     if version.added:
         yield f"  {story.live_files:,} of its files are in the newest version, {story.newest}"
+
+
+def _others_words(version: TableVersion) -> str:
+    """What a commit of somebody else, or of the table services, did."""
+    if not version.added and not version.removed:
+        return "changed no files"
+    kind = "changed rows" if version.changes_data else "changed no rows, and arranged them anew"
+    return f"{kind}: {len(version.removed):,} files out, {len(version.added):,} in"
 
 
 def _load_lines(metadata: CommitMetadata) -> Iterator[str]:

@@ -211,6 +211,8 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refuse
         return Refused(Service.VACUUM, problem, remedy)
     if last is not None and now_ms - last.at_ms < wanted.every_s * 1000:
         return None
+    if facts.log.oldest_version == 0 and wanted.mode is not VacuumMode.FULL and _is_young(facts, now_ms):
+        return None  # nothing can have left it for so long
     kept = duration_text(retention_s(facts.properties) or 0.0)
     when = "never before" if last is None else f"last {duration_text((now_ms - last.at_ms) // 1000)} ago"
     waits_s = 0.0 if facts.waiting_ms is None else (now_ms - facts.waiting_ms) / 1000
@@ -221,3 +223,7 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refuse
             return Refused(Service.VACUUM, why, "see why they are not loaded: `delta-loader status CONFIG`")
         mode = VacuumMode.LITE
     return Piece(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
+
+
+def _is_young(facts: TableFacts, now_ms: int) -> bool:
+    return now_ms - facts.log.oldest_ms < (retention_s(facts.properties) or 0.0) * 1000

@@ -40,7 +40,7 @@ def rules(z_order: tuple[str, ...] = (), **settings: object) -> TableRules:
 def table(*partitions: PartitionFacts, **given: object) -> TableFacts:
     facts = TableFacts(
         url="s3://lake/orders",
-        log=LogFacts(40, 4, 41, 0, NOW_MS - 99 * HOUR_MS, 5000),
+        log=LogFacts(40, 4, 41, 0, NOW_MS - 999 * HOUR_MS, 5000),
         partition_by=("day",) if partitions and partitions[0].values else (),
         properties={},
         is_clustered=False,
@@ -125,6 +125,12 @@ def test_a_vacuum_is_due_by_the_last_one_that_came_to_its_end() -> None:
     assert vacuum(table(runs=(died, ended))) == ((), ())
     (piece,), _ = vacuum(table(runs=(died, ended)), every="12h")
     assert piece.mode is VacuumMode.AUTO
+
+
+def test_a_table_that_is_younger_than_its_retention_has_nothing_to_delete() -> None:
+    young = table(log=LogFacts(40, 4, 41, 0, NOW_MS - 99 * HOUR_MS, 5000))
+    assert vacuum(young) == ((), ())
+    assert len(vacuum(young, mode="full")[0]) == 1  # which finds what no log speaks of
 
 
 @pytest.mark.parametrize("kept", ["interval 0 days", "interval 1 hour", "for a while"])
