@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +86,35 @@ def test_a_topic_without_records_is_told(
     assert "has no messages" in capfd.readouterr().err
     assert run(app, ["config", "init", "-", *given, "--topic", "no-such-topic"]) == 2
     assert "Kafka has no topic" in capfd.readouterr().err
+
+
+def test_what_is_not_given_is_asked_for_on_a_terminal(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b'{"id": 1}')
+    assert producer.flush(30) == 0
+    person, terminal = pty.openpty()
+    command = [sys.executable, "-m", "bootstrap.tools", "config", "init", str(tmp_path / "mine.yaml")]
+    child = subprocess.Popen(command, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    seen = ""
+    answers = {
+        "Kafka at": kafka.bootstrap_servers,
+        "Topics, by number or name": topic,
+        "URL of the stage": f"{tmp_path}/stage",
+        "URL below which tables lie": f"{tmp_path}/tables",
+    }
+    for question, answer in answers.items():
+        while question not in seen:
+            seen += os.read(person, 4096).decode()
+        seen = seen.partition(question)[2]
+        os.write(person, f"{answer}\n".encode())
+    with contextlib.suppress(OSError):  # the terminal is closed when the program has ended
+        while text := os.read(person, 4096):
+            seen += text.decode()
+    os.close(person)
+    assert child.wait(30) == 0, seen
+    assert "next: stage-writer check" in seen.replace("\r\n", " ")
+    assert f"topics: [{topic}]" in (tmp_path / "mine.yaml").read_text("utf-8")
