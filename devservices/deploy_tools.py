@@ -1,7 +1,8 @@
-"""The tools that read `deploy/`: built with Go into the cache, exactly these versions.
+"""The tools that read `deploy/`: those on the path, or else built with Go into the cache, exactly these versions.
 
-``python -m devservices.deploy_tools`` builds what is missing; it takes minutes the first time. Schemas (KEDA's CRD, and
-that of compose files) come out of the Go modules of the programs that own them, so that nothing is copied here.
+``python -m devservices.deploy_tools`` builds what is missing. That takes minutes, and for `promtool` many of them:
+Debian's package `prometheus` has one. Schemas (KEDA's CRD, and that of compose files) come out of the Go modules of the
+programs that own them, so that nothing is copied here.
 """
 
 from __future__ import annotations
@@ -29,9 +30,17 @@ class Tool:
     package: str = "."
 
     @property
-    def program(self) -> Path:
+    def built(self) -> Path:
         """Where it is once it is built."""
         return cache_folder() / "bin" / f"{self.name}-{self.version}"
+
+    @property
+    def program(self) -> Path | None:
+        """What is built, or else one of the same name on the path; None where there is neither."""
+        if self.built.exists():
+            return self.built
+        found = shutil.which(self.name)
+        return None if found is None else Path(found)
 
 
 KUSTOMIZE = Tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "v5.7.1")
@@ -51,7 +60,7 @@ def file_of(source: tuple[str, str, str]) -> Path:
 
 def missing() -> list[str]:
     """What is not there yet."""
-    return [tool.name for tool in TOOLS if not tool.program.exists()] + [
+    return [tool.name for tool in TOOLS if tool.program is None] + [
         file_of(source).name for source in FILES if not file_of(source).exists()
     ]
 
@@ -62,7 +71,7 @@ def ensure() -> None:
         msg = "the tools are built with Go, and no `go` is on the path"
         raise processes.ServiceError(msg)
     for tool in TOOLS:
-        if not tool.program.exists():
+        if tool.program is None:
             print(f"building {tool.name} {tool.version}")
             _build(tool)
     for source in FILES:
@@ -74,13 +83,13 @@ def ensure() -> None:
 
 
 def _build(tool: Tool) -> None:
-    tool.program.parent.mkdir(parents=True, exist_ok=True)
+    tool.built.parent.mkdir(parents=True, exist_ok=True)
     # Built beside its place and moved there, so that two may do so at once. Not by `go install`: a module that replaces
     # others is refused there.
-    with tempfile.TemporaryDirectory(dir=tool.program.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=tool.built.parent) as folder:
         target = Path(folder) / tool.name
         _go(["build", "-trimpath", "-o", str(target), tool.package], _module(tool.module, tool.version))
-        target.replace(tool.program)
+        target.replace(tool.built)
 
 
 def _module(module: str, version: str) -> Path:

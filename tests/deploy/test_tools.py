@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -29,7 +30,7 @@ def _tools() -> None:
     assert not absent
 
 
-def call(*command: str | Path, expected: int = 0) -> str:
+def call(*command: str | Path | None, expected: int = 0) -> str:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout
@@ -104,14 +105,15 @@ def test_the_alert_rules_are_read_and_each_fires() -> None:
 
 
 def test_the_dockerfiles_have_no_findings() -> None:
-    program = shutil.which("hadolint") or str(ROOT / ".venv/bin/hadolint")
-    call(program, *sorted((DEPLOY / "images").glob("*.Dockerfile")))
+    call(Path(sys.executable).parent / "hadolint", *sorted((DEPLOY / "images").glob("*.Dockerfile")))
 
 
 def test_the_compose_file_is_what_compose_takes() -> None:
     schema = json.loads(deploy_tools.file_of(deploy_tools.COMPOSE).read_text("utf-8"))
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))
-    jsonschema.validate(compose, schema)
+    jsonschema.Draft7Validator(schema).validate(compose)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema).validate({**compose, "service": {}})
     published = [port for service in compose["services"].values() for port in service.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
