@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
+import jsonschema
 import pytest
 import typer
 import yaml
@@ -30,6 +32,7 @@ PROGRAMS = {
     "bootstrap": typer.main.get_command(bootstrap.__main__.app),
     "kafka-delta-express": typer.main.get_command(bootstrap.tools.app),
 }
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/config.schema.json").read_text("utf-8")))
 ENVIRONMENT = {"REGISTRY_USER": "somebody", "REGISTRY_PASSWORD": "something"}
 STREAM: dict[str, object] = {
     "app_id": "orders",
@@ -64,11 +67,20 @@ def test_every_config_that_is_shown_is_one(text: str) -> None:
     shown = yaml.safe_load(text)
     known = {field.alias or name for name, field in Settings.model_fields.items()}
     if set(shown) <= known:
-        parse_settings(yaml.safe_dump({**WHOLE, **shown}), ENVIRONMENT, "the snippet")
+        whole = {**WHOLE, **shown}
     else:
         assert set(shown) <= {field.alias or name for name, field in Stream.model_fields.items()}
         whole = {**WHOLE, "streams": [{**STREAM, **shown}]}
-        parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
+    parse_settings(yaml.safe_dump(whole), ENVIRONMENT, "the snippet")
+    SCHEMA.validate(whole)
+
+
+@pytest.mark.parametrize("folder", ["demo", "deploy"])
+def test_editors_are_told_that_our_own_configs_are_right(folder: str) -> None:
+    paths = sorted((ROOT / folder).rglob("pipeline*.yaml"))
+    assert paths
+    for path in paths:
+        SCHEMA.validate(yaml.safe_load(path.read_text("utf-8")))
 
 
 @pytest.mark.parametrize("line", sorted(set(_command_lines())))
