@@ -135,15 +135,16 @@ lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.l
 	$(BIN)/uv pip compile pyproject.toml --extra delta-loader $(IMAGE_LOCK) deploy/images/delta-loader.lock
 	echo hatchling | $(BIN)/uv pip compile - $(IMAGE_LOCK) deploy/images/build.lock
 
-audit: setup ## known vulnerabilities of what is locked (asks PyPI)
-	$(BIN)/python -m pip install --quiet pip-audit
-	$(BIN)/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+build/tools/.ready:
+	@"$(PYTHON)" -m venv build/tools && build/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
+	@touch $@
 
-sbom: setup ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
-	$(BIN)/python -m pip install --quiet cyclonedx-bom
-	@mkdir -p build
+audit: build/tools/.ready ## known vulnerabilities of what is locked (asks PyPI)
+	build/tools/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+
+sbom: build/tools/.ready ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
 	for image in stage-writer delta-loader; do \
-		$(BIN)/cyclonedx-py requirements deploy/images/$$image.lock --output-reproducible -o build/$$image.cdx.json || exit 1; done
+		build/tools/bin/cyclonedx-py requirements deploy/images/$$image.lock --output-reproducible -o build/$$image.cdx.json || exit 1; done
 	@ls build/*.cdx.json
 
 clean: ## remove what make has made here; the cache in ~/.cache/kafka-delta-express stays
