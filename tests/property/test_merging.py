@@ -44,10 +44,12 @@ def histories(draw: st.DrawFn) -> list[list[Event]]:
     return loads
 
 
-def merged(loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool) -> dict[tuple[object, ...], Row]:
-    """The table that the statements make."""
+def merged(
+    loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, placed: bool = True
+) -> dict[tuple[object, ...], Row]:
+    """The table that the statements make; with ``placed`` it has the events' places too."""
     by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None)
-    columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *PLACE]
+    columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(
             'CREATE TABLE target (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
@@ -113,3 +115,9 @@ def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_
     everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
     one_by_one = merged([[event] for event in everything], sequenced=True, soft=True)
     assert merged([everything], sequenced=True, soft=True) == one_by_one
+
+
+def test_a_table_need_not_have_the_places_by_which_events_are_ordered() -> None:
+    loads = [[event(1, None), event(0, "x"), event(2, "y")], [event(4, "last"), event(3, "z")]]
+    found = merged(loads, sequenced=False, soft=False, placed=False)
+    assert found == {(1, "a"): Row("last")}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from common.answers import Answer
 from common.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.changes import MergeBy
 from common.commit_metadata import CommitMetadata, Decision
 from common.counts import Counts
 from common.evolved import Evolved
@@ -39,6 +40,7 @@ FILE = StagedFile(
     '{"numRecords":2}',
 )
 MIXED = replace(FILE, path="data/orders/orders-0-00000000000000000041-1.snappy.parquet", partition_values=None)
+BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), "date", "gone")
 MANIFEST = Manifest(
     span=SPAN,
     previous=Position(7),
@@ -57,6 +59,7 @@ MARKERS = {
     "marker-2": replace(MANIFEST, generation=1),
     "marker-3": replace(MANIFEST, filtered=1, records=4),
     "marker-4": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,)),)),
+    "marker-5": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), BY),)),
 }
 REPLACEMENT = Replacement(
     span=SPAN,
