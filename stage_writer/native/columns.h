@@ -70,6 +70,9 @@ static bool grow(area *place, int64_t needed) {
         capacity = needed;
     }
     capacity = (capacity + 1023) & ~(int64_t)1023;
+#ifdef KDE_EXACT_ROOM /* so that a sanitizer sees what was not asked for */
+    capacity = needed;
+#endif
     if ((uint64_t)capacity > SIZE_MAX / 2) {
         return false;
     }

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#define KDE_EXACT_ROOM 1
 #include "../../stage_writer/native/json_reader.c"
 
 static uint64_t state;
