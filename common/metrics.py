@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 
 class MetricKind(StrEnum):
@@ -32,6 +32,7 @@ class Metric:
 
 
 _SECONDS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+_RECORDS = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0)
 _BYTES = tuple(float(2**power) for power in range(12, 31, 2))
 
 
@@ -48,6 +49,13 @@ def _histogram(name: str, labels: tuple[str, ...], sentence: str, buckets: tuple
 
 
 WRITER_RECORDS = _counter("stage_writer_records_total", ("topic",), "Kafka records consumed.")
+WRITER_VALUE_BYTES = _counter(
+    "stage_writer_value_bytes_total", ("topic",), "Bytes of the consumed records' values, as Arrow holds them."
+)
+WRITER_BATCH_RECORDS = _histogram(
+    "stage_writer_batch_records", (), "Records of a stream that were converted together.", _RECORDS
+)
+WRITER_CONVERT_SECONDS = _histogram("stage_writer_convert_seconds", (), "Decoding and converting them.", _SECONDS)
 WRITER_REPEATED = _counter(
     "stage_writer_repeated_records_total", ("topic",), "Records that librdkafka delivered again, passed over."
 )
@@ -72,12 +80,30 @@ WRITER_FLUSH_SECONDS = _histogram(
 WRITER_FILE_BYTES = _histogram("stage_writer_file_bytes", (), "Size of one Parquet file.", _BYTES)
 WRITER_BUFFERED_BYTES = _gauge("stage_writer_buffered_bytes", (), "Memory in all buffers.")
 WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are not read now, for want of memory.")
+WRITER_PAUSES = _counter(
+    "stage_writer_pauses_total",
+    (),
+    "Kafka partitions that reading stopped at, for want of memory or because they were ahead.",
+)
+WRITER_MEMORY_BOUND = _gauge("stage_writer_buffer_bound_bytes", (), "The bound for memory in all buffers.")
+WRITER_HELD = _gauge("stage_writer_held_partitions", ("reason",), "Kafka partitions that cannot go on, by reason.")
 WRITER_PAUSED_BY_REQUEST = _gauge(
     "stage_writer_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
 )
 WRITER_PARTITIONS = _gauge("stage_writer_assigned_partitions", (), "Kafka partitions that this writer owns.")
 WRITER_STAGED_POSITION = _gauge(
     "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."
+)
+WRITER_KAFKA_END = _gauge(
+    "stage_writer_kafka_end_position", ("topic", "partition"), "Where the Kafka partition ends, asked every 10 seconds."
+)
+WRITER_LAG_RECORDS = _gauge(
+    "stage_writer_lag_records",
+    ("topic", "partition"),
+    "Positions in Kafka and not staged, of partitions of this writer.",
+)
+WRITER_LAG_SECONDS = _gauge(
+    "stage_writer_lag_seconds", ("topic", "partition"), "For how long something in Kafka has waited to be staged."
 )
 WRITER_LAST_FLUSH = _gauge("stage_writer_last_flush_timestamp_seconds", (), "When the last flush was sealed.")
 
@@ -133,6 +159,26 @@ LOADER_LOADED_POSITION = _gauge(
     "delta_loader_loaded_position", ("topic", "partition"), "The next position to be loaded."
 )
 LOADER_LAG = _gauge("delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded.")
+LOADER_LAG_SECONDS = _gauge(
+    "delta_loader_lag_seconds", ("topic", "partition"), "For how long the oldest staged marker has waited to be loaded."
+)
+LOADER_STAGED_POSITION = _gauge(
+    "delta_loader_staged_position", ("topic", "partition"), "How far the last load saw the Kafka partition staged."
+)
+LOADER_KAFKA_END = _gauge(
+    "delta_loader_kafka_end_position", ("topic", "partition"), "Where the Kafka partition ends, asked every 10 seconds."
+)
+LOADER_KAFKA_LAG_RECORDS = _gauge(
+    "delta_loader_kafka_lag_records", ("topic", "partition"), "Positions in Kafka and not loaded."
+)
+LOADER_KAFKA_LAG_SECONDS = _gauge(
+    "delta_loader_kafka_lag_seconds", ("topic", "partition"), "For how long something in Kafka has waited to be loaded."
+)
+LOADER_MARKERS = _gauge("delta_loader_markers", ("app_id",), "Markers in the stage, loaded ones included.")
+LOADER_DEAD_LETTERS = _counter(
+    "delta_loader_dead_letters_total", ("app_id", "error_class"), "Dead letters of the markers that were loaded."
+)
+LOADER_LOADING = _gauge("delta_loader_loading", (), "1 while a load is under way, else 0.")
 LOADER_VALID_THROUGH = _gauge(
     "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
 )
@@ -215,6 +261,10 @@ class Metrics:
         made = self._made.get(metric.name)
         if made is not None:
             made.clear()
+
+    def with_process(self) -> None:
+        """Serve what the operating system says of this process too: memory, CPU time, open files."""
+        ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

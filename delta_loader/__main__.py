@@ -21,7 +21,6 @@ from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, 
 from common.cli import run as run_app
 from common.errors import TableError
 from common.http.pausing import Pausing
-from common.http.server import HttpServer
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
@@ -131,10 +130,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
     serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
-    if settings.loader.http is not None:
-        server = HttpServer(settings.loader.http, serving.routes(metrics, settings.loader.http_token))
-        stack.callback(server.close)
-        log.info("serving", port=server.port)
+    serving.serve(settings, stack, log=log, metrics=metrics)
     # A lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
     log.info("starting spark")

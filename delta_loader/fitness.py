@@ -60,6 +60,11 @@ class Fitness:
         """The streams that are not fit, and why. Empty when all are."""
         return tuple(f"not fit to load: {found.message}" for found in self._unfit.values())
 
+    @property
+    def unfit(self) -> tuple[Check, ...]:
+        """The same, as they were found."""
+        return tuple(self._unfit.values())
+
     def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:
         """Return when loading may begin, or when ``wait`` (in seconds) says that the process is to stop.
 

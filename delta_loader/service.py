@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from delta_loader.ports import one_by_one
+from delta_loader.streams.book import Book
 from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.report import StreamReport
 
@@ -115,6 +116,10 @@ class LoaderService:
         self._passes = 0
         self._looked: Looked = {}
         self._at_it: dict[str, _AtIt] = {}
+        self.book = Book(stream.app_id for stream in streams)
+        self._passing = False
+        self.last_success_s: float | None = None
+        """When no stream was left failing, by the date; None before the first time."""
         self._held: dict[str, dict[str, int]] = {}
         """How many Kafka partitions the last pass over a stream held, by reason."""
 
@@ -130,6 +135,8 @@ class LoaderService:
         ``stop`` is asked between commits; a commit under way is finished. With ``to_the_end`` no stream is left at it.
         """
         started_s = self._ports.clock.monotonic_s()
+        self._passing = True
+        self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
         turn = _Turn(self._load, stop, self._commits)
         wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
         at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end)
@@ -137,6 +144,9 @@ class LoaderService:
         if self._ports.valid_through is not None:
             self._ports.valid_through.tell(reports)
         self._passes += 1
+        self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
+        self._passing = False
+        self.book.passed(reports)
         self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
         self._tell_at_it()
         return reports
@@ -173,13 +183,22 @@ class LoaderService:
             for app_id, count in self._failures.items()
             if count >= FAILURES_TO_RED
         ]
+        return (*failed, *self.stuck)
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Streams that hang, and for how long."""
         now_s = self._ports.clock.monotonic_s()
-        stuck = [
+        return tuple(
             f"stream {app_id} has committed nothing for {now_s - at_it.since_s:.0f} s: look at its table's store"
             for app_id, at_it in self._at_it.copy().items()
             if now_s - at_it.since_s > STUCK_S and at_it.report.commits == at_it.commits
-        ]
-        return (*failed, *stuck)
+        )
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a pass is under way, or a stream of an earlier one."""
+        return self._passing or bool(self._at_it)
 
     @property
     def ready(self) -> bool:
@@ -217,8 +236,9 @@ class LoaderService:
         metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
         for app_id, count in self._failures.items():
             metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
-        if not any(self._failures.values()):
-            metrics.set(catalogue.LOADER_LAST_SUCCESS, self._ports.clock.wall_ms() / 1000)
+        if reports and not any(self._failures.values()):
+            self.last_success_s = self._ports.clock.wall_ms() / 1000
+            metrics.set(catalogue.LOADER_LAST_SUCCESS, self.last_success_s)
         metrics.forget(catalogue.LOADER_HELD)
         self._held |= {report.app_id: dict(Counter(one.reason for one in report.held.values())) for report in reports}
         for app_id, counts in self._held.items():

@@ -18,11 +18,11 @@ from common import cli
 from common import metrics as catalogue
 from common.errors import ConfigError, KafkaDeltaExpressError, UsageError
 from common.evolved import latest
-from common.http.pages import pausing_calls, service_pages
 from common.http.pausing import Pausing
-from common.http.server import HttpServer, Routes
+from common.http.server import HttpServer
 from common.logs import set_up_logs
 from common.metrics import Metrics
+from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings import Native
 from common.settings.values import ON_MARKER
@@ -36,7 +36,6 @@ from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
-from stage_writer.crew_pages import crew_routes
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_json as replayed_to_json
@@ -49,6 +48,8 @@ from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
+from stage_writer.web.crew_pages import crew_routes
+from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     log = set_up_logs(settings.logs, "stage-writer")
     command = [sys.executable, "-m", "stage_writer", "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
-    routes = crew_routes(crew, settings.writer.http_token)
+    routes = crew_routes(crew, settings.writer.http_token, SystemClock())
     server = None if settings.writer.http is None else HttpServer(settings.writer.http, routes)
     if server is not None:
         log.info("serving", port=server.port)
@@ -142,24 +143,20 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         filing=Filing(shares.row_group, settings.writer.max_partition_values),
         pausing=pausing,
         tells_news=settings.loader.schedule == ON_MARKER,
+        samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
-    server = None
-    if settings.writer.http is not None:
-        pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
-        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token)
-        server = HttpServer(settings.writer.http, routes)
-        log.info("serving", port=server.port)
+    metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
+    serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics)
     if seat is not None:
         stop_without_parent(service.stop)
-        if server is not None:
-            tell_port(server.port)
+        if serving.port is not None:
+            tell_port(serving.port)
     _stop_on_signals(service)
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
         workers.close()
-        if server is not None:
-            server.close()
+        serving.close()
     log.info("ended")
 
 

@@ -55,12 +55,19 @@ class Intake:
         while self._waiting:
             converter, owners, slices = self._waiting[0]
             left = SLICES_A_STEP
-            while left and (found := next(slices, None)) is not None:
+            while left and (found := self._next(slices)) is not None:
                 self._buffer(converter, found, owners, owned)
                 left -= not found[-1][1].is_piece
             if not left:
                 return  # the rest waits, and what came after it too: a partition's rows are in order
             self._waiting.popleft()
+
+    def _next(self, slices: Iterator[Slice]) -> Slice | None:
+        began_s = self._clock.monotonic_s()
+        found = next(slices, None)
+        if found is not None:
+            self._teller.took(sum(len(batch) for batch, _ in found), self._clock.monotonic_s() - began_s)
+        return found
 
     def _buffer(
         self,

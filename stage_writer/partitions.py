@@ -89,3 +89,6 @@ class Held:
     place: Place | None
     """Where its chain ended then; None when it could not be read."""
     look_at_s: float
+    remedy: str = ""
+    reason: str = "kafka"
+    """In a word, for metrics."""

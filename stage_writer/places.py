@@ -118,4 +118,5 @@ def other_topic(source: TopicPartition) -> PartitionFault:
         source,
         f"the topic {topic} was deleted and created again: the chain of {source} belongs to the old one",
         f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {topic} --yes`",
+        "topic_recreated",
     )

@@ -35,6 +35,8 @@ class PartitionFault:
     source: TopicPartition
     problem: str
     remedy: str
+    reason: str = "kafka"
+    """In a word, for metrics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
 from stage_writer.waiting import Waiting
 from stage_writer.waiting import problems as waited_for
+from stage_writer.web.view import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from common.http.pausing import Pausing
     from common.metrics import Metrics
+    from common.pages.samples import Samples
     from common.ports import Clock
     from common.spans import Position, Topic, TopicPartition
     from stage_writer.core.batch import MessageBatch
@@ -93,6 +95,7 @@ class StageWriter:
         filing: Filing = Filing(),  # noqa: B008 - frozen
         pausing: Pausing | None = None,
         tells_news: bool = False,
+        samples: Samples | None = None,
     ) -> None:
         """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
@@ -105,7 +108,7 @@ class StageWriter:
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._teller = Teller(clock, log, metrics)
+        self._teller = Teller(clock, log, metrics, samples)
         self._owned: dict[TopicPartition, Owned] = {}
         self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, Held] = {}
@@ -184,6 +187,12 @@ class StageWriter:
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
         return Health(tuple(problems), () if self._pausing is None else self._pausing.notes)
+
+    def snapshot(self) -> Snapshot:
+        """What it does now, for the status page and the gauges. Safe to call from any thread."""
+        owned, unread, held = list(self._owned.values()), dict(self._unread), dict(self._held)
+        known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
+        return Snapshot(owned, unread, held, *known, self._teller)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""
@@ -366,7 +375,7 @@ class StageWriter:
             place = look
         except MarkerError as error:
             del self._unread[source]
-            self._hold(PartitionFault(source, error.problem, error.remedy), unread.converter, None)
+            self._hold(PartitionFault(source, error.problem, error.remedy, "unreadable_marker"), unread.converter, None)
             return None
         except (StoreError, BrokerError) as error:
             self._note_failure(error)
@@ -396,8 +405,9 @@ class StageWriter:
         self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
         if pressure.is_full != before.is_full:
             self._log.info("reading pauses" if pressure.is_full else "reading goes on", buffered_bytes=used_bytes)
-        if pressure.paused - before.paused:
-            self._source.pause(pressure.paused - before.paused)
+        if paused := pressure.paused - before.paused:
+            self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
+            self._source.pause(paused)
         freed = before.paused - pressure.paused
         if resumed := {source for source, owned in self._owned.items() if source in freed and owned.wait is None}:
             self._source.resume(resumed)
@@ -537,7 +547,8 @@ class StageWriter:
         if source in self._owned:
             self._let_go([source], "held")
             self._source.pause([source])
-        self._held[source] = Held(fault.problem, converter, place, self._clock.monotonic_s() + LOOK_AT_HELD_S)
+        look_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
+        self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason)
 
     def _look_at_held(self) -> None:
         """Take up again what somebody has mended: the chain can be read, and ends elsewhere."""

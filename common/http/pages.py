@@ -36,13 +36,8 @@ def release() -> str:
 def service_pages(
     service: str, health: Callable[[], Health], ready: Callable[[], Health], metrics: Callable[[], bytes]
 ) -> dict[str, Callable[[], Page]]:
-    """The pages that every service has."""
-
-    def root() -> Page:
-        return text_page(200, f"{service} {release()}\nsee /healthcheck /ready /version /metrics\n")
-
+    """The pages that every service has beside its status."""
     return {
-        "/": root,
         "/healthcheck": lambda: _health(health()),
         "/ready": lambda: _health(ready()),
         "/version": lambda: json_page(200, {"service": service, "version": release()}),

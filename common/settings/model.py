@@ -121,8 +121,15 @@ class WriterSettings(Section):
     )
     http: Address = Field(
         default="127.0.0.1:8080",
-        description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
-        "any free port.",
+        description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
+        "null for nowhere, port 0 for any free port.",
+    )
+    dead_letter_samples: int = Field(
+        default=0,
+        ge=0,
+        le=10,
+        description="Dead letters of each class that the status page shows: where they are, and their values with each "
+        "letter an x and each digit a 9. 0 for none.",
     )
     http_token: HttpToken = Field(
         default=None,
@@ -184,8 +191,8 @@ class LoaderSettings(Section):
     )
     http: Address = Field(
         default="127.0.0.1:8081",
-        description="Where to serve `/healthcheck`, `/ready`, `/version` and `/metrics`; null for nowhere, port 0 for "
-        "any free port.",
+        description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
+        "null for nowhere, port 0 for any free port.",
     )
     http_token: HttpToken = Field(
         default=None,

@@ -99,8 +99,10 @@ class Turns:
         return turn
 
     def ended(self, turn: Turn, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
-        """A turn's pass is done, or was ``cut_short``."""
+        """A turn's pass is done, or was ``cut_short``. Streams without a report are still at it: they come again."""
         now_s = self._clock.monotonic_s()
+        for app_id in (self._paces.keys() if turn.app_ids is None else turn.app_ids) - {one.app_id for one in reports}:
+            self._paces[app_id] = self._paces[app_id].told()
         for report in reports:
             if report.app_id in self._paces:
                 failed = report.failure is not None

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
-from common.markers import Marker
 from common.transactions import TxnIds
 from delta_loader.core.commits import (
     AlreadyLoaded,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.answers import Answer
+    from common.markers import Marker
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
     from delta_loader.core.commits import Target
@@ -81,7 +81,7 @@ class StreamLoad:
         self._ports = ports
         self._report = report
         self._log = ports.log.bind(app_id=stream.app_id)
-        self._telling = Telling(report, self._log, ports.metrics)
+        self._telling = Telling(report, self._log, ports.metrics, ports.clock)
         self._ids = TxnIds(stream.app_id, stream.several_topics)
         self._limits = Limits(settings.max_files, settings.max_bytes)
         self._look_back = LookBack(stream.app_id, self._ids, ports.tables, ports.stage, looked)
@@ -237,7 +237,8 @@ class StreamLoad:
                 return
         own = self._tables.targets[self._stream.table]
         commit = rows_commit(own, naming, load, self._valid_through_ms(load, listing))
-        self._commit(self._tables.with_debts(commit, load))
+        if self._commit(self._tables.with_debts(commit, load)):
+            self._telling.loaded(load, self._tables.targets[self._stream.table].version)
 
     def _commit_aside(self, commit: TableCommit) -> bool:
         """A commit to another table than the own; False when the plan has to be made anew, not when it failed."""
@@ -358,11 +359,7 @@ class StreamLoad:
         self._telling.settled(settling.run(listing, self._ids.generations, keep_after_ms))
 
     def _tell(self, listing: Listing) -> None:
-        waiting = 0
         for source, listed in listing.items():
-            position = self._position(source)
-            waiting += listed.waiting(position)
-            ends = [marker.span.end for marker in self._found(source) if isinstance(marker, Marker)]
-            self._telling.partition(source, position, listed, max([*ends, listed.names[-1].start]))
+            self._telling.partition(source, self._position(source), listed, self._found(source))
         left_out = {*self._tables.failed, *(debt.url for debt in self._tables.debts(listing))}
-        self._telling.stream(waiting, len(left_out))
+        self._telling.stream(sum(len(listed.names) for listed in listing.values()), len(left_out))

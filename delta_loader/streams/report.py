@@ -5,10 +5,13 @@ Rule: whoever does something says so here, and nowhere else; so a pass is told t
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.markers import Marker
+from common.pages.model import Event
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten
 
 if TYPE_CHECKING:
@@ -17,17 +20,37 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.errors import KafkaDeltaExpressError
-    from common.markers import Marker
     from common.metrics import Metrics
+    from common.ports import Clock
     from common.spans import Position, TopicPartition
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.held import Held
+    from delta_loader.core.plan import Found, Load
     from delta_loader.stage import Listed
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPartition:
+    """How far one Kafka partition is, at the end of a pass."""
+
+    begins: Position
+    """Where the lowest marker begins."""
+    loaded: Position | None
+    staged: Position
+    waiting: int
+    """Markers."""
+    oldest_ms: int | None
+    """When the first of the waiting markers was made; None when there is none, or it does not say."""
+
+    @property
+    def lag(self) -> int:
+        """Positions that are staged and not loaded."""
+        return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
 
 
 @dataclass(slots=True)
 class StreamReport:
-    """What one pass did for one stream."""
+    """What one pass did for one stream, and found."""
 
     app_id: str
     commits: int = 0
@@ -37,8 +60,17 @@ class StreamReport:
     strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
+    seen: dict[TopicPartition, SeenPartition] = field(default_factory=dict)
+    """Empty when it failed before it was known."""
+    events: list[Event] = field(default_factory=list)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    """By class, of the markers that were loaded."""
     valid_through_ms: int | None = None
-    """What the last of its commits says of the table; None when none says anything."""
+    """As the last of its commits to the own table says; None without one."""
+    version: int | None = None
+    """Of the own table, after that commit."""
+    left_out: int = 0
+    """Tables that lack what the own one has."""
 
     def begin(self) -> None:
         """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
@@ -52,6 +84,7 @@ class Telling:
     report: StreamReport
     log: FilteringBoundLogger
     metrics: Metrics
+    clock: Clock
 
     def held(self, source: TopicPartition, reason: Held) -> None:
         """A Kafka partition waits."""
@@ -92,6 +125,18 @@ class Telling:
         if through_ms is not None:
             self.report.valid_through_ms = through_ms
             metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
+        self.report.events.append(
+            Event(
+                time_ms=self.clock.wall_ms(),
+                stream=app_id,
+                what=f"version {outcome.version:,} of {commit.target.url.rstrip('/').rpartition('/')[2]}",
+                rows=brought.rows,
+                files=brought.files,
+                size_bytes=brought.size_bytes,
+                seconds=duration_s,
+                note=f"{outcome.written.files} files by Spark" if outcome.written.files else "",
+            )
+        )
         self.log.info(
             "committed",
             table=commit.target.url,
@@ -108,14 +153,37 @@ class Telling:
         """A commit met another writer's."""
         self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
 
-    def partition(self, source: TopicPartition, position: Position | None, listed: Listed, staged: Position) -> None:
+    def loaded(self, load: Load, version: int | None) -> None:
+        """The own table has a load."""
+        self.report.version = version
+        app_id = self.report.app_id
+        for marker in load.markers:
+            for error_class, count in (marker.manifest.dead_letters if marker.manifest is not None else {}).items():
+                self.report.dead_letters[error_class] += count
+                self.metrics.add(catalogue.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+
+    def partition(
+        self, source: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
+    ) -> None:
         """How far a Kafka partition is, and how far it is staged, by the markers near its position."""
+        markers = [marker for marker in found if isinstance(marker, Marker)]
+        staged = max([*(marker.span.end for marker in markers), listed.names[-1].start])
+        waiting = [marker for marker in markers if position is None or marker.span.end > position]
+        oldest = min(waiting, key=lambda marker: marker.span.start, default=None)
+        oldest_ms = None if oldest is None or oldest.manifest is None else oldest.manifest.created_ms
+        self.report.seen[source] = seen = SeenPartition(
+            listed.names[0].start, position, staged, listed.waiting(position), oldest_ms
+        )
         labels = {"topic": str(source.topic), "partition": str(source.partition)}
         self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
-        self.metrics.set(catalogue.LOADER_LAG, max(0, staged - (position or listed.names[0].start)), **labels)
+        self.metrics.set(catalogue.LOADER_STAGED_POSITION, staged, **labels)
+        self.metrics.set(catalogue.LOADER_LAG, seen.lag, **labels)
 
-    def stream(self, waiting: int, left_out: int) -> None:
-        """How many markers wait, and how many tables were left out."""
+    def stream(self, markers: int, left_out: int) -> None:
+        """How many markers there are, and how many tables were left out."""
+        self.report.left_out = left_out
+        waiting = sum(seen.waiting for seen in self.report.seen.values())
+        self.metrics.set(catalogue.LOADER_MARKERS, markers, app_id=self.report.app_id)
         self.metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self.report.app_id)
         self.metrics.set(catalogue.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
 

@@ -6,14 +6,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.http.pages import Health, pausing_calls, service_pages
-from common.http.server import Page, Routes, json_page, text_page
+from common.http.server import HttpServer, Page, Routes, json_page, text_page
+from common.lagging.history import EndHistory
+from common.lagging.watch import EndWatch, KafkaEnds
+from common.pages.assets import status_pages
+from common.ports import SystemClock
 from delta_loader.on_marker.asking import Desk
+from delta_loader.web.view import LoaderView
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+
+    from structlog.typing import FilteringBoundLogger
 
     from common.http.pausing import Pausing
     from common.metrics import Metrics
+    from common.settings import Settings
     from delta_loader.fitness import Fitness
     from delta_loader.loader import Loader
     from delta_loader.streams.report import StreamReport
@@ -34,9 +43,24 @@ class Serving:
     loader: Loader | None = None
     """Once it is fit to load."""
 
-    def routes(self, metrics: Metrics, token: str | None) -> Routes:
+    def serve(self, settings: Settings, stack: ExitStack, *, log: FilteringBoundLogger, metrics: Metrics) -> None:
+        """Begin to serve, if the settings want it; ``stack`` ends it. Raises ConfigError."""
+        if settings.loader.http is None:
+            return
+        metrics.with_process()
+        clock, history = SystemClock(), EndHistory()
+        view = LoaderView(settings.streams, lambda: self.loader, history, clock=clock, metrics=metrics)
+        server = HttpServer(settings.loader.http, self.routes(metrics, settings.loader.http_token, view))
+        stack.callback(server.close)
+        ends = KafkaEnds(settings.kafka)
+        watch = EndWatch(ends, lambda: view.sources, view.tell, history=history, clock=clock, log=log)
+        stack.callback(watch.close)
+        log.info("serving", port=server.port)
+
+    def routes(self, metrics: Metrics, token: str | None, view: LoaderView) -> Routes:
         """All that is served."""
         pages = service_pages("delta-loader", self.health, self.readiness, metrics.exposition)
+        pages |= status_pages(view.status)
         return Routes(pages, {**pausing_calls(self.pausing), "/load": self.load}, token)
 
     def health(self) -> Health:
@@ -68,7 +92,12 @@ class Serving:
         if reports is None:
             return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
         failed = any(report.failure for report in reports)
-        return json_page(500 if failed else 200, {"streams": [_report_json(report) for report in reports]})
+        loader, ended = self.loader, {report.app_id for report in reports}
+        at_it = [
+            app_id for app_id in (loader.service.book.entries if loader is not None else ()) if app_id not in ended
+        ]
+        answer = {"streams": [_report_json(report) for report in reports], "at_it": at_it}
+        return json_page(500 if failed else 200, answer)
 
     def _refusal(self) -> Page | None:
         if self.loader is None:

@@ -221,6 +221,7 @@ class KafkaSource:
                 PartitionFault(
                     _source(topic, partition),
                     *self._out_of_range(_source(topic, partition), Position(message.offset())),
+                    "out_of_range",
                 )
             ]
         if error.fatal() or error.code() in _FATAL_GROUP:

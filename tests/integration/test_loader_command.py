@@ -144,7 +144,8 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
             position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
             _wait(lambda: position in _page(port, "/metrics"))
             for page, expected in (
-                ("/", "delta-loader"),
+                ("/", "<title>kafka-delta-express</title>"),
+                ("/status.json", '"service":"delta-loader"'),
                 ("/healthcheck", "ok"),
                 ("/ready", "ok"),
                 ("/version", "delta-loader"),

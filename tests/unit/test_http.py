@@ -65,10 +65,6 @@ def test_the_version_is_told(server: HttpServer) -> None:
     assert json.loads(body)["service"] == "stage-writer"
 
 
-def test_the_root_tells_where_to_look(server: HttpServer) -> None:
-    assert b"/metrics" in ask(server, "/")[2]
-
-
 def test_a_query_is_passed_over_and_an_unknown_page_is_404(server: HttpServer) -> None:
     assert ask(server, "/healthcheck?verbose=1")[0] == 200
     assert ask(server, "/nothing")[0] == 404

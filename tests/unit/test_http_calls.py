@@ -122,7 +122,7 @@ def test_a_large_body_is_not_read(serve: Callable[..., HttpServer], pausing: Pau
 
 
 def test_no_other_site_may_frame_or_feed_a_page(serve: Callable[..., HttpServer]) -> None:
-    headers = ask(serve(), "GET", "/")[2]
+    headers = ask(serve(), "GET", "/version")[2]
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
     assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")

@@ -93,3 +93,9 @@ def test_every_metric_of_the_catalogue_can_be_served() -> None:
     served = {name for name, _ in values(metrics)}
     for metric in CATALOGUE:
         assert metric.name in served or f"{metric.name}_count" in served
+
+
+def test_what_the_operating_system_says_of_the_process_is_served_where_it_is_asked_for() -> None:
+    metrics = Metrics()
+    metrics.with_process()
+    assert values(metrics)["process_resident_memory_bytes", ()] > 0

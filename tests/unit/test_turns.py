@@ -129,9 +129,20 @@ def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> No
         turn = world.next(0.01)
         if turn is not None:
             failed = StreamReport("orders", failure=StoreError("the store is away"))
-            world.turns.ended(turn, [failed], world.now)
+            world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
             tried.append(round(world.clock.now_s))
     assert tried == [0, 5, 15, 35]
+
+
+def test_a_stream_that_was_still_at_it_when_its_turn_ended_has_another_one() -> None:
+    world = World()
+    world.look()
+    world.clock.now_s = 20
+    world.news.streams.add("orders")
+    turn = world.next()
+    assert turn is not None
+    world.turns.ended(turn, [], world.now)
+    assert [world.look(1) for _ in range(10)][-1] == {"orders"}
 
 
 def test_a_schedule_without_news_loads_at_its_times_only() -> None:

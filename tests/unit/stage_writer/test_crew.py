@@ -9,7 +9,7 @@ from common.errors import ConfigError
 from common.metrics import Metrics
 from common.settings import Settings
 from stage_writer.crew import Seat, settings_of, workers_of
-from stage_writer.crew_pages import merged
+from stage_writer.web.crew_pages import merged
 
 
 def settings(memory: str, **kafka: str) -> Settings:

@@ -12,21 +12,35 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from common.http.pages import Health, service_pages
 from common.http.server import Routes, json_page, text_page
+from common.pages.assets import status_pages
+from stage_writer.web.crew_status import merged_status, status_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from common.http.server import Page
+    from common.pages.model import Status
+    from common.ports import Clock
     from stage_writer.crew import Crew, Worker
 
 _TIMEOUT_S = 5.0
 
 
-def crew_routes(crew: Crew, token: str | None) -> Routes:
+def crew_routes(crew: Crew, token: str | None, clock: Clock) -> Routes:
     """What the parent serves; a call goes to every worker."""
+    started_ms = clock.wall_ms()
+
+    def status() -> Status:
+        found = [status_from_json(text) for _, text in _texts(crew, "status.json")]
+        return merged_status(found, len(crew.workers), clock.wall_ms(), started_ms)
+
     pages = service_pages(
-        "stage-writer", lambda: _all(crew, "healthcheck"), lambda: _all(crew, "ready"), lambda: merged(_texts(crew))
+        "stage-writer",
+        lambda: _all(crew, "healthcheck"),
+        lambda: _all(crew, "ready"),
+        lambda: merged(_texts(crew, "metrics")),
     )
+    pages |= status_pages(status)
 
     def call(name: str) -> Callable[[Mapping[str, str]], Page]:
         return lambda _query: _call_all(crew, name, token or "")
@@ -52,9 +66,9 @@ def _all(crew: Crew, page: str) -> Health:
     return Health(tuple(problems))
 
 
-def _texts(crew: Crew) -> Iterator[tuple[str, str]]:
+def _texts(crew: Crew, page: str) -> Iterator[tuple[str, str]]:
     for worker in crew.workers:
-        ok, text = _get(worker, "metrics")
+        ok, text = _get(worker, page)
         if ok:
             yield str(worker.seat.index), text
 

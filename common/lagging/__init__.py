@@ -1,0 +1,1 @@
+"""How far a service is behind Kafka, in records and in time."""

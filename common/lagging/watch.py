@@ -1,0 +1,111 @@
+"""Asks Kafka now and then where its partitions end, beside the service, for metrics and the status page.
+
+Rules:
+
+1. It is for people: nothing that a service does rests on it, and a Kafka that does not answer is told once and asked
+   again. Without an HTTP server nobody asks.
+2. One question for all partitions, each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from common.kafka import QUIET, client_properties
+from common.spans import Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.lagging.history import EndHistory
+    from common.ports import Clock
+    from common.settings.section import Option
+
+EVERY_S = 10.0
+_TIMEOUT_S = 5.0
+_CLOSE_WITHIN_S = 1.0
+
+
+class KafkaEnds:
+    """The ends of partitions, as who reads committed records sees them."""
+
+    def __init__(self, properties: Mapping[str, Option]) -> None:
+        """Nothing is asked yet."""
+        self._properties = client_properties(properties)
+        self._admin: AdminClient | None = None
+
+    def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Of the partitions that Kafka tells of in time. Raises KafkaException, also where there is no Kafka."""
+        if self._admin is None:
+            self._admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
+        latest = OffsetSpec.latest()
+        wanted = {KafkaPartition(source.topic, int(source.partition)): latest for source in sources}
+        answers = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
+        )
+        return {
+            TopicPartition(Topic(found.topic), Partition(found.partition)): Position(
+                int(answer.result(_TIMEOUT_S + 1).offset)
+            )
+            for found, answer in answers.items()
+        }
+
+
+class EndWatch:
+    """A thread that keeps a history of ends until closed."""
+
+    def __init__(
+        self,
+        ends: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position]],
+        wanted: Callable[[], Collection[TopicPartition]],
+        tell: Callable[[], None],
+        *,
+        history: EndHistory,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """Asks for ``wanted``, and then calls ``tell``, whether or not there was an answer."""
+        self._ends = ends
+        self._wanted = wanted
+        self._tell = tell
+        self._history = history
+        self._clock = clock
+        self._log = log
+        self._answers = True
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-ends", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; a question under way is not waited for."""
+        self._closed.set()
+        self._thread.join(_CLOSE_WITHIN_S)
+
+    def look(self) -> None:
+        """One turn."""
+        sources = self._wanted()
+        self._history.keep(sources)
+        if sources:
+            try:
+                self._history.saw(self._ends(sources), self._clock.monotonic_s())
+                self._answers = True
+            except (KafkaException, TimeoutError) as error:
+                if self._answers:
+                    self._log.warning("Kafka's ends are not known, lag neither", problem=str(error))
+                self._answers = False
+        self._tell()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - a bug here may cost figures and nothing else
+                self._log.exception("unexpected exception", part="kafka-ends")
+            self._closed.wait(EVERY_S)

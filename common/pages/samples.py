@@ -1,0 +1,63 @@
+"""A few dead letters for the status page, masked: what shape they have, and nothing that they say.
+
+Rules:
+
+1. Off unless the settings ask for it. Only the newest of each class are kept, cut to a length.
+2. Digits become ``9``, and all else but JSON's own punctuation ``x``. The names of fields stay; where it is not certain
+   that something is such a name, it is masked too. The place says which record it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+from common.pages.model import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MOST_CHARACTERS = 200
+_NAME = re.compile(r'(?<=[{,])(\s*"[A-Za-z_][A-Za-z0-9_]{0,40}"\s*:)')
+_SHAPE = frozenset(' \n\t{}[]":,.+-\\')
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Samples:
+    """The newest dead letters by stream and class."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` of each class."""
+        self._most = most
+        self._found: dict[tuple[str, str], deque[Sample]] = {}
+
+    def add(self, app_id: str, letters: Iterable[tuple[str, str, bytes | None]]) -> None:
+        """Letters of a stream: class, place, and value."""
+        for error_class, place, value in letters:
+            found = self._found.setdefault((app_id, error_class), deque(maxlen=self._most))
+            found.append(Sample(place, masked(value or b"")))
+
+    def of(self, app_id: str, error_class: str) -> tuple[Sample, ...]:
+        """Those of a class, the newest first."""
+        return tuple(reversed(self._found.get((app_id, error_class), ())))
+
+
+def masked(value: bytes) -> str:
+    """A value's shape (rule 2)."""
+    text = value[: _MOST_CHARACTERS * 4].decode("utf-8", "replace")
+    inside = [match.span() for match in _TEXT.finditer(text)]
+    starts = {start for start, _ in inside}
+    parts: list[str] = []
+    last = 0
+    for name in _NAME.finditer(text):
+        quote = text.index('"', name.start())
+        if quote in starts:  # and not in the middle of another text
+            parts += [_masked(text[last : name.start()]), name[0]]
+            last = name.end()
+    shown = "".join([*parts, _masked(text[last:])])
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}…"
+
+
+def _masked(text: str) -> str:
+    return "".join(one if one in _SHAPE else "9" if one.isdigit() else "x" for one in text)

@@ -1,0 +1,263 @@
+"""What a loader says of itself on its status page, and the gauges that time moves.
+
+Rule: all of it is from what passes found (delta_loader/streams/book.py), from the lease and from Kafka's ends, which
+others look at; so a page costs no request to any store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.http.pages import release
+from common.pages.model import (
+    DeadLetters,
+    Figure,
+    Lag,
+    Level,
+    PartitionRow,
+    Problem,
+    State,
+    Status,
+    Stop,
+    StreamFlow,
+    Unit,
+    added,
+)
+from common.pages.process import resident_bytes
+from delta_loader.core.preflight import Level as CheckLevel
+from delta_loader.service import FAILURES_TO_RED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from common.lagging.history import EndHistory
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.held import Held
+    from delta_loader.loader import Loader
+    from delta_loader.streams.book import Book, Entry
+    from delta_loader.streams.report import SeenPartition
+
+STOPS = ("Loaded", "Staged", "In Kafka")
+
+
+class LoaderView:
+    """Makes the status. It is asked from other threads than the loader's."""
+
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        loader: Callable[[], Loader | None],
+        history: EndHistory,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """``loader`` is None while it starts; ``history`` is kept by somebody else."""
+        self._streams = streams
+        self._loader = loader
+        self._history = history
+        self._clock = clock
+        self._metrics = metrics
+        self._started_ms = clock.wall_ms()
+
+    @property
+    def sources(self) -> set[TopicPartition]:
+        """The Kafka partitions that passes have seen."""
+        loader = self._loader()
+        entries = () if loader is None else loader.service.book.entries.values()
+        return {source for entry in entries for source in entry.seen}
+
+    def tell(self) -> None:
+        """Set the gauges of lag."""
+        loader, metrics = self._loader(), self._metrics
+        if loader is None:
+            return
+        now_s = self._clock.monotonic_s()
+        for metric in _MOVED_BY_TIME:
+            metrics.forget(metric)
+        for entry in loader.service.book.entries.values():
+            for source, seen in entry.seen.items():
+                labels = {"topic": str(source.topic), "partition": str(source.partition)}
+                metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
+                end, lag = self._history.end(source), self._behind_kafka(source, seen, now_s)
+                for metric, value in zip(_MOVED_BY_TIME[1:], (end, lag.records, lag.seconds), strict=True):
+                    if value is not None:
+                        metrics.set(metric, value, **labels)
+
+    def status(self) -> Status:
+        """For the page."""
+        loader = self._loader()
+        if loader is None:
+            return self._starting()
+        book, now_s = loader.service.book, self._clock.monotonic_s()
+        problems = list(_problems(loader, book))
+        levels = {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.held}
+        levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED}
+        held = sum(len(entry.held) for entry in book.entries.values())
+        return Status(
+            service="delta-loader",
+            version=release(),
+            now_ms=self._clock.wall_ms(),
+            started_ms=self._started_ms,
+            state=_state(loader),
+            verdict=_verdict(len(book.entries), len(self.sources), held, may_load=loader.may_load()),
+            figures=self._figures(loader, book),
+            problems=tuple(problems),
+            streams=tuple(self._flow(stream, book.entries[stream.app_id], levels, now_s) for stream in self._streams),
+            stops=STOPS,
+            partitions=tuple(
+                self._row(entry.app_id, source, seen, entry.held.get(source), now_s)
+                for entry in book.entries.values()
+                for source, seen in sorted(entry.seen.items())
+            ),
+            events_title="Recent commits",
+            events=tuple(book.events),
+            dead_letters=_dead_letters(book.dead_letters),
+        )
+
+    def _starting(self) -> Status:
+        return Status(
+            service="delta-loader",
+            version=release(),
+            now_ms=self._clock.wall_ms(),
+            started_ms=self._started_ms,
+            state="starting",
+            verdict="Spark starts, or a store is waited for; /ready says which.",
+        )
+
+    def _figures(self, loader: Loader, book: Book) -> tuple[Figure, ...]:
+        waiting = sum(seen.waiting for entry in book.entries.values() for seen in entry.seen.values())
+        due = loader.turns.due
+        succeeded_s = loader.service.last_success_s
+        return (
+            Figure("Last load without failure", None if succeeded_s is None else succeeded_s * 1000, Unit.SINCE),
+            Figure("Next look at everything", None if due is None else int(due.timestamp() * 1000), Unit.UNTIL),
+            Figure("Markers left waiting", waiting, Unit.COUNT),
+            Figure("Rows since the start", book.rows, Unit.COUNT),
+            Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
+        )
+
+    def _flow(self, stream: Stream, entry: Entry, levels: Mapping[str, Level], now_s: float) -> StreamFlow:
+        seen = entry.seen
+        waiting = sum(one.waiting for one in seen.values())
+        records = sum(one.lag for one in seen.values())
+        staged = added([self._lag(source, one.staged, now_s) for source, one in seen.items()])
+        loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
+        version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
+        return StreamFlow(
+            app_id=stream.app_id,
+            table=stream.table,
+            way=f"{len(seen):,} Kafka partitions" + (f", {entry.left_out} tables left out" if entry.left_out else ""),
+            stops=(
+                Stop("Kafka", None),
+                Stop("Staged", staged, f"{waiting:,} markers wait" if waiting else "nothing waits"),
+                Stop(
+                    "Loaded",
+                    loaded or Lag(None, None),
+                    version if entry.version is None else f"version {entry.version:,}",
+                ),
+            ),
+            partitions=len(seen),
+            held=len(entry.held),
+            valid_through_ms=entry.valid_through_ms,
+            level=levels.get(stream.app_id),
+        )
+
+    def _row(
+        self, app_id: str, source: TopicPartition, seen: SeenPartition, held: Held | None, now_s: float
+    ) -> PartitionRow:
+        lag = self._behind_kafka(source, seen, now_s)
+        if lag.records is None:  # Kafka has not been asked, or does not answer
+            lag = Lag(seen.lag, self._waited_s(seen))
+        end = self._history.end(source)
+        state = State.HELD if held is not None else State.BEHIND if seen.waiting else State.WELL
+        return PartitionRow(
+            stream=app_id,
+            topic=str(source.topic),
+            partition=int(source.partition),
+            state=state,
+            positions=(seen.loaded, seen.staged, None if end is None else max(end, seen.staged)),
+            lag=lag,
+            note="" if held is None else held.problem,
+        )
+
+    def _lag(self, source: TopicPartition, position: Position | None, now_s: float) -> Lag:
+        return Lag(self._history.lag_records(source, position), self._history.lag_s(source, position, now_s))
+
+    def _behind_kafka(self, source: TopicPartition, seen: SeenPartition, now_s: float) -> Lag:
+        lag = self._lag(source, seen.loaded, now_s)
+        return Lag(lag.records, None if lag.seconds is None else max(lag.seconds, self._waited_s(seen)))
+
+    def _waited_s(self, seen: SeenPartition) -> float:
+        """For how long the oldest marker has waited, seconds."""
+        return 0.0 if seen.oldest_ms is None else max(0.0, (self._clock.wall_ms() - seen.oldest_ms) / 1000)
+
+
+_MOVED_BY_TIME = (
+    catalogue.LOADER_LAG_SECONDS,
+    catalogue.LOADER_KAFKA_END,
+    catalogue.LOADER_KAFKA_LAG_RECORDS,
+    catalogue.LOADER_KAFKA_LAG_SECONDS,
+)
+
+
+def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
+    problems: list[Problem] = []
+    for entry in book.entries.values():
+        if entry.failure is not None:
+            level = Level.ERROR if entry.failures >= FAILURES_TO_RED else Level.WARNING
+            title = f"{entry.app_id} failed" + (f" {entry.failures:,} times in a row" if entry.failures > 1 else "")
+            problems.append(Problem(level, title, entry.failure.problem, entry.failure.remedy))
+        by_reason: dict[str, list[tuple[TopicPartition, Held]]] = {}
+        for source, held in sorted(entry.held.items()):
+            by_reason.setdefault(held.reason, []).append((source, held))
+        for reason, found in by_reason.items():
+            source, held = found[0]
+            title = f"{source} is held ({reason.replace('_', ' ')})"
+            problems.append(Problem(Level.ERROR, title, held.problem, held.remedy, also=len(found) - 1))
+        if entry.left_out:
+            text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
+            remedy = "see the log, and `delta-loader status CONFIG`"
+            problems.append(Problem(Level.WARNING, f"{entry.app_id} has tables that were left out", text, remedy))
+    problems += [
+        Problem(Level.ERROR, f"{found.app_id} is not fit to load", found.message, found.remedy)
+        for found in loader.fitness.unfit
+        if found.level is CheckLevel.ERROR
+    ]
+    problems += [
+        Problem(Level.ERROR, "A load hangs", text, "see whether the store answers; a commit under way is waited for")
+        for text in loader.service.stuck
+    ]
+    if loader.lease is not None and loader.lease.problem is not None:
+        problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, "see to the store"))
+    if loader.pausing.is_on:
+        text = "Nothing is loaded until somebody says so, or this process is started again."
+        remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
+        problems.append(Problem(Level.WARNING, "Paused by request", text, remedy))
+    return sorted(problems, key=lambda one: one.level is not Level.ERROR)
+
+
+def _state(loader: Loader) -> str:
+    if not loader.may_load():
+        holder = None if loader.lease is None else loader.lease.holder
+        return f"standing by for {holder}" if holder else "standing by"
+    if loader.pausing.is_on:
+        return "paused"
+    return "loading" if loader.service.is_loading else "waiting for the next load"
+
+
+def _verdict(streams: int, partitions: int, held: int, *, may_load: bool) -> str:
+    if not may_load:
+        return "Another loader holds the lease and loads; this one takes over when that ends."
+    if held:
+        return f"{held:,} of {partitions:,} Kafka partitions are held; the others are loaded on."
+    return f"{partitions:,} Kafka partitions of {streams:,} streams, as the last load found them."
+
+
+def _dead_letters(counts: Mapping[tuple[str, str], int]) -> tuple[DeadLetters, ...]:
+    found = sorted(counts.items(), key=lambda item: -item[1])
+    return tuple(DeadLetters(app_id, error_class, count) for (app_id, error_class), count in found)

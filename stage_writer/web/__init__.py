@@ -1,0 +1,1 @@
+"""What the writer says of itself over HTTP."""

@@ -1,0 +1,98 @@
+"""The status pages of several workers as one: partitions side by side, what is counted added up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from common.http.pages import release
+from common.pages.model import DeadLetters, Figure, Status, Stop, StreamFlow, Unit, added
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EVENTS = 50
+_STATUS = TypeAdapter(Status)
+
+
+def status_from_json(text: str) -> Status:
+    """What a worker says. Raises ValueError."""
+    return _STATUS.validate_json(text)
+
+
+def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
+    """``found`` are those of the workers that answer."""
+    flows: dict[str, list[StreamFlow]] = {}
+    for flow in (flow for one in found for flow in one.streams):
+        flows.setdefault(flow.app_id, []).append(flow)
+    partitions = sorted(
+        (row for one in found for row in one.partitions), key=lambda row: (row.stream, row.topic, row.partition)
+    )
+    states = {one.state for one in found}
+    return Status(
+        service="stage-writer",
+        version=release(),
+        now_ms=now_ms,
+        started_ms=started_ms,
+        state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
+        verdict=f"{len(found)} of {workers} workers answer; they stage {len(partitions):,} Kafka partitions.",
+        figures=_figures(found),
+        problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
+        streams=tuple(_flow(same) for _, same in sorted(flows.items())),
+        stops=found[0].stops if found else (),
+        partitions=tuple(partitions),
+        events_title="Recent flushes",
+        events=tuple(sorted((event for one in found for event in one.events), key=lambda one: -one.time_ms)[:_EVENTS]),
+        dead_letters=_dead_letters(found),
+    )
+
+
+def _figures(found: Sequence[Status]) -> tuple[Figure, ...]:
+    by_label: dict[str, list[Figure]] = {}
+    for figure in (figure for one in found for figure in one.figures):
+        by_label.setdefault(figure.label, []).append(figure)
+    return tuple(_figure(same) for same in by_label.values())
+
+
+def _figure(same: Sequence[Figure]) -> Figure:
+    numbers = [one.value for one in same if isinstance(one.value, int | float)]
+    if not numbers or same[0].unit is Unit.TEXT:
+        return same[0]
+    bounds = [one.of for one in same if one.of is not None]
+    added = same[0].unit in {Unit.COUNT, Unit.BYTES}
+    return replace(same[0], value=sum(numbers) if added else max(numbers), of=sum(bounds) if bounds else None)
+
+
+def _flow(same: Sequence[StreamFlow]) -> StreamFlow:
+    first = same[0]
+    partitions = sum(one.partitions for one in same)
+    stops = [_stop([one.stops[index] for one in same]) for index in range(len(first.stops))]
+    levels = [one.level for one in same if one.level is not None]
+    return replace(
+        first,
+        way=f"{partitions:,} partitions here",
+        stops=tuple(stops),
+        partitions=partitions,
+        held=sum(one.held for one in same),
+        level=levels[0] if levels else None,
+    )
+
+
+def _stop(same: Sequence[Stop]) -> Stop:
+    lags = [one.lag for one in same if one.lag is not None]
+    return replace(same[0], lag=added(lags) if lags else None)
+
+
+def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    samples: dict[tuple[str, str], DeadLetters] = {}
+    for letters in (letters for one in found for letters in one.dead_letters):
+        counts[letters.stream, letters.error_class] += letters.count
+        if letters.samples:
+            samples[letters.stream, letters.error_class] = letters
+    return tuple(
+        DeadLetters(*key, count, samples[key].samples if key in samples else ()) for key, count in counts.most_common()
+    )

@@ -1,0 +1,66 @@
+"""The writer's HTTP server, and what watches Kafka's ends for it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from common.http.pages import pausing_calls, service_pages
+from common.http.server import HttpServer, Routes
+from common.lagging.history import EndHistory
+from common.lagging.watch import EndWatch, KafkaEnds
+from common.pages.assets import status_pages
+from stage_writer.web.view import WriterView
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.http.pausing import Pausing
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.settings import Settings
+    from stage_writer.service import StageWriter
+
+
+class Serving:
+    """Begins to serve at once, if the settings want it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: StageWriter,
+        pausing: Pausing,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+    ) -> None:
+        """Raises ConfigError when the address is wrong or taken."""
+        self._parts = ExitStack()
+        self.port: int | None = None
+        """Where it serves; None for nowhere."""
+        if settings.writer.http is None:
+            return
+        metrics.with_process()
+        history = EndHistory()
+        view = WriterView(history, clock, metrics, pausing, settings.writer.flush_after_s)
+        pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
+        pages |= status_pages(lambda: view.status(service.snapshot()))
+        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token)
+        server = HttpServer(settings.writer.http, routes)
+        self._parts.callback(server.close)
+        watch = EndWatch(
+            KafkaEnds(settings.kafka),
+            lambda: service.snapshot().sources,
+            lambda: view.tell(service.snapshot()),
+            history=history,
+            clock=clock,
+            log=log,
+        )
+        self._parts.callback(watch.close)
+        self.port = server.port
+        log.info("serving", port=server.port)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._parts.close()

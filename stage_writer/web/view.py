@@ -1,0 +1,264 @@
+"""What a writer does now, for its status page and its gauges.
+
+Rule: all of it is read from another thread than the loop's, from copies of its dictionaries; so what two partitions say
+may be a moment apart, and nothing here may touch more than it looks at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.http.pages import release
+from common.pages.model import (
+    DeadLetters,
+    Figure,
+    Lag,
+    Level,
+    PartitionRow,
+    Problem,
+    State,
+    Status,
+    Stop,
+    StreamFlow,
+    Unit,
+    added,
+)
+from common.pages.process import resident_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.http.pausing import Pausing
+    from common.lagging.history import EndHistory
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.spans import Position, TopicPartition
+    from stage_writer.core.flushing import Pressure
+    from stage_writer.partitions import Held, Owned, Unread
+    from stage_writer.telling import Teller
+
+_BEHIND_S = 60.0
+STOPS = ("Staged", "Read", "In Kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The loop's state at a moment."""
+
+    owned: Sequence[Owned]
+    unread: Mapping[TopicPartition, Unread]
+    held: Mapping[TopicPartition, Held]
+    pressure: Pressure
+    joined: bool
+    is_failing: bool
+    """Whether the store, or Kafka, fails now."""
+    memory_bytes: int
+    """The bound for all buffers."""
+    teller: Teller
+
+    @property
+    def sources(self) -> set[TopicPartition]:
+        """All that are this writer's."""
+        return {*(one.source for one in self.owned), *self.unread, *self.held}
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """One Kafka partition of ours."""
+
+    source: TopicPartition
+    app_id: str
+    state: State
+    staged: Position | None
+    read: Position | None
+    note: str = ""
+
+
+class WriterView:
+    """Makes the status, and sets the gauges that time moves."""
+
+    def __init__(
+        self, history: EndHistory, clock: Clock, metrics: Metrics, pausing: Pausing, flush_after_s: float
+    ) -> None:
+        """``history`` is kept by somebody else."""
+        self._history = history
+        self._clock = clock
+        self._metrics = metrics
+        self._pausing = pausing
+        self._late_s = max(_BEHIND_S, 3 * flush_after_s)
+        self._started_ms = clock.wall_ms()
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Set the gauges of lag and of what is held."""
+        metrics, now_s = self._metrics, self._clock.monotonic_s()
+        for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
+            metrics.forget(metric)
+        for one in _partitions(snapshot):
+            labels = {"topic": str(one.source.topic), "partition": str(one.source.partition)}
+            end = self._history.end(one.source)
+            lag = self._lag(one, one.staged, now_s)
+            for metric, value in (
+                (catalogue.WRITER_KAFKA_END, end),
+                (catalogue.WRITER_LAG_RECORDS, lag.records),
+                (catalogue.WRITER_LAG_SECONDS, lag.seconds),
+            ):
+                if value is not None:
+                    metrics.set(metric, value, **labels)
+        metrics.forget(catalogue.WRITER_HELD)
+        for reason, count in Counter(held.reason for held in snapshot.held.values()).items():
+            metrics.set(catalogue.WRITER_HELD, count, reason=reason)
+
+    def status(self, snapshot: Snapshot) -> Status:
+        """For the page."""
+        now_s = self._clock.monotonic_s()
+        partitions = _partitions(snapshot)
+        rows = [self._row(one, now_s) for one in partitions]
+        problems = self._problems(snapshot)
+        by_stream: dict[str, list[_Partition]] = {}
+        for one in partitions:
+            by_stream.setdefault(one.app_id, []).append(one)
+        tables = {one.converter.stream.app_id: one.converter.stream.table for one in snapshot.owned}
+        return Status(
+            service="stage-writer",
+            version=release(),
+            now_ms=self._clock.wall_ms(),
+            started_ms=self._started_ms,
+            state="paused" if self._pausing.is_on else "staging" if snapshot.joined else "joining the group",
+            verdict=_verdict(len(partitions), len(by_stream), joined=snapshot.joined),
+            figures=_figures(snapshot),
+            problems=tuple(problems),
+            streams=tuple(
+                self._flow(app_id, tables.get(app_id, ""), found, now_s) for app_id, found in sorted(by_stream.items())
+            ),
+            stops=STOPS,
+            partitions=tuple(rows),
+            events_title="Recent flushes",
+            events=tuple(reversed(snapshot.teller.flushes.copy())),
+            dead_letters=_dead_letters(snapshot),
+        )
+
+    def _lag(self, one: _Partition, position: Position | None, now_s: float) -> Lag:
+        history = self._history
+        return Lag(history.lag_records(one.source, position), history.lag_s(one.source, position, now_s))
+
+    def _row(self, one: _Partition, now_s: float) -> PartitionRow:
+        lag = self._lag(one, one.staged, now_s)
+        late = one.state is State.WELL and (lag.seconds or 0.0) > self._late_s
+        end = self._history.end(one.source)
+        return PartitionRow(
+            stream=one.app_id,
+            topic=str(one.source.topic),
+            partition=int(one.source.partition),
+            state=State.BEHIND if late else one.state,
+            positions=(one.staged, one.read, None if end is None else max(end, one.read or end)),
+            lag=lag,
+            note=one.note,
+        )
+
+    def _flow(self, app_id: str, table: str, found: Sequence[_Partition], now_s: float) -> StreamFlow:
+        held = sum(one.state is State.HELD for one in found)
+        read = added([self._lag(one, one.read, now_s) for one in found])
+        unread = [self._lag(one, one.staged, now_s).seconds for one in found]
+        buffered = [one.read - one.staged for one in found if one.read is not None and one.staged is not None]
+        staged = Lag(sum(buffered), max((seconds for seconds in unread if seconds is not None), default=None))
+        return StreamFlow(
+            app_id=app_id,
+            table=table,
+            way=f"{len(found):,} partitions here",
+            stops=(
+                Stop("Kafka", None),
+                Stop("Read", read, "in buffers"),
+                Stop("Staged", staged, "sealed by markers"),
+            ),
+            partitions=len(found),
+            held=held,
+            valid_through_ms=None,
+            level=Level.ERROR if held else None,
+        )
+
+    def _problems(self, snapshot: Snapshot) -> list[Problem]:
+        by_reason: dict[str, list[tuple[TopicPartition, Held]]] = {}
+        for source, held in sorted(snapshot.held.items()):
+            by_reason.setdefault(held.reason, []).append((source, held))
+        problems = [
+            Problem(
+                Level.ERROR,
+                f"{found[0][0]} is held ({reason.replace('_', ' ')})",
+                found[0][1].problem,
+                found[0][1].remedy,
+                also=len(found) - 1,
+            )
+            for reason, found in by_reason.items()
+        ]
+        waits = [one for one in snapshot.owned if one.wait is not None]
+        if waits and waits[0].wait is not None:
+            error = waits[0].wait.error
+            problem = Problem(Level.ERROR, f"{waits[0].source} waits", error.problem, error.remedy, also=len(waits) - 1)
+            problems.append(problem)
+        if snapshot.is_failing:
+            text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
+            problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, "see the log for the error"))
+        if self._pausing.is_on:
+            text = "Nothing is read from Kafka until somebody says so, or this process is started again."
+            remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
+            problems.append(Problem(Level.WARNING, "Paused by request", text, remedy))
+        return problems
+
+
+def _partitions(snapshot: Snapshot) -> list[_Partition]:
+    found = [_owned(one, snapshot.pressure) for one in snapshot.owned]
+    found += [
+        _Partition(source, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read")
+        for source, unread in snapshot.unread.items()
+    ]
+    for source, held in snapshot.held.items():
+        staged = None if held.place is None else held.place.position
+        found.append(_Partition(source, held.converter.stream.app_id, State.HELD, staged, staged, held.problem))
+    return sorted(found, key=lambda one: one.source)
+
+
+def _owned(one: Owned, pressure: Pressure) -> _Partition:
+    app_id, buffer, flight = one.converter.stream.app_id, one.buffer, one.flight
+    staged, read = buffer.start, max(buffer.end, one.taken)
+    if flight is not None and one.tail is not None:
+        staged = one.tail.end
+    if one.wait is not None:
+        return _Partition(one.source, app_id, State.WAITING, staged, read, one.wait.error.problem)
+    if one.source in pressure.paused:
+        return _Partition(one.source, app_id, State.PAUSED, staged, read, "not read now")
+    if flight is not None:
+        return _Partition(one.source, app_id, State.FLUSHING, staged, read, f"flush for {flight.reason.value}")
+    return _Partition(one.source, app_id, State.WELL, staged, read)
+
+
+def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
+    if not joined:
+        return "This writer is not a member of its group yet."
+    if partitions == 0:
+        return "This writer has no partitions: others of its group have them all."
+    return f"This writer stages {partitions:,} Kafka partitions of {streams:,} streams."
+
+
+def _figures(snapshot: Snapshot) -> tuple[Figure, ...]:
+    flights = [one.flight for one in snapshot.owned]
+    under_way = [flight.job.memory_bytes for flight in flights if flight is not None]
+    used = sum(one.buffer.memory_bytes for one in snapshot.owned) + sum(under_way)
+    flushes = snapshot.teller.flushes.copy()
+    return (
+        Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),
+        Figure("Memory of the process", resident_bytes(), Unit.BYTES),
+        Figure("Paused", len(snapshot.pressure.paused), Unit.COUNT, of=len(snapshot.sources)),
+        Figure("Flushes under way", len(under_way), Unit.COUNT),
+        Figure("Last flush", flushes[-1].time_ms if flushes else None, Unit.SINCE),
+    )
+
+
+def _dead_letters(snapshot: Snapshot) -> tuple[DeadLetters, ...]:
+    samples, counts = snapshot.teller.samples, dict(snapshot.teller.dead_letters)
+    return tuple(
+        DeadLetters(app_id, error_class, count, () if samples is None else samples.of(app_id, error_class))
+        for (app_id, error_class), count in sorted(counts.items(), key=lambda item: -item[1])
+    )

@@ -1,0 +1,108 @@
+"""Lag in time from the ends that were seen, by hand-made times and against a plain count."""
+
+from __future__ import annotations
+
+import itertools
+
+import structlog
+from confluent_kafka import KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.lagging.history import MOST, EndHistory
+from common.lagging.watch import EndWatch
+from common.spans import Partition, Position, Topic, TopicPartition
+from tests.fakes.group import HandClock
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+OTHER = TopicPartition(Topic("orders"), Partition(1))
+
+
+def saw(*ends: tuple[float, int]) -> EndHistory:
+    history = EndHistory()
+    for now_s, end in ends:
+        history.saw({SOURCE: Position(end)}, now_s)
+    return history
+
+
+def lag(history: EndHistory, position: int, now_s: float) -> tuple[int | None, float | None]:
+    return history.lag_records(SOURCE, Position(position)), history.lag_s(SOURCE, Position(position), now_s)
+
+
+def test_what_is_at_the_end_waits_for_nothing() -> None:
+    assert lag(saw((0, 10), (10, 30)), 30, 500) == (0, 0.0)
+    assert lag(saw((0, 10), (10, 30)), 31, 500) == (0, 0.0), "it went on since the last look"
+
+
+def test_what_lies_behind_a_position_came_after_that_was_the_end() -> None:
+    history = saw((0, 10), (10, 30), (20, 30), (30, 50))
+    assert lag(history, 30, 35) == (20, 15), "at 20 it still was the end"
+    assert lag(history, 10, 35) == (40, 35)
+    assert lag(history, 29, 35) == (21, 35)
+
+
+def test_what_is_older_than_every_look_waits_at_least_since_the_first() -> None:
+    assert lag(saw((5, 10), (10, 30)), 3, 35) == (27, 30)
+
+
+def test_nothing_is_said_before_a_look_or_without_a_position() -> None:
+    assert lag(EndHistory(), 3, 35) == (None, None)
+    history = saw((0, 10))
+    assert (history.lag_records(SOURCE, None), history.lag_s(SOURCE, None, 1)) == (None, None)
+
+
+def test_a_topic_that_was_made_anew_begins_anew() -> None:
+    assert lag(saw((0, 100), (10, 3), (20, 9)), 3, 25) == (6, 15)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=300), st.data())
+def test_the_lag_is_bounded_by_what_was_seen(looks: list[tuple[int, int]], data: st.DataObject) -> None:
+    times = list(itertools.accumulate(step for step, _ in looks))
+    ends = list(itertools.accumulate(grown for _, grown in looks))
+    history = saw(*zip(map(float, times), ends, strict=True))
+    assert len(history._seen[SOURCE]) <= MOST + 1
+    position = data.draw(st.integers(0, ends[-1]))
+    found = history.lag_s(SOURCE, Position(position), float(times[-1]))
+    exact = [time for time, end in zip(times, ends, strict=True) if end <= position]
+    if position == ends[-1]:
+        assert found == 0
+    elif len(looks) <= MOST:
+        assert found == times[-1] - (exact[-1] if exact else times[0])
+    else:
+        assert found is not None
+        assert found >= times[-1] - (exact[-1] if exact else times[0]), "thinned out, it is rather longer"
+
+
+def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
+    answers: list[dict[TopicPartition, Position]] = [{}, {SOURCE: Position(7)}]
+    told: list[Position | None] = []
+    history = EndHistory()
+
+    def ends(_sources: object) -> dict[TopicPartition, Position]:
+        found = answers.pop(0) if answers else {}
+        if not found:
+            msg = "no broker"
+            raise KafkaException(msg)
+        return found
+
+    clock = HandClock()
+    watch = EndWatch(
+        ends,
+        lambda: {SOURCE},
+        lambda: told.append(history.end(SOURCE)),
+        history=history,
+        clock=clock,
+        log=structlog.get_logger(),
+    )
+    watch.close()
+    for _ in range(3):
+        watch.look()
+    assert told[:2] == [None, 7]
+    assert set(told[2:]) == {7}
+
+
+def test_what_is_no_longer_asked_for_is_forgotten() -> None:
+    history = saw((0, 10))
+    history.saw({OTHER: Position(5)}, 0)
+    history.keep({OTHER})
+    assert (history.end(SOURCE), history.end(OTHER)) == (None, 5)

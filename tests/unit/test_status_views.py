@@ -1,0 +1,280 @@
+"""What the services say of themselves on their pages, from the real services over stages on a disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from common import metrics as catalogue
+from common.errors import TableError
+from common.http.pausing import Pausing
+from common.lagging.history import EndHistory
+from common.metrics import Metrics
+from common.pages.model import Lag, Level, State, Status
+from common.pages.samples import Samples
+from common.ports import SystemClock
+from common.spans import Position
+from delta_loader.loader import Loader
+from delta_loader.on_marker.asking import Desk
+from delta_loader.on_marker.turns import Turns
+from delta_loader.schedule import Schedule
+from delta_loader.streams.turns import StreamTurns
+from delta_loader.web.view import LoaderView
+from stage_writer.web.crew_status import merged_status, status_from_json
+from stage_writer.web.view import WriterView
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+from tests.fakes.status import writer_status
+from tests.unit.test_writer_service import FIRST, SECOND, World
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from common.spans import TopicPartition
+    from delta_loader.clean_schedule import ScheduledCleanUp
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.preflight import Check
+    from delta_loader.fitness import Fitness
+
+
+def as_json(status: Status) -> Status:
+    """What a reader of the JSON gets."""
+    return status_from_json(json.dumps(status.to_json()))
+
+
+def test_what_is_written_by_hand_is_all_of_it() -> None:
+    [row] = writer_status(0).partitions[:1]
+    assert row.to_json() == asdict(row)
+
+
+def rows(status: Status) -> dict[str, tuple[State, tuple[int | None, ...], Lag]]:
+    return {f"{row.topic}/{row.partition}": (row.state, row.positions, row.lag) for row in status.partitions}
+
+
+def gauges(metrics: Metrics, name: str) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        sample.labels.get("partition", sample.labels.get("reason", "")): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+class WriterPage:
+    """A writer's page, in a world whose time stands still."""
+
+    def __init__(self, folder: Path, ends: dict[TopicPartition, int]) -> None:
+        self.world = World(folder, ends)
+        self.metrics, self.history = Metrics(), EndHistory()
+        clock = self.world.clock
+        self.pausing = Pausing(clock, structlog.get_logger(), self.metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+        self.view = WriterView(self.history, clock, self.metrics, self.pausing, flush_after_s=1.0)
+
+    def look(self) -> Status:
+        """Kafka's ends are looked at, and the page."""
+        self.history.saw({source: Position(end) for source, end in self.world.group.ends.items()}, self.now_s)
+        snapshot = self.world.writer.snapshot()
+        self.view.tell(snapshot)
+        return as_json(self.view.status(snapshot))
+
+    @property
+    def now_s(self) -> float:
+        return self.world.clock.now_s
+
+
+def test_a_writer_tells_what_it_has_read_and_staged_and_what_it_lacks(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10, SECOND: 0})
+    page.world.steps(1)
+    status = page.look()
+    assert rows(status)["orders/0"][1] == (0, 10, 10)
+    page.world.steps(8)
+    status = page.look()
+    assert rows(status) == {
+        "orders/0": (State.WELL, (10, 10, 10), Lag(0, 0.0)),
+        "orders/1": (State.WELL, (0, 0, 0), Lag(0, 0.0)),
+    }
+    [event] = status.events
+    assert (event.what, event.rows, event.note) == ("orders/0 [0, 10)", 10, "age")
+    assert status.problems == ()
+    page.world.group.ends[FIRST] = 25
+    page.world.clock.now_s += 7
+    status = page.look()
+    assert rows(status)["orders/0"][2] == Lag(15, 7.0)
+    assert gauges(page.metrics, "stage_writer_lag_records") == {"0": 15, "1": 0}
+    assert gauges(page.metrics, "stage_writer_lag_seconds") == {"0": 7, "1": 0}
+    assert gauges(page.metrics, "stage_writer_kafka_end_position") == {"0": 25, "1": 0}
+
+
+def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps()
+    page.world.store.write("done/orders/0/00000000000000000010.done", b'{"version": 99}')
+    page.world.writer.revoked([FIRST])
+    page.world.writer.assigned([FIRST])
+    status = page.look()
+    assert rows(status)["orders/0"][0] is State.HELD
+    [problem] = status.problems
+    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held (unreadable marker)")
+    assert "upgrade" in problem.remedy
+    assert status.streams[0].level is Level.ERROR
+    assert gauges(page.metrics, "stage_writer_held_partitions") == {"unreadable_marker": 1}
+
+
+def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps()
+    page.pausing.pause()
+    status = page.look()
+    assert status.state == "paused"
+    assert [(one.level, one.title) for one in status.problems] == [(Level.WARNING, "Paused by request")]
+    assert "/resume`" in status.problems[0].remedy
+
+
+def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_path: Path) -> None:
+    for samples in (None, Samples(1)):
+        page = WriterPage(tmp_path / str(samples is None), {FIRST: 0})
+        teller = page.world.writer._teller
+        teller.samples = samples
+        page.world.group.ends[FIRST] = 2
+        teller.dead_letters["orders", "wrong_type"] += 2
+        if samples is not None:
+            samples.add("orders", [("wrong_type", "orders/0 @ 1", b'{"id": "secret"}')])
+        [letters] = page.look().dead_letters
+        assert (letters.stream, letters.error_class, letters.count) == ("orders", "wrong_type", 2)
+        assert [one.text for one in letters.samples] == ([] if samples is None else ['{"id": "xxxxxx"}'])
+
+
+def test_workers_are_one_page() -> None:
+    one = writer_status(1_000)
+    other = replace(one, partitions=one.partitions[:3], problems=(), state="paused")
+    status = merged_status([as_json(one), as_json(other)], 3, 2_000, 0)
+    assert len(status.partitions) == 15
+    assert status.problems == one.problems
+    assert (status.state, status.now_ms) == ("paused, staging", 2_000)
+    assert status.verdict.startswith("2 of 3 workers answer")
+    assert status.figures[0].value == 2 * 410 * 2**20
+    assert status.streams[0].partitions == 24
+    assert [stop.lag for stop in status.streams[0].stops] == [None, Lag(2_080, 1.0), Lag(18_720, 12.0)]
+    assert [letters.count for letters in status.dead_letters] == [2_408, 34]
+    assert merged_status([], 2, 0, 0).partitions == ()
+
+
+class LoaderPage:
+    """A loader's page over a stage by hand and tables in memory."""
+
+    def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None) -> None:
+        self.staging = Staging.below(folder)
+        self.metrics, self.history = Metrics(), EndHistory()
+        self.settings = settings_for(self.staging)
+        clock, log = SystemClock(), structlog.get_logger()
+        self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
+        self.loader: Loader | None = None
+        service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings)
+        turns = Turns(Schedule("15m"), Desk(), clock, self.metrics)
+        self.service = service
+        self.ready = Loader(  # the parts that its pages do not look at are nothing
+            service,
+            lambda: True,
+            None,
+            None,
+            cast("ScheduledCleanUp", _Nothing()),
+            cast("Fitness", _Nothing()),
+            self.pausing,
+            turns,
+            StreamTurns(1),
+        )
+        self.view = LoaderView(
+            self.settings.streams, lambda: self.loader, self.history, clock=clock, metrics=self.metrics
+        )
+
+    def load(self) -> Status:
+        self.loader = self.ready
+        self.service.run_pass()
+        return self.look()
+
+    def look(self) -> Status:
+        self.view.tell()
+        return as_json(self.view.status())
+
+
+class _Nothing:
+    """A part that finds nothing wrong."""
+
+    unfit: Sequence[Check] = ()
+
+
+def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
+    status = LoaderPage(tmp_path).look()
+    assert (status.state, status.partitions, status.streams) == ("starting", (), ())
+
+
+def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 0, 10, dead=[4])
+    page.staging.flush(1, 5, 8)
+    page.staging.flush(1, 20, 22)
+    page.history.saw({page.staging.source(0): Position(12), page.staging.source(1): Position(22)}, 1.0)
+    status = page.load()
+    found = rows(status)
+    assert found["orders/0"][:2] == (State.WELL, (10, 10, 12))
+    assert found["orders/1"][:2] == (State.HELD, (8, 22, 22))
+    assert found["orders/0"][2].records == 2
+    [problem] = status.problems
+    assert (problem.level, problem.title) == (Level.ERROR, "orders/1 is held (gap)")
+    assert "bootstrap rewind CONFIG --topic orders --partition 1 --to 8 --yes" in problem.remedy
+    assert [(one.error_class, one.count) for one in status.dead_letters] == [("not_json", 1)]
+    assert {event.what.partition(" of ")[2] for event in status.events} == {"orders", "orders_dead_letters"}
+    [flow] = status.streams
+    assert (flow.held, flow.level, flow.partitions) == (1, Level.ERROR, 2)
+    assert [stop.lag and stop.lag.records for stop in flow.stops] == [None, 2, 14]
+    assert gauges(page.metrics, "delta_loader_kafka_lag_records") == {"0": 2, "1": 14}
+    assert gauges(page.metrics, "delta_loader_lag_seconds")["0"] == 0
+    assert gauges(page.metrics, "delta_loader_lag_seconds")["1"] > 0
+
+
+def test_a_page_costs_no_look_at_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 0, 10)
+    page.load()
+
+    def fail(*_: object) -> None:
+        pytest.fail("a store was asked")
+
+    store = type(page.staging.store(page.staging.stage_url))
+    for name in ("list", "read", "stat", "scan"):
+        monkeypatch.setattr(store, name, fail)
+    assert len(page.look().partitions) == 1
+
+
+def test_a_stream_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+    class Breaking(MemoryDeltaTables):
+        broken = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if self.broken:
+                msg = "the table is away"
+                raise TableError(msg, "wait")
+            return super().commit(commit)
+
+    tables = Breaking()
+    page = LoaderPage(tmp_path, tables)
+    page.staging.flush(0, 0, 10)
+    page.load()
+    tables.broken = True
+    page.staging.flush(0, 10, 20)
+    levels = [page.load().problems[0].level for _ in range(3)]
+    assert levels == [Level.WARNING, Level.WARNING, Level.ERROR]
+    status = page.look()
+    assert status.problems[0].title == "orders failed 3 times in a row"
+    assert status.problems[0].problem == "the table is away"
+    assert rows(status).keys() == {"orders/0"}
+    tables.broken = False
+    assert page.load().problems == ()
