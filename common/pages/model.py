@@ -52,6 +52,11 @@ class Unit(StrEnum):
     """The same, as how long from now."""
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A number that tells something about the whole service."""
@@ -197,6 +202,8 @@ class Status:
     events_title: str = ""
     events: tuple[Event, ...] = ()
     dead_letters: tuple[DeadLetters, ...] = ()
+    is_known: bool = True
+    """Whether enough is known to say that all is well: not while it starts, or stands by."""
 
     def to_json(self) -> Mapping[str, object]:
         """For the page; keys are only ever added."""

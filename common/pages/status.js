@@ -74,16 +74,17 @@ function figureText(figure) {
 
 function showVerdict() {
   const errors = status.problems.filter((one) => one.level === "error").length;
-  const level = errors ? "error" : status.problems.length ? "warning" : "ok";
+  const level = errors ? "error" : status.problems.length ? "warning" : status.is_known ? "ok" : "early";
   document.body.dataset.level = level;
   const number = status.problems.length;
-  const headline = { ok: "All is well", warning: "Worth a look", error: `${errors === 1 ? "One problem" : `${errors} problems`} to mend` };
+  const early = status.state.charAt(0).toUpperCase() + status.state.slice(1);
+  const headline = { ok: "All is well", early, warning: "Worth a look", error: `${errors === 1 ? "One problem" : `${errors} problems`} to mend` };
   put("headline", headline[level]);
   put("verdict", status.verdict);
   put("service", status.service);
   put("version", status.version);
   put("state", status.state);
-  document.title = `${level === "ok" ? "✓" : `(${number})`} ${status.service}`;
+  document.title = `${{ ok: "✓", early: "…" }[level] ?? `(${number})`} ${status.service}`;
 }
 
 function showFigures() {

@@ -35,6 +35,8 @@ class Entry:
     version: int | None = None
     valid_through_ms: int | None = None
     left_out: int = 0
+    is_known: bool = False
+    """Whether a pass over it has ended."""
 
 
 class Book:
@@ -66,6 +68,7 @@ def _entry(before: Entry, report: StreamReport) -> Entry:
     failed = report.failure is not None
     return replace(
         before,
+        is_known=True,
         seen=report.seen or before.seen,
         held=dict(report.held),
         failure=report.failure,

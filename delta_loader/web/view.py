@@ -23,6 +23,7 @@ from common.pages.model import (
     StreamFlow,
     Unit,
     added,
+    counted,
 )
 from common.pages.process import resident_bytes
 from delta_loader.core.preflight import Level as CheckLevel
@@ -117,6 +118,7 @@ class LoaderView:
             events_title="Recent commits",
             events=tuple(book.events),
             dead_letters=_dead_letters(book.dead_letters),
+            is_known=loader.may_load() and all(entry.is_known for entry in book.entries.values()),
         )
 
     def _starting(self) -> Status:
@@ -127,6 +129,7 @@ class LoaderView:
             started_ms=self._started_ms,
             state="starting",
             verdict="Spark starts, or a store is waited for; /ready says which.",
+            is_known=False,
         )
 
     def _figures(self, loader: Loader, book: Book) -> tuple[Figure, ...]:
@@ -147,11 +150,12 @@ class LoaderView:
         records = sum(one.lag for one in seen.values())
         staged = added([self._lag(source, one.staged, now_s) for source, one in seen.items()])
         loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
+        left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
         return StreamFlow(
             app_id=stream.app_id,
             table=stream.table,
-            way=f"{len(seen):,} Kafka partitions" + (f", {entry.left_out} tables left out" if entry.left_out else ""),
+            way=counted(len(seen), "Kafka partition") + left_out,
             stops=(
                 Stop("Kafka", None),
                 Stop("Staged", staged, f"{waiting:,} markers wait" if waiting else "nothing waits"),
@@ -255,7 +259,7 @@ def _verdict(streams: int, partitions: int, held: int, *, may_load: bool) -> str
         return "Another loader holds the lease and loads; this one takes over when that ends."
     if held:
         return f"{held:,} of {partitions:,} Kafka partitions are held; the others are loaded on."
-    return f"{partitions:,} Kafka partitions of {streams:,} streams, as the last load found them."
+    return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as the last load found them."
 
 
 def _dead_letters(counts: Mapping[tuple[str, str], int]) -> tuple[DeadLetters, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from common.http.pages import release
-from common.pages.model import DeadLetters, Figure, Status, Stop, StreamFlow, Unit, added
+from common.pages.model import DeadLetters, Figure, Status, Stop, StreamFlow, Unit, added, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms
         now_ms=now_ms,
         started_ms=started_ms,
         state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
-        verdict=f"{len(found)} of {workers} workers answer; they stage {len(partitions):,} Kafka partitions.",
+        verdict=f"{len(found)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}.",
         figures=_figures(found),
         problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
         streams=tuple(_flow(same) for _, same in sorted(flows.items())),
@@ -47,6 +47,7 @@ def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms
         events_title="Recent flushes",
         events=tuple(sorted((event for one in found for event in one.events), key=lambda one: -one.time_ms)[:_EVENTS]),
         dead_letters=_dead_letters(found),
+        is_known=len(found) == workers and all(one.is_known for one in found),
     )
 
 
@@ -73,7 +74,7 @@ def _flow(same: Sequence[StreamFlow]) -> StreamFlow:
     levels = [one.level for one in same if one.level is not None]
     return replace(
         first,
-        way=f"{partitions:,} partitions here",
+        way=f"{counted(partitions, 'partition')} here",
         stops=tuple(stops),
         partitions=partitions,
         held=sum(one.held for one in same),

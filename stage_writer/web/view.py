@@ -25,6 +25,7 @@ from common.pages.model import (
     StreamFlow,
     Unit,
     added,
+    counted,
 )
 from common.pages.process import resident_bytes
 
@@ -138,6 +139,7 @@ class WriterView:
             events_title="Recent flushes",
             events=tuple(reversed(snapshot.teller.flushes.copy())),
             dead_letters=_dead_letters(snapshot),
+            is_known=snapshot.joined,
         )
 
     def _lag(self, one: _Partition, position: Position | None, now_s: float) -> Lag:
@@ -167,7 +169,7 @@ class WriterView:
         return StreamFlow(
             app_id=app_id,
             table=table,
-            way=f"{len(found):,} partitions here",
+            way=f"{counted(len(found), 'partition')} here",
             stops=(
                 Stop("Kafka", None),
                 Stop("Read", read, "in buffers"),
@@ -239,7 +241,7 @@ def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
         return "This writer is not a member of its group yet."
     if partitions == 0:
         return "This writer has no partitions: others of its group have them all."
-    return f"This writer stages {partitions:,} Kafka partitions of {streams:,} streams."
+    return f"This writer stages {counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}."
 
 
 def _figures(snapshot: Snapshot) -> tuple[Figure, ...]:

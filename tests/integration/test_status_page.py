@@ -170,6 +170,13 @@ def test_the_page_follows_the_service_and_keeps_what_somebody_looks_at(browser: 
         assert page.locator("#rows").evaluate("place => place.scrollTop") == 120
 
 
+def test_a_service_that_starts_or_stands_by_is_neither_well_nor_ill(browser: Browser) -> None:
+    with opened(browser, "healthy") as (page, site):
+        site.status = lambda: replace(loader_status(now_ms()), state="standing by for w-7", is_known=False)
+        until(page, lambda: page.inner_text("h1") == "Standing by for w-7")
+        assert page.title() == "… delta-loader"
+
+
 def test_a_service_that_is_gone_does_not_look_well(browser: Browser) -> None:
     with opened(browser, "healthy") as (page, site):
 

@@ -164,6 +164,7 @@ def test_workers_are_one_page() -> None:
     assert status.streams[0].partitions == 24
     assert [stop.lag for stop in status.streams[0].stops] == [None, Lag(2_080, 1.0), Lag(18_720, 12.0)]
     assert [letters.count for letters in status.dead_letters] == [2_408, 34]
+    assert not status.is_known, "one worker does not answer"
     assert merged_status([], 2, 0, 0).partitions == ()
 
 
@@ -214,6 +215,14 @@ class _Nothing:
 def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
     status = LoaderPage(tmp_path).look()
     assert (status.state, status.partitions, status.streams) == ("starting", (), ())
+    assert not status.is_known
+
+
+def test_a_loader_that_has_not_loaded_yet_does_not_say_that_all_is_well(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.loader = page.ready
+    assert not page.look().is_known
+    assert page.load().is_known
 
 
 def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
