@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import eq
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from common.settings import Stream
     from stage_writer.core.batch import MessageBatch
@@ -71,7 +73,7 @@ class PlainConverter:
         schema = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS))
         rows = TableFormat(stream.table, TableKind.ROWS, schema_to_json(schema), to_arrow_schema(schema), ())
         self.routed = {value: replace(rows, url=url) for value, url in ROUTES.items()}
-        self.formats = (
+        self.formats: tuple[TableFormat, TableFormat] = (
             rows,
             TableFormat(
                 stream.dead_letters,
@@ -99,24 +101,36 @@ class PlainConverter:
                 if len(part):
                     yield [(part, self._convert(part))]
 
+    def is_row(self, value: bytes | None) -> bool:
+        """Whether it goes to the stream's own table."""
+        return value == GOOD
+
+    def fields(self, value: bytes) -> dict[str, object]:  # noqa: ARG002 - for worlds with more
+        """The columns of a record beside Kafka's."""
+        return {}
+
     def _convert(self, batch: MessageBatch) -> StagedRows:
         values = batch.values.to_pylist()
 
-        def rows(wanted: bytes, table: TableFormat) -> pa.Table:
+        def rows(wanted: Callable[[bytes | None], bool], table: TableFormat) -> pa.Table:
             partition = int(batch.source.partition)
             found = [
                 {
                     "_kafka_partition": partition,
                     "_kafka_offset": int(batch.offsets[index]),
                     "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
+                    **(self.fields(value) if self.is_row(value) else {}),
                 }
                 for index, value in enumerate(values)
-                if value == wanted
+                if wanted(value)
             ]
             return pa.Table.from_pylist(found, schema=table.arrow_schema)
 
-        tables = tuple(rows(wanted, table) for wanted, table in zip((GOOD, BAD), self.formats, strict=True))
-        routed = tuple((table, rows(value, table)) for value, table in self.routed.items() if value in values)
+        own, dead_letters = self.formats
+        tables = (rows(self.is_row, own), rows(partial(eq, BAD), dead_letters))
+        routed = tuple(
+            (table, rows(partial(eq, value), table)) for value, table in self.routed.items() if value in values
+        )
         dead = {"not_exact": values.count(BAD)}
         return StagedRows(
             batch.end, len(batch), values.count(None), dead, batch.timestamp_bounds_ms(), tables, routed=routed

@@ -35,6 +35,7 @@ from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
+from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.operators import GivenUp, Operator, Repairs
 from tests.simulation.store import Bucket, SimulatedStore
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
+    from delta_loader.core.ways.casting import Widening
     from stage_writer.ports import Flushing, FlushJob, FlushOutcome, Item, Result
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
@@ -67,9 +69,11 @@ def _settings(**routing: object) -> Settings:
 
 
 _PLAIN = _settings()
+_EVOLVING = _settings(unknown_fields="evolve")
 _ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
+_EVOLVING_VALUES = (GOOD, *GAINING, *GAINING, BAD, None)
 _ROUTED_VALUES = (GOOD, GOOD, *ROUTES, *ROUTES, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
 Place = tuple[int, int, int]
@@ -191,6 +195,10 @@ class SimulatedTables:
         """An ALTER TABLE."""
         self._world.effect(f"alter {url}", lambda: self._tables.add_columns(url, added), changes=True)
 
+    def widen(self, url: str, widening: Widening) -> None:
+        """Another one."""
+        self._world.effect(f"widen {url}", lambda: self._tables.widen(url, widening), changes=True)
+
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
         self._check(commit.target.url)
@@ -225,6 +233,8 @@ class History:
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
     _mended: set[TopicPartition] = field(default_factory=set)
     _routed: bool = False
+    _evolving: bool = False
+    _values: Values = field(init=False)
     _broken: dict[str, int] = field(default_factory=dict)
     _registry: Registry = field(init=False)
 
@@ -232,9 +242,11 @@ class History:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self._registry = Registry(self.world)
+        self._values = Values(self.bucket, _EVOLVING.streams[0].rescue_column)
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._leased = rng.random() < 0.5
         self._routed = rng.random() < 0.4
+        self._evolving = not self._routed and rng.random() < 0.4
         for partition in range(rng.randrange(1, 4)):
             self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
 
@@ -264,7 +276,20 @@ class History:
 
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
-        return (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
+        books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
+        if not self._evolving:
+            return books
+        return (*books, *self._values.problems(TABLE, self.tables.tables.get(TABLE), self._sent()))
+
+    def _sent(self) -> dict[Place, bytes]:
+        """The records that are rows, as they were sent."""
+        return {
+            (int(source.partition), record.offset, record.timestamp_ms): record.value
+            for logs in (*self.broker.past, self.broker.logs)
+            for source, log in logs.items()
+            for record in log
+            if record.value is not None and record.value != BAD
+        }
 
     # The world's turns.
 
@@ -275,7 +300,7 @@ class History:
             if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
                 self._start(role)
         if rng.random() < produce:
-            values = _ROUTED_VALUES if self._routed else _VALUES
+            values = _ROUTED_VALUES if self._routed else _EVOLVING_VALUES if self._evolving else _VALUES
             self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(values))
         if not self.world.healed and rng.random() < self.world.chances.recreated:
             self.world.faults[Fault.RECREATED] += 1
@@ -301,7 +326,7 @@ class History:
 
     @property
     def _settings(self) -> Settings:
-        return _ROUTED if self._routed else _PLAIN
+        return _ROUTED if self._routed else _EVOLVING if self._evolving else _PLAIN
 
     def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
         """Someone repairs a Kafka partition, maybe while others do."""
@@ -375,8 +400,9 @@ class History:
             process.name,
         )
         stage.watch(member, self._stale_claims)
+        stream = self._settings.streams[0]
         service = StageWriter(
-            converters=[PlainConverter(self._settings.streams[0], self._registry)],
+            converters=[(EvolvingConverter if self._evolving else PlainConverter)(stream, self._registry)],
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -397,9 +423,11 @@ class History:
         process.alive = False
 
     def _loader(self, process: Process) -> None:
+        tables = SimulatedTables(self.world, self.tables, self._broken)
         ports = Ports(
             stage=Stage(self._store(STAGE), in_turn),
-            tables=SimulatedTables(self.world, self.tables, self._broken),
+            tables=tables,
+            columns=tables if self._evolving else None,
             open_store=self._store,
             parallel=in_turn,
             clock=WorldClock(self.world),
@@ -434,7 +462,7 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES}
+        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
         found = {url: self._offsets(url) for url in places.values()}
         problems: list[str] = []
         known: set[Place] = set()

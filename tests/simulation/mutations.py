@@ -20,7 +20,8 @@ from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.shell.turns import Turns
 from common.ports import AlreadyExists, Created
 from common.spans import Position
-from delta_loader.core import commits, plan
+from delta_loader import evolving
+from delta_loader.core import commits, evolve, plan
 from delta_loader.core.commits import Committed, Naming, rows_commit, side_commit
 from delta_loader.core.shares import Share
 from delta_loader.lease import LoaderLease
@@ -388,6 +389,13 @@ def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
     return patch.object(Waiting, "look", without_seeking)
 
 
+def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
+    def agree(*arguments: object) -> evolve.Agreement:
+        return replace(evolve.agree(*arguments), added=())  # type: ignore[arg-type]
+
+    return patch.object(evolving, "agree", agree)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
@@ -419,6 +427,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a table gets first what it lacks", _later_records_come_before_what_a_table_lacks),
     Mutation("the end of a partition that waits says nothing", _the_end_of_a_partition_that_waits_counts),
     Mutation("who has waited reads again what was dropped", _who_has_waited_reads_on_where_it_was),
+    Mutation("columns are added before they are published", _columns_are_published_and_not_added),
     Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
 )
 

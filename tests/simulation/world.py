@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from greenlet import greenlet
 
-from common.errors import StoreError
+from common.errors import KafkaDeltaExpressError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +117,7 @@ class Chances:
     clock_jump: float = 0.001
     broken_table: float = 0.005
     """Of a stream with several tables, for each turn: one of them does not work for a while."""
-    registry: float = 0.02
+    registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
 
 
@@ -167,7 +168,7 @@ class World:
         task = self._current()
         task.effect = Effect(name, call, changes)
         outcome = self._switch()
-        if isinstance(outcome, StoreError):
+        if isinstance(outcome, KafkaDeltaExpressError):
             raise outcome
         return cast("Result", outcome)
 
@@ -279,7 +280,10 @@ class World:
             self.tell(f"{process.name}: {effect.name}: given up, and under way")
             self._late.append((self._much_later_ms(), effect))
             return StoreError(f"{effect.name} took too long", "")
-        answer = effect.call()
+        try:
+            answer = effect.call()
+        except KafkaDeltaExpressError as error:
+            return error  # it is the sender's
         if effect.changes:
             self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.healed:
@@ -306,7 +310,8 @@ class World:
 
     def _arrive(self, effect: Effect) -> None:
         self.tell(f"late: {effect.name}")
-        effect.call()
+        with suppress(KafkaDeltaExpressError):  # nobody is there to hear it
+            effect.call()
 
     def _wakes_at(self, task: Task) -> int:
         return max(task.wake_at_ms, 0 if self.healed else task.process.paused_until_ms)

@@ -1,0 +1,85 @@
+"""How near a flush's files come to ``flush_bytes``: ``python -m benchmarks.file_sizes``.
+
+A buffer decides by the size that its files would have if they were closed now: what is encoded is known, what waits is
+estimated (stage_writer/core/parquet/buffer.py, rule 2). Here each kind of records is gathered as the writer does, and
+flushed when that reaches the target, with the proportions of the default settings an eighth as large. The first
+flush knows nothing of its records, those after it what the one before came to.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.messages import KINDS
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.messages import Kind
+
+_MIB = 2**20
+_TARGET_BYTES = 16 * _MIB
+_FILING = Filing(row_group_bytes=4 * _MIB)
+_FLUSHES = 3
+_BATCH = 5_000
+_SOURCE = TopicPartition(Topic("records"), Partition(0))
+
+
+def _converter(kind: Kind) -> StreamConverter:
+    stream = {
+        "app_id": "records",
+        "topics": ["records"],
+        "table": "/tables/records",
+        "columns": kind.columns,
+        "derive": {"date": kind.date},
+        "partition_by": ["date"],
+    }
+    content = {"kafka": {"bootstrap.servers": "nowhere:1"}, "stage": {"url": "/stage"}, "streams": [stream]}
+    return StreamConverter(Settings.model_validate(content).streams[0])
+
+
+def _batches(kind: Kind) -> Iterator[MessageBatch]:
+    first = 0
+    while True:
+        offsets = np.arange(first, first + _BATCH)
+        values = pa.array([kind.make(number) for number in offsets.tolist()], pa.binary())
+        yield MessageBatch(_SOURCE, offsets, 1_600_000_000_000 + offsets, values, pa.nulls(_BATCH, pa.binary()), None)
+        first += _BATCH
+
+
+def flushes(kind: Kind) -> Iterator[tuple[int, int, int]]:
+    """Of each flush: its records, what it was thought to come to, and what it came to, in bytes."""
+    converter, guess, batches = _converter(kind), FIRST_GUESS, _batches(kind)
+    for _ in range(_FLUSHES):
+        buffer = Buffer.begin(Position(0), converter.formats, _FILING, guess)
+        while buffer.parquet_bytes < _TARGET_BYTES:
+            (staged,) = converter.convert([next(batches)])
+            buffer.add(staged, 0.0)
+        thought, arrow = buffer.parquet_bytes, buffer.arrow_bytes
+        size = sum(file.data.size_bytes for table in buffer.tables for file in table.finish())
+        guess = size / arrow
+        yield buffer.records, thought, size
+
+
+def main() -> None:
+    """Measure and print."""
+    for kind in KINDS.values():
+        for place, (records, thought, size) in enumerate(flushes(kind)):
+            sys.stdout.write(
+                f"{kind.name:8} flush {place + 1}: {records:>9,} records, target {_TARGET_BYTES / _MIB:.1f} MiB, "
+                f"thought {thought / _MIB:.2f}, files {size / _MIB:.2f} MiB ({size / _TARGET_BYTES:.1%})\n"
+            )
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Worlds whose records gain fields: their converter, and the book of each value.
+
+Each field that a record was sent with is in a column of its name, which the table has with that type, or in the rescue
+column of its row; with the value that was sent.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.dead_letters import KAFKA_FIELDS
+from common.schema import Field, Primitive, StructType, schema_from_json, schema_to_json, to_arrow_schema
+from common.schema.evolution import NO_COLUMNS
+from stage_writer.core.decoding.json_document import parse_document
+from stage_writer.core.unknown.offers import Offers, type_of
+from tests.simulation.converter import GOOD, PlainConverter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from common.schema import DataType
+    from common.settings import Stream
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.parquet.buffer import StagedRows
+    from tests.fakes.delta_tables import MemoryTable
+    from tests.simulation.converter import Registry
+    from tests.simulation.store import Bucket
+
+    Place = tuple[int, int, int]
+    Record = dict[str, object]
+
+GAINING = (
+    b'{"n": 1, "x": 5}',
+    b'{"n": 1, "x": 2.5, "y": "text"}',
+    b'{"n": 1, "x": "seven"}',
+    b'{"n": 1, "y": true, "z": 9007199254740993}',
+    b'{"n": 1, "z": 0.5, "w": [1, 2]}',
+)
+
+
+def sent_beside(value: bytes) -> Record:
+    """The fields that are not declared."""
+    found: Record = json.loads(value)
+    return {name: one for name, one in found.items() if name != "n"}
+
+
+class EvolvingConverter(PlainConverter):
+    """What a stream with ``unknown_fields: evolve`` does with the records of these worlds."""
+
+    def __init__(self, stream: Stream, registry: Registry, gained: StructType = NO_COLUMNS) -> None:
+        super().__init__(stream, registry)
+        self._gained = gained
+        rescue = Field(stream.rescue_column, Primitive.STRING)
+        schema = StructType((*stream.schema_of_columns.fields, rescue, *KAFKA_FIELDS, *gained.fields))
+        rows, dead = self.formats
+        rows = replace(rows, schema=schema_to_json(schema), arrow_schema=to_arrow_schema(schema))
+        self.formats = (rows, dead)
+        known = StructType((*stream.schema_of_columns.fields, *gained.fields))
+        taken = {stream.rescue_column, *(one.name for one in KAFKA_FIELDS)}
+        self._offers = Offers(known, taken, stream.evolve_limit - len(gained.fields))
+
+    def at(self, gained: StructType) -> EvolvingConverter:
+        """With more columns."""
+        return EvolvingConverter(self.stream, self._registry, gained)
+
+    def is_row(self, value: bytes | None) -> bool:
+        """Whether it goes to the table."""
+        return value == GOOD or value in GAINING
+
+    def fields(self, value: bytes) -> Record:
+        """The columns of a record; what none takes is in the rescue column."""
+        columns, rest = dict[str, object](), dict[str, object]()
+        for name, one in sent_beside(value).items():
+            place = self._gained.field(name)
+            found = None if place is None else _fitting(one, place.type)
+            (rest if found is None else columns)[name] = one if found is None else found
+        return {**columns, self.stream.rescue_column: json.dumps(rest) if rest else None}
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        staged = super()._convert(batch)
+        texts = staged.rows[0][self.stream.rescue_column].drop_null().to_pylist()
+        return replace(staged, offered=self._offers.of(texts))
+
+
+def _fitting(value: object, data_type: DataType) -> object | None:
+    """The value as one of the type, if it is exactly that."""
+    own = type_of(parse_document(json.dumps(value)))
+    if own == data_type:
+        return value
+    is_exact = isinstance(value, int) and own is Primitive.LONG and int(float(value)) == value
+    return float(str(value)) if is_exact and data_type is Primitive.DOUBLE else None
+
+
+@dataclass(slots=True)
+class Values:
+    """The book of an evolving world's values."""
+
+    bucket: Bucket
+    rescue_column: str
+    _files: dict[str, pa.Table] = field(default_factory=dict)
+
+    def problems(self, url: str, table: MemoryTable | None, sent: Mapping[Place, bytes]) -> Iterator[str]:
+        """Rows that do not have what was sent."""
+        if table is None:
+            return
+        known = to_arrow_schema(schema_from_json(table.schema))
+        for path, start in table.parts:
+            found = self._rows(f"{url}/{path}")
+            for name in found.column_names:
+                if name not in known.names:
+                    yield f"{path} has the column {name}, and the table has not"
+                elif known.field(name).type != found.schema.field(name).type:
+                    yield f"{path} has {name} as {found.schema.field(name).type}, the table {known.field(name).type}"
+            for row in found.to_pylist():
+                place = (row["_kafka_partition"], row["_kafka_offset"], int(row["_kafka_timestamp"].timestamp() * 1000))
+                value = sent.get(place)
+                if row["_kafka_offset"] >= start and value is not None:
+                    have = self._values(row)
+                    if have != sent_beside(value):
+                        yield f"{place} has {have}, and was sent with {sent_beside(value)}"
+
+    def _values(self, row: Record) -> Record:
+        base = {"n", self.rescue_column, *(one.name for one in KAFKA_FIELDS)}
+        columns = {name: value for name, value in row.items() if name not in base and value is not None}
+        rescued = row.get(self.rescue_column)
+        return {**columns, **(json.loads(str(rescued)) if rescued is not None else {})}
+
+    def _rows(self, path: str) -> pa.Table:
+        """Of a data file, which never changes."""
+        if path not in self._files:
+            stored = self.bucket.objects.get(path)
+            if stored is None:
+                return pa.table({})  # shows as missing rows
+            self._files[path] = pq.ParquetFile(io.BytesIO(stored[0])).read(use_threads=False)
+        return self._files[path]
