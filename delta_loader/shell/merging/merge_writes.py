@@ -29,7 +29,7 @@ from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement, backticks
 from delta_loader.shell.spark import spark_url
-from delta_loader.shell.spark_writes import session_says, staged_rows
+from delta_loader.shell.spark_writes import rows_of, session_says
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
@@ -72,13 +72,11 @@ def _events(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_u
     """All staged events as a Java data frame; files that are taken whole are read as one."""
     shape = writes[0].shape
     shape = replace(shape, schema=schema_to_json(staged_columns(schema_from_json(shape.schema), by)), merge=None)
-    whole = tuple(file for write in writes if write.start is None for file in write.files)
-    parts = [replace(writes[0], shape=shape, files=whole, start=None)] if whole else []
-    parts += [replace(write, shape=shape) for write in writes if write.start is not None]
-    rows = staged_rows(gateway, parts[0], stage_url)
-    for part in parts[1:]:
-        rows = rows.unionByName(staged_rows(gateway, part, stage_url))
-    return rows
+    plain = [write for write in writes if write.start is None and not write.without]
+    whole = tuple(file for write in plain for file in write.files)
+    parts = [replace(plain[0], shape=shape, files=whole)] if whole else []
+    parts += [replace(write, shape=shape) for write in writes if write not in plain]
+    return rows_of(gateway, parts, stage_url)
 
 
 def _analysed(gateway: Gateway, statement: str) -> Java:
