@@ -86,12 +86,12 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     parted = keys[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(parted)) + 1))
     sources = [_source(topics[first], int(partitions[first])) for first in order[starts].tolist()]
-    if np.count_nonzero(np.diff(order) != 1) >= len(starts):  # more pieces than partitions
+    sizes = np.diff(starts, append=count)
+    if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not in a row
         columns, order = columns.take(order), np.arange(count)
-    sizes = np.diff(starts, append=count).tolist()
     return tuple(
         columns.batch(source, first, first + size)
-        for source, first, size in zip(sources, order[starts].tolist(), sizes, strict=True)
+        for source, first, size in zip(sources, order[starts].tolist(), sizes.tolist(), strict=True)
     )
 
 

@@ -1,0 +1,44 @@
+"""Messages of many partitions, in any order, end in their own partition's batch: against a plain loop."""
+
+from __future__ import annotations
+
+from confluent_kafka import Message
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stage_writer.shell.gathering import batches_of
+
+# Runs of one partition's messages, as brokers send them: partitions that follow each other, come back, or never do.
+RUNS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.integers(1, 4)), max_size=12)
+
+
+def _value(*place: str | int) -> bytes:
+    return repr(place).encode()
+
+
+@given(RUNS)
+@example([("a", 0, 2), ("a", 1, 2), ("a", 2, 1), ("a", 3, 1), ("a", 2, 1)])  # one comes back, its neighbours do not
+def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
+    runs: list[tuple[str, int, int]],
+) -> None:
+    places: list[tuple[str, int, int]] = []
+    for topic, partition, count in runs:
+        places += [(topic, partition, len(places) + number) for number in range(count)]
+    messages = [
+        Message(
+            topic=place[0], partition=place[1], offset=place[2], value=repr(place).encode(), timestamp=(1, place[2])
+        )
+        for place in places
+    ]
+    expected: dict[tuple[str, int], list[int]] = {}
+    for topic, partition, offset in places:
+        expected.setdefault((topic, partition), []).append(offset)
+
+    batches = batches_of(messages, with_headers=False)
+
+    found = {(str(one.source.topic), int(one.source.partition)): one.offsets.tolist() for one in batches}
+    assert found == expected
+    assert len(batches) == len(expected)
+    for (topic, partition), one in zip(found, batches, strict=True):
+        assert one.values.to_pylist() == [_value(topic, partition, offset) for offset in one.offsets.tolist()]
+        assert one.timestamps_ms.tolist() == one.offsets.tolist()
