@@ -352,12 +352,9 @@ def test_a_changed_table_is_a_conflict_and_then_loaded(
     [
         ("id BIGINT, day STRING", "the column name is not in it"),
         ("id INT, name STRING, {k}, day STRING", "the column id is INT, staged as BIGINT"),
-        ("id BIGINT, name STRING NOT NULL, {k}, day STRING", "its column name is NOT NULL"),
-        ("id BIGINT, name STRING, {k}, day STRING GENERATED ALWAYS AS (name)", "its column day is generated"),
-        ("id BIGINT, name VARCHAR(5), {k}, day STRING", "its column name is a CHAR or VARCHAR"),
     ],
 )
-def test_a_table_that_files_may_not_be_added_to_is_refused(
+def test_a_table_that_what_is_staged_does_not_fit_is_refused(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, columns: str, says: str
 ) -> None:
     kafka = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"
