@@ -86,9 +86,13 @@ def _draw(sections: dict[str, list[Result]]) -> None:
     mpl.rcParams["svg.hashsalt"] = "benchmark"  # the same figures give the same file
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, (kinds, partitions) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    _draw_kinds(kinds, sections["kinds"])
-    _draw_partitions(partitions, sections["partitions"])
+    pictures = {"kinds": _draw_kinds, "partitions": _draw_partitions}
+    measured = [section for section in pictures if sections.get(section)]
+    figure, axes = plt.subplots(
+        1, len(measured), figsize=(5.5 * len(measured), 4.2), layout="constrained", squeeze=False
+    )
+    for section, place in zip(measured, axes[0], strict=True):
+        pictures[section](place, sections[section])
     _PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(_PICTURE, metadata={"Date": None})
 
