@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from common.lagging.history import EndHistory
+    from common.spans import Position, TopicPartition
+
 
 class Level(StrEnum):
     """How bad a problem is."""
@@ -87,6 +90,11 @@ class Lag:
 
     records: int | None
     seconds: float | None
+
+    @classmethod
+    def behind(cls, history: EndHistory, source: TopicPartition, position: Position | None, now_s: float) -> Lag:
+        """How far a position is behind Kafka's end; ``now_s`` by the monotonic clock of the history."""
+        return cls(history.lag_records(source, position), history.lag_s(source, position, now_s))
 
 
 def added(lags: Sequence[Lag]) -> Lag:

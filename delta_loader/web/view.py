@@ -25,6 +25,7 @@ from common.pages.model import (
     added,
     counted,
 )
+from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.service import FAILURES_TO_RED
@@ -159,11 +160,7 @@ class LoaderView:
             stops=(
                 Stop("Kafka", None),
                 Stop("Staged", staged, f"{waiting:,} markers wait" if waiting else "nothing waits"),
-                Stop(
-                    "Loaded",
-                    loaded or Lag(None, None),
-                    version if entry.version is None else f"version {entry.version:,}",
-                ),
+                Stop("Loaded", loaded or Lag(None, None), version),
             ),
             partitions=len(seen),
             held=len(entry.held),
@@ -190,7 +187,7 @@ class LoaderView:
         )
 
     def _lag(self, source: TopicPartition, position: Position | None, now_s: float) -> Lag:
-        return Lag(self._history.lag_records(source, position), self._history.lag_s(source, position, now_s))
+        return Lag.behind(self._history, source, position, now_s)
 
     def _behind_kafka(self, source: TopicPartition, seen: SeenPartition, now_s: float) -> Lag:
         lag = self._lag(source, seen.loaded, now_s)
@@ -216,13 +213,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
             level = Level.ERROR if entry.failures >= FAILURES_TO_RED else Level.WARNING
             title = f"{entry.app_id} failed" + (f" {entry.failures:,} times in a row" if entry.failures > 1 else "")
             problems.append(Problem(level, title, entry.failure.problem, entry.failure.remedy))
-        by_reason: dict[str, list[tuple[TopicPartition, Held]]] = {}
-        for source, held in sorted(entry.held.items()):
-            by_reason.setdefault(held.reason, []).append((source, held))
-        for reason, found in by_reason.items():
-            source, held = found[0]
-            title = f"{source} is held ({reason.replace('_', ' ')})"
-            problems.append(Problem(Level.ERROR, title, held.problem, held.remedy, also=len(found) - 1))
+        problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
             remedy = "see the log, and `delta-loader status CONFIG`"
@@ -239,9 +230,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
     if loader.lease is not None and loader.lease.problem is not None:
         problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, "see to the store"))
     if loader.pausing.is_on:
-        text = "Nothing is loaded until somebody says so, or this process is started again."
-        remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
-        problems.append(Problem(Level.WARNING, "Paused by request", text, remedy))
+        problems.append(paused_problem("Nothing is loaded"))
     return sorted(problems, key=lambda one: one.level is not Level.ERROR)
 
 

@@ -27,6 +27,7 @@ from common.pages.model import (
     added,
     counted,
 )
+from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 
 if TYPE_CHECKING:
@@ -143,8 +144,7 @@ class WriterView:
         )
 
     def _lag(self, one: _Partition, position: Position | None, now_s: float) -> Lag:
-        history = self._history
-        return Lag(history.lag_records(one.source, position), history.lag_s(one.source, position, now_s))
+        return Lag.behind(self._history, one.source, position, now_s)
 
     def _row(self, one: _Partition, now_s: float) -> PartitionRow:
         lag = self._lag(one, one.staged, now_s)
@@ -182,19 +182,7 @@ class WriterView:
         )
 
     def _problems(self, snapshot: Snapshot) -> list[Problem]:
-        by_reason: dict[str, list[tuple[TopicPartition, Held]]] = {}
-        for source, held in sorted(snapshot.held.items()):
-            by_reason.setdefault(held.reason, []).append((source, held))
-        problems = [
-            Problem(
-                Level.ERROR,
-                f"{found[0][0]} is held ({reason.replace('_', ' ')})",
-                found[0][1].problem,
-                found[0][1].remedy,
-                also=len(found) - 1,
-            )
-            for reason, found in by_reason.items()
-        ]
+        problems = list(held_problems(snapshot.held))
         waits = [one for one in snapshot.owned if one.wait is not None]
         if waits and waits[0].wait is not None:
             error = waits[0].wait.error
@@ -204,9 +192,7 @@ class WriterView:
             text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
             problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, "see the log for the error"))
         if self._pausing.is_on:
-            text = "Nothing is read from Kafka until somebody says so, or this process is started again."
-            remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
-            problems.append(Problem(Level.WARNING, "Paused by request", text, remedy))
+            problems.append(paused_problem("Nothing is read from Kafka"))
         return problems
 
 

@@ -1,0 +1,49 @@
+"""Problems that both services tell in the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from common.pages.model import Level, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from common.spans import TopicPartition
+
+
+class Waiting(Protocol):
+    """Why a Kafka partition is held."""
+
+    @property
+    def reason(self) -> str:
+        """In a word."""
+
+    @property
+    def problem(self) -> str:
+        """In a sentence."""
+
+    @property
+    def remedy(self) -> str:
+        """What mends it."""
+
+
+Reason = TypeVar("Reason", bound=Waiting)
+
+
+def held_problems(held: Mapping[TopicPartition, Reason]) -> Iterator[Problem]:
+    """The Kafka partitions that are held: one problem for each reason, told of the first of them."""
+    by_reason: dict[str, list[tuple[TopicPartition, Reason]]] = {}
+    for source, why in sorted(held.items()):
+        by_reason.setdefault(why.reason, []).append((source, why))
+    for reason, found in by_reason.items():
+        source, why = found[0]
+        title = f"{source} is held ({reason.replace('_', ' ')})"
+        yield Problem(Level.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
+
+
+def paused_problem(what: str) -> Problem:
+    """Somebody has paused the service; ``what`` does not happen meanwhile, as "Nothing is loaded"."""
+    text = f"{what} until somebody says so, or this process is started again."
+    remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
+    return Problem(Level.WARNING, "Paused by request", text, remedy)
