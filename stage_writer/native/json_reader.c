@@ -304,6 +304,19 @@ static inline text read_name(reader *self, node *at, text from, text end, int32_
     return from == end || *from != ':' ? NULL : skip_space(from + 1, end);
 }
 
+/* Past the comma and the space behind a member, or past what closes an object or an array, which ends it. */
+static inline text behind_member(text from, text end, uint8_t closing, bool *ended) {
+    from = skip_space(from, end);
+    if (from == end) {
+        return NULL;
+    }
+    *ended = *from == closing;
+    if (*ended) {
+        return from + 1;
+    }
+    return *from == ',' ? skip_space(from + 1, end) : NULL;
+}
+
 /* A struct's object, whose opening brace is behind us. */
 static text read_struct(reader *self, node *at, text from, text end) {
     const int64_t entry = at->length;
@@ -312,7 +325,7 @@ static text read_struct(reader *self, node *at, text from, text end) {
     if (from < end && *from == '}') {
         from++;
     } else {
-        for (;;) {
+        for (bool ended = false; !ended;) {
             int32_t field;
             if (from == end || *from != '"') {
                 return NULL;
@@ -334,18 +347,10 @@ static text read_struct(reader *self, node *at, text from, text end) {
             if (from == NULL) {
                 return NULL;
             }
-            from = skip_space(from, end);
-            if (from == end) {
+            from = behind_member(from, end, '}', &ended);
+            if (from == NULL) {
                 return NULL;
             }
-            if (*from == '}') {
-                from++;
-                break;
-            }
-            if (*from != ',') {
-                return NULL;
-            }
-            from = skip_space(from + 1, end);
         }
     }
     if (seen < at->child_count) {
@@ -369,23 +374,15 @@ static text read_list(reader *self, node *at, text from, text end) {
     if (from < end && *from == ']') {
         from++;
     } else {
-        for (;;) {
+        for (bool ended = false; !ended;) {
             from = read_value(self, at->children, from, end);
             if (from == NULL) {
                 return NULL;
             }
-            from = skip_space(from, end);
-            if (from == end) {
+            from = behind_member(from, end, ']', &ended);
+            if (from == NULL) {
                 return NULL;
             }
-            if (*from == ']') {
-                from++;
-                break;
-            }
-            if (*from != ',') {
-                return NULL;
-            }
-            from = skip_space(from + 1, end);
         }
     }
     return kept(self, add_offset(at, at->children->length) && end_entry(at, true), from);
@@ -412,7 +409,7 @@ static text read_map(reader *self, node *at, text from, text end) {
     if (from < end && *from == '}') {
         from++;
     } else {
-        for (;;) {
+        for (bool ended = false; !ended;) {
             if (from == end || *from != '"' || entries->length - first == MOST_MAP_KEYS) {
                 return NULL;
             }
@@ -431,18 +428,10 @@ static text read_map(reader *self, node *at, text from, text end) {
             if (!end_entry(entries, true)) {
                 return failed_memory(self);
             }
-            from = skip_space(from, end);
-            if (from == end) {
+            from = behind_member(from, end, '}', &ended);
+            if (from == NULL) {
                 return NULL;
             }
-            if (*from == '}') {
-                from++;
-                break;
-            }
-            if (*from != ',') {
-                return NULL;
-            }
-            from = skip_space(from + 1, end);
         }
     }
     return kept(self, add_offset(at, entries->length) && end_entry(at, true), from);
