@@ -80,12 +80,7 @@ def show(
         (chain, staged)
         for chain in chains
         for staged in chain.staged
-        if staged.name == name
-        or (
-            path is None
-            and staged.marker is not None
-            and staged.marker.span.start <= name.start < staged.marker.span.end
-        )
+        if staged.name == name or (path is None and _covers(staged, name))
     ]
     if not found:
         msg = f"no marker of {source} {'has that name' if path else f'covers {name.start}'}"
