@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.measure import cpu_s
+from benchmarks.measure import cpu_s, peak_resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +43,10 @@ def run_loader(config: Path, folder: Path) -> Used:
             pid, status = os.waitpid(process.pid, os.WNOHANG)
             if pid:
                 break
-            python_bytes = max(python_bytes, _peak_bytes(process.pid))
+            python_bytes = max(python_bytes, peak_resident_bytes(process.pid))
             python_s = cpu_s(process.pid) or python_s
             below = list(_below(process.pid))
-            jvm_bytes = max(jvm_bytes, *map(_peak_bytes, below), 0)
+            jvm_bytes = max(jvm_bytes, *map(peak_resident_bytes, below), 0)
             jvm_s = sum(map(cpu_s, below)) or jvm_s
             time.sleep(_LOOK_EVERY_S)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -66,11 +66,3 @@ def _below(pid: int) -> Iterator[int]:
     for child in map(int, children):
         yield child
         yield from _below(child)
-
-
-def _peak_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

@@ -40,7 +40,7 @@ def run(command: Sequence[str]) -> Cost:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
-            peak_bytes = max(peak_bytes, _peak_bytes(process.pid))
+            peak_bytes = max(peak_bytes, peak_resident_bytes(process.pid))
             time.sleep(_LOOK_EVERY_S)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -75,7 +75,7 @@ class Meter:
         return sum(cpu_s(pid) for pid in self._pids)
 
 
-def _peak_bytes(pid: int) -> int:
+def peak_resident_bytes(pid: int) -> int:
     """Of a process that runs. What `wait4` says is no less than the memory of who started it."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
