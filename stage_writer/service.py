@@ -36,10 +36,11 @@ from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.idling import Idling
 from stage_writer.intake import Intake
 from stage_writer.newsbearer import NewsBearer
-from stage_writer.partitions import Flight, Held, Owned, Unread
-from stage_writer.places import Look, Place, Places, is_other, other_topic
+from stage_writer.partitions import Flight, Held, Owned
+from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
+from stage_writer.taking_up import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
 from stage_writer.waiting import Waiting
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.pages.samples import Samples
     from common.ports import Clock
-    from common.spans import Position, Topic, TopicPartition
+    from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import (
         ClaimGuard,
@@ -110,10 +111,12 @@ class StageWriter:
         self._metrics = metrics
         self._teller = Teller(clock, log, metrics, samples)
         self._owned: dict[TopicPartition, Owned] = {}
-        self._unread: dict[TopicPartition, Unread] = {}
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)
         self._schemas = Schemas(self._converters, stage, clock, log)
+        self._taking_up = TakingUp(
+            source=source, places=self._places, schemas=self._schemas, workers=workers, clock=clock, log=log
+        )
         self._freshness = Freshness(session_s)
         self._topics_looked_at_s = clock.monotonic_s()
         self._catching_up: CatchingUp | None = None
@@ -149,7 +152,7 @@ class StageWriter:
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
             held = [one.problem for one in self._held.values()]  # closing lets go of them
         except BaseException:
-            self._let_go([*self._owned, *self._unread], "failed")  # nothing may be sealed on the way out
+            self._let_go([*self._owned, *self._taking_up.waiting], "failed")  # nothing may be sealed on the way out
             raise
         finally:
             self._source.close()
@@ -190,7 +193,7 @@ class StageWriter:
 
     def snapshot(self) -> Snapshot:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""
-        owned, unread, held = list(self._owned.values()), dict(self._unread), dict(self._held)
+        owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
         return Snapshot(owned, unread, held, *known, self._teller)
 
@@ -343,58 +346,34 @@ class StageWriter:
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
         self._let_go([owned.source], "chain")
         self._source.pause([owned.source])
-        self._unread[owned.source] = Unread(owned.converter, self._clock.monotonic_s())
+        self._taking_up.add(owned.source, owned.converter)
 
     def _read_chains(self) -> None:
         """Go on from the chain's end with the partitions that wait for it."""
         self._look_at_held()
-        now_s = self._clock.monotonic_s()
-        waiting = [source for source, unread in self._unread.items() if now_s >= unread.retry_at_s]
-        for source, position in self._read_all(waiting).items():
-            if position is not None:
-                self._source.seek(source, position)
-                self._source.resume([source])
+        for source, position in self._take_up().items():
+            self._source.seek(source, position)
+            self._source.resume([source])
 
-    def _read_all(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Read the chains of these, topics and stage each asked at once: there may be a thousand of one topic."""
-        ids = self._topic_ids({source.topic for source in sources})
-        streams = {source: self._unread[source].converter.stream for source in sources}
-        looks = self._places.of_all(streams, self._workers)
-        return {source: self._read_chain(source, ids, look) for source, look in looks.items()}
-
-    def _read_chain(self, source: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Position | None:
-        """Own a partition from its chain's end on; None when it has to wait, or is held.
-
-        ``ids`` are those of topics that were looked up just now; another one is looked up here.
-        """
-        unread = self._unread[source]
-        try:
-            topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
-            if not isinstance(look, Place):
-                raise look
-            place = look
-        except MarkerError as error:
-            del self._unread[source]
-            self._hold(PartitionFault(source, error.problem, error.remedy, "unreadable_marker"), unread.converter, None)
-            return None
-        except (StoreError, BrokerError) as error:
-            self._note_failure(error)
-            unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
-            unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
-            self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
-            return None
-        self._failing_since_s = None
-        del self._unread[source]
-        if is_other(place.lineage, topic_id):
-            self._hold(other_topic(source), unread.converter, place)
-            return None
-        converter = self._schemas.newest(unread.converter)
-        buffer = self._new_buffer(place.position, converter)
-        lineage = replace(place.lineage, topic_id=topic_id or place.lineage.topic_id)
-        now_s = self._clock.monotonic_s()
-        share = age_share_of(source)
-        self._owned[source] = Owned(source, converter, place.tail, lineage, buffer, now_s, share)
-        return place.position
+    def _take_up(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
+        """Own the partitions that can be read from now on, each from its chain's end."""
+        positions = {}
+        for source, found in self._taking_up.look(among).items():
+            match found:
+                case StoreError() | BrokerError():
+                    self._note_failure(found)
+                    continue
+                case Unfit(fault, converter, place):
+                    self._hold(fault, converter, place)
+                case TakenUp(place, converter):
+                    positions[source] = place.position
+                    buffer, now_s = self._new_buffer(place.position, converter), self._clock.monotonic_s()
+                    share = age_share_of(source)
+                    self._owned[source] = Owned(source, converter, place.tail, place.lineage, buffer, now_s, share)
+                case _:
+                    assert_never(found)
+            self._failing_since_s = None
+        return positions
 
     # Breathe.
 
@@ -425,10 +404,10 @@ class StageWriter:
             self._held.pop(source, None)
             converter = self._converter_of(source)
             if converter is not None:
-                self._unread[source] = Unread(converter, self._clock.monotonic_s())
-        found = self._read_all([source for source in sources if source in self._unread])
+                self._taking_up.add(source, converter)
+        found = self._take_up(sources)
         self._report_group("partitions assigned", sources)
-        return {source: position for source, position in found.items() if position is not None}
+        return found
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
         """Flush what these hold, within the bounded time, and let them go (rule 3)."""
@@ -447,7 +426,7 @@ class StageWriter:
         for source in sources:
             self._ends.pop(source, None)
             self._held.pop(source, None)
-            self._unread.pop(source, None)
+            self._taking_up.waiting.pop(source, None)
             owned = self._owned.pop(source, None)
             if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
                 self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
@@ -491,7 +470,7 @@ class StageWriter:
         owned = self._owned.get(fault.source)
         if owned is None:
             return
-        found = self._topic_ids([fault.source.topic]).get(fault.source.topic)
+        found = topic_ids(self._source, [fault.source.topic], self._log).get(fault.source.topic)
         if is_other(owned.lineage, found):
             self._topic_went(owned)
         else:
@@ -503,7 +482,7 @@ class StageWriter:
         if now_s - self._topics_looked_at_s < LOOK_AT_TOPICS_S:
             return
         self._topics_looked_at_s = now_s
-        found = self._topic_ids({source.topic for source in self._owned})
+        found = topic_ids(self._source, {source.topic for source in self._owned}, self._log)
         for owned in list(self._owned.values()):
             if is_other(owned.lineage, found.get(owned.source.topic)):
                 self._topic_went(owned)
@@ -524,13 +503,6 @@ class StageWriter:
         if moved:
             self._log.warning("chain moved", partition=str(owned.source))
             self._begin_again(owned)
-
-    def _topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        try:
-            return self._source.topic_ids(topics) if topics else {}
-        except BrokerError as error:
-            self._log.warning("topics not looked up", problem=error.problem)
-            return {}
 
     def _topic_went(self, owned: Owned) -> None:
         """Drop what may be from another topic, and hold the partition; a chain that has nothing yet begins anew."""
@@ -563,7 +535,7 @@ class StageWriter:
             if held.place is None or _differ(place, held.place):
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
-                self._unread[source] = Unread(held.converter, now_s)
+                self._taking_up.add(source, held.converter)
 
     # Look-ups.
 
@@ -581,7 +553,7 @@ class StageWriter:
         if goal.is_nothing:
             return True
         ours = self._owned.values()
-        if not self._joined or self._unread or self._intake.is_busy:
+        if not self._joined or self._taking_up.waiting or self._intake.is_busy:
             return False
         if not all(owned.caught_up or owned.buffer.end >= goal.target(owned.source) for owned in ours):
             return False
