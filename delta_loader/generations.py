@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Listing, Stage
+    from delta_loader.stage import Stage
 
 
 def put_older_aside(

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.transactions import TxnIds
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Limits, Load, NextRun
     from delta_loader.service import Ports
-    from delta_loader.stage import Listing
     from delta_loader.stream_tables import StreamTables
 
 _WINDOW = 16

@@ -11,10 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.beginnings import BEGIN, beginning_from_bytes, source_of
@@ -23,61 +20,22 @@ from common.evolved import latest
 from common.idle import IDLE, facts_from_bytes
 from common.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from common.ports import Created
+from delta_loader.core.listed import listing_of, without
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.evolved import Evolved
     from common.idle import IdleFact
-    from common.ports import ObjectStore
+    from common.ports import ObjectStore, StoredObject
     from common.settings import Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
+    from delta_loader.core.listed import Listing
     from delta_loader.ports import ParallelMap
 
 
 _IDLE_MS = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The markers of one Kafka partition as a listing shows them."""
-
-    paths: Mapping[MarkerName, tuple[str, ...]]
-    """The objects that have this name: more than one when a person typed it without padding."""
-    modified_ms: Mapping[MarkerName, int]
-    names: Sequence[MarkerName]
-    """All names by position."""
-
-    def around(self, position: Position | None, window: int) -> Sequence[MarkerName]:
-        """The names that rules 1 and 2 speak of."""
-        if position is None:
-            return self.names[:window]
-        first = self._first(position)
-        return self.names[max(0, first - 1) : first + window]
-
-    def waiting(self, position: Position | None) -> int:
-        """How many markers begin at or after a position."""
-        return len(self.names) - (0 if position is None else self._first(position))
-
-    def _first(self, position: Position) -> int:
-        return bisect_left(self.names, position, key=lambda name: name.start)
-
-
-Listing = Mapping["TopicPartition", Listed]
-
-
-def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
-    """The listing as it is once these markers are gone; a partition whose markers are all gone is not in it."""
-    gone = set(names)
-    left: dict[TopicPartition, Listed] = {}
-    for source, listed in listing.items():
-        kept = [name for name in listed.names if name not in gone]
-        if kept:
-            left[source] = Listed(
-                {name: listed.paths[name] for name in kept}, {name: listed.modified_ms[name] for name in kept}, kept
-            )
-    return left
 
 
 class Stage:
@@ -95,23 +53,14 @@ class Stage:
 
     def listing(self, stream: Stream) -> Listing:
         """All markers of a stream's topics. Raises StoreError."""
+        return listing_of(self._found(stream))
+
+    def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
         folders = [f"{DONE}/"] if stream.pattern is not None else [f"{DONE}/{topic}/" for topic in stream.topics]
-        paths: dict[TopicPartition, dict[MarkerName, list[str]]] = {}
-        modified_ms: dict[TopicPartition, dict[MarkerName, int]] = {}
-        for folder in folders:
-            for found in self._store.list(folder):
-                name = MarkerName.parse(found.path)
-                if name is not None and stream.takes(name.topic_partition.topic):
-                    paths.setdefault(name.topic_partition, {}).setdefault(name, []).append(found.path)
-                    modified_ms.setdefault(name.topic_partition, {})[name] = found.modified_ms
-        return {
-            source: Listed(
-                {name: tuple(sorted(objects)) for name, objects in names.items()},
-                modified_ms[source],
-                sorted(names),
-            )
-            for source, names in sorted(paths.items())
-        }
+        for found in (item for folder in folders for item in self._store.list(folder)):
+            name = MarkerName.parse(found.path)
+            if name is not None and stream.takes(name.topic_partition.topic):
+                yield name, found
 
     def idle(self, stream: Stream, now_ms: int) -> tuple[IdleFact, ...]:
         """What writers say of partitions without new records; what a writer said a day ago goes. Raises StoreError."""
@@ -144,7 +93,7 @@ class Stage:
 
         Raises StoreError.
         """
-        objects = [(name, path) for name in names for path in listing[name.topic_partition].paths[name]]
+        objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
         contents = self._parallel(lambda item: self._store.read(item[1]), objects)
         found: dict[MarkerName, tuple[Found, ...]] = {}
         for (name, _), data in zip(objects, contents, strict=True):
@@ -173,7 +122,7 @@ class Stage:
 
         def delete_in_turn(source: TopicPartition) -> None:
             listed = listing[source]
-            self._store.delete(path for name in sorted(finished[source]) for path in listed.paths[name])
+            self._store.delete(path for name in sorted(finished[source]) for path in listed.paths(name))
 
         self._parallel(delete_in_turn, finished)
 
@@ -193,7 +142,7 @@ class Stage:
         Raises StoreError. A copy's name is made of its bytes, so that this may be done again after any crash.
         """
         for name in names:
-            for path in listing[name.topic_partition].paths[name]:
+            for path in listing[name.topic_partition].paths(name):
                 data = self._store.read(path)
                 if data is not None:
                     self._store.create(late_path(path, data), data)

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
     from delta_loader.core.held import Held
+    from delta_loader.core.listed import Listed
     from delta_loader.core.plan import Found
     from delta_loader.ports import OpenStore
-    from delta_loader.stage import Listed, Stage
+    from delta_loader.stage import Stage
 
 _WINDOW = 16  # unloaded markers read for each Kafka partition: enough to tell why it does not move
 

@@ -11,19 +11,20 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from common.markers import Marker
 from delta_loader.core.plan import Run, next_run
-from delta_loader.core.strays import Branch, LowEnd, NoStray, Unread, lowest_branch
+from delta_loader.core.strays import Branch, LowEnd, Unread, lowest_branch, may_be_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Listing, Stage
+    from delta_loader.stage import Stage
 
 _MOST = 16
 
@@ -57,11 +58,11 @@ class StrayKeeper:
         return listing, tuple(gone)
 
     def _lowest(self, listing: Listing, positions: Mapping[TopicPartition, Position | None]) -> dict[MarkerName, Found]:
-        """The two lowest markers of each partition with covered ones, read at once: mostly they say all."""
+        """The two lowest markers of each partition that may have strays, read at once: mostly they say all."""
         names = [
             name
             for source, listed in listing.items()
-            if (position := positions[source]) is not None and listed.names[0].start < position
+            if (position := positions[source]) is not None and may_be_late(listed.names, listed.modified_ms, position)
             for name in listed.names[:2]
         ]
         return self._read(listing, names)
@@ -73,31 +74,33 @@ class StrayKeeper:
         known: dict[MarkerName, Found],
         near: Mapping[TopicPartition, list[Found]],
     ) -> list[Marker]:
-        strays: list[Marker] = []
-        for source, listed in listing.items():
-            position = positions[source]
-            if position is None:
-                continue
-            branch = self._branch(listing, LowEnd(listed.names, listed.modified_ms, position, known), known)
-            if branch is not None and branch.end <= _reach(position, branch, near.get(source, [])):
-                strays += branch.markers
-        return strays
+        low_ends = {
+            source: LowEnd(listed.names, listed.modified_ms, position, known)
+            for source, listed in listing.items()
+            if (position := positions[source]) is not None
+        }
+        return [
+            marker
+            for source, branch in self._branches(listing, low_ends, known).items()
+            if branch.end <= _reach(low_ends[source].position, branch, near.get(source, []))
+            for marker in branch.markers
+        ]
 
-    def _branch(self, listing: Listing, low: LowEnd, known: dict[MarkerName, Found]) -> Branch | None:
-        while True:
-            outcome = lowest_branch(low)
-            match outcome:
-                case Branch():
-                    return outcome
-                case NoStray():
-                    return None
-                case Unread(names):
-                    read = self._read(listing, names)
-                    if not read:
-                        return None  # gone since it was listed
-                    known |= read
-                case _:
-                    assert_never(outcome)
+    def _branches(
+        self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
+    ) -> dict[TopicPartition, Branch]:
+        """What is recognised; markers that it takes are read into ``known``, of all partitions at a time."""
+        found: dict[TopicPartition, Branch] = {}
+        looking = dict(low_ends)
+        while looking:
+            outcomes = {source: lowest_branch(low) for source, low in looking.items()}
+            found |= {source: outcome for source, outcome in outcomes.items() if isinstance(outcome, Branch)}
+            unread = {source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, Unread)}
+            read = self._read(listing, (name for names in unread.values() for name in names))
+            known |= read
+            # One that is gone since it was listed ends its partition's look.
+            looking = {source: low_ends[source] for source, names in unread.items() if read.keys() >= {*names}}
+        return found
 
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
         read = self._stage.read(listing, names, self._tables)

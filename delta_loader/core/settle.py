@@ -14,35 +14,32 @@ Rules:
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from common.markers import Marker, MarkerName
+from common.markers import Marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from common.idle import IdleFact
+    from common.markers import MarkerName
     from common.spans import Position, TopicPartition
     from delta_loader.core.plan import Found
 
 
 def settle_candidates(
-    modified_ms: Mapping[MarkerName, int], position: Position | None, keep_after_ms: int
+    names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position | None, keep_after_ms: int
 ) -> tuple[MarkerName, ...]:
     """Markers of one Kafka partition that may be finished, by what a listing tells of them.
 
-    ``modified_ms`` holds all of the partition; a marker last written at or after ``keep_after_ms`` stays. Read the
+    ``names`` are all of the partition, by position; a marker last written at or after ``keep_after_ms`` stays. Read the
     candidates, and let `settled` decide.
     """
-    if position is None or not modified_ms:
+    if position is None:
         return ()
-    last = max(modified_ms)
-    finished = takewhile(
-        lambda item: item[0] != last and item[0].start < position and item[1] < keep_after_ms,
-        sorted(modified_ms.items()),
-    )
-    return tuple(name for name, _ in finished)
+    but_last = islice(names, max(0, len(names) - 1))
+    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, but_last))
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:

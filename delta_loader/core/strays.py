@@ -20,6 +20,9 @@ Rules:
    above it, which in a chain cannot be. So is a late claim known that looks exactly like the marker that was settled.
 6. What ends in a marker that an operator made (to close a gap, say, long after what lies above it) is no stray.
 7. Whatever is not certain is left: what the table covers is settled in its time.
+8. A late claim is younger than something above it: the marker whose settling freed its position was not the last, and
+   nothing above the claim is settled before the claim itself. So where the lowest marker is older than all others by
+   the listing, nothing is read; the times of one second may be of any order.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ if TYPE_CHECKING:
 
 SKEW_MS = 60_000
 """How far the store's times of two markers may be off."""
-_LONGEST_BRANCH = 64
+_SAME_MS = 1_000
+"""How finely a store tells the time."""
+_LONGEST_BRANCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ class NoStray:
 
 def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
     """The branch at the low end, if it is one of strays."""
-    if len(low.names) == 1 or low.names[0].start >= low.position:
+    if not may_be_late(low.names, low.modified_ms, low.position):
         return NoStray()
     branch = _branch(low)
     if not isinstance(branch, tuple):
@@ -95,6 +100,15 @@ def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
     if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
         return Branch(branch[::-1])
     return NoStray()
+
+
+def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position) -> bool:
+    """Whether the lowest of a Kafka partition's markers may be a stray, by what a listing tells (rules 2, 3 and 8)."""
+    lowest = names[0]
+    if len(names) == 1 or lowest.start >= position:
+        return False
+    until_ms = modified_ms[lowest] + _SAME_MS
+    return sum(ms <= until_ms for ms in modified_ms.values()) > 1
 
 
 def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from common.spans import Offset, TopicPartition
     from common.table_history import CommitLines
     from delta_loader.core.history import TableVersion
+    from delta_loader.core.listed import Listed
     from delta_loader.core.live_files import LiveFile
     from delta_loader.ports import OpenStore, ParallelMap
-    from delta_loader.stage import Listed, Stage
+    from delta_loader.stage import Stage
     from delta_loader.status import KafkaEnds
 
 _MOST_FILES = 20

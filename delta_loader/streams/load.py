@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
     from delta_loader.core.commits import Target
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
     from delta_loader.service import Ports
-    from delta_loader.stage import Listing
     from delta_loader.streams.report import StreamReport
 
 

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Listing, Stage
+    from delta_loader.stage import Stage
 
 _SMALLEST_WINDOW = 16
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.held import Held
+    from delta_loader.core.listed import Listed
     from delta_loader.core.plan import Found, Load
-    from delta_loader.stage import Listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Listing, Stage
+    from delta_loader.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Settling:
         """Settle what was staged before a time; how many markers went. Raises KafkaDeltaExpressError."""
 
         def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
-            return settle_candidates(listing[source].modified_ms, self.finished(source), keep_after_ms)
+            listed = listing[source]
+            return settle_candidates(listed.names, listed.modified_ms, self.finished(source), keep_after_ms)
 
         if not any(map(candidates, listing)) or not self.look_again():
             return 0

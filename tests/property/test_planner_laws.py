@@ -160,7 +160,7 @@ def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int
 @given(found_markers(), POSITIONS, st.integers(0, 60))
 def test_settling_never_takes_what_is_needed(found: list[Found], position: int, keep_after_ms: int) -> None:
     written_ms = {one.name: int(one.name.start) for one in found}
-    candidates = set(settle_candidates(written_ms, Position(position), keep_after_ms))
+    candidates = set(settle_candidates(sorted(written_ms), written_ms, Position(position), keep_after_ms))
     gone = set(settled([one for one in found if one.name in candidates], Position(position)))
     kept = [one for one in found if one.name not in gone]
     if found:

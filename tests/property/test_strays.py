@@ -48,7 +48,7 @@ class World:
         self.table = ends[min(count, len(ends)) - 1] if ends else self.table
 
     def settle(self) -> None:
-        names = settle_candidates(self.written_ms, Position(self.table), self.now_ms - SKEW_MS)
+        names = settle_candidates(sorted(self.written_ms), self.written_ms, Position(self.table), self.now_ms - SKEW_MS)
         by_name = {marker.name: marker for marker in self.markers}
         for name in settled([by_name[name] for name in names], Position(self.table)):
             del self.written_ms[name]

@@ -44,7 +44,7 @@ from tests.simulation.store import SimulatedStore
 from tests.simulation.world import LATE_CLAIMS, RECREATED, Chances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from bootstrap.core.state import PartitionState
@@ -185,9 +185,9 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
     """And writers do not look whether it is there, which mends most of it."""
 
     def everything(
-        modified_ms: Mapping[MarkerName, int], position: Position | None, _keep: int
+        names: Sequence[MarkerName], _written: object, position: Position | None, _keep: int
     ) -> Iterable[MarkerName]:
-        return () if position is None else tuple(name for name in sorted(modified_ms) if name.start < position)
+        return () if position is None else tuple(name for name in names if name.start < position)
 
     @contextmanager
     def broken() -> Iterator[None]:

@@ -93,11 +93,11 @@ def test_metadata_of_others_is_nobodys() -> None:
 
 def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
     written_ms = {MarkerName(SOURCE, Position(start)): start for start in (0, 10, 20, 30)}
-    candidates = settle_candidates(written_ms, Position(30), 1000)
+    candidates = settle_candidates(sorted(written_ms), written_ms, Position(30), 1000)
     assert [name.start for name in candidates] == [0, 10, 20]
-    assert [name.start for name in settle_candidates(written_ms, Position(40), 1000)] == [0, 10, 20]
-    assert [name.start for name in settle_candidates(written_ms, Position(30), 10)] == [0]
-    assert settle_candidates(written_ms, None, 1000) == ()
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 1000)] == [0, 10, 20]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(30), 10)] == [0]
+    assert settle_candidates(sorted(written_ms), written_ms, None, 1000) == ()
     assert [name.start for name in settled([marker(20, 30), marker(0, 10), marker(10, 20)], Position(30))] == [
         0,
         10,
@@ -108,7 +108,7 @@ def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
 def test_settling_goes_from_the_low_end_only() -> None:
     """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
     written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
-    assert [name.start for name in settle_candidates(written_ms, Position(40), 10)] == [0]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
     stray = marker(10, 35)
     assert [name.start for name in settled([marker(0, 10), stray, marker(20, 30)], Position(30))] == [0]
 

@@ -1,0 +1,195 @@
+"""The markers of a stage as a listing shows them, held in few bytes: a day's retention may be a million of them.
+
+Rules:
+
+1. A marker is its start and the time at which it was written, sixteen bytes; names are made as they are asked for. A
+   path is kept only where it is not the one that the name has (a person typed it without padding, or beside the padded
+   one).
+2. All is in the order of positions.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+from common.markers import MarkerName
+from common.spans import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.ports import StoredObject
+    from common.spans import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """The markers of one Kafka partition."""
+
+    source: TopicPartition
+    starts: array[int]
+    """Of all markers, ascending."""
+    written_ms: array[int]
+    """When each was written, by the store's clock."""
+    spelled: Mapping[Position, tuple[str, ...]]
+    """The objects of a name that has not just its own path (rule 1)."""
+
+    @property
+    def names(self) -> Sequence[MarkerName]:
+        """All names by position."""
+        return _Names(self)
+
+    @property
+    def modified_ms(self) -> Mapping[MarkerName, int]:
+        """When each was written, in the order of positions."""
+        return _Times(self)
+
+    def paths(self, name: MarkerName) -> tuple[str, ...]:
+        """The objects that have this name: more than one when a person typed it without padding."""
+        return self.spelled.get(name.start) or (name.path,)
+
+    def around(self, position: Position | None, window: int) -> Sequence[MarkerName]:
+        """The last marker before a position, which a plan may have to stand on, and ``window`` from there on."""
+        if position is None:
+            return self.names[:window]
+        first = self._first(position)
+        return self.names[max(0, first - 1) : first + window]
+
+    def waiting(self, position: Position | None) -> int:
+        """How many markers begin at or after a position."""
+        return len(self.starts) - (0 if position is None else self._first(position))
+
+    def without(self, gone: frozenset[MarkerName]) -> Listed:
+        """The same without some."""
+        kept = [index for index, name in enumerate(self.names) if name not in gone]
+        starts, written_ms = self.starts, self.written_ms
+        return Listed(
+            self.source,
+            array("q", [starts[index] for index in kept]),
+            array("q", [written_ms[index] for index in kept]),
+            self.spelled,
+        )
+
+    def _first(self, position: Position) -> int:
+        return bisect_left(self.starts, position)
+
+
+Listing = Mapping["TopicPartition", Listed]
+
+
+def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
+    """The listing as it is once these markers are gone; a partition whose markers are all gone is not in it."""
+    gone: dict[TopicPartition, set[MarkerName]] = {}
+    for name in names:
+        gone.setdefault(name.topic_partition, set()).add(name)
+    left = dict(listing)
+    for source in gone.keys() & left.keys():
+        left[source] = left[source].without(frozenset(gone[source]))
+    return {source: listed for source, listed in left.items() if listed.starts}
+
+
+def listing_of(found: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
+    """The listing of some objects and the names that they have."""
+    gathered: dict[TopicPartition, _Gathered] = {}
+    for name, item in found:
+        gathered.setdefault(name.topic_partition, _Gathered()).add(name, item)
+    return {source: gathered[source].listed(source) for source in sorted(gathered)}
+
+
+class _Gathered:
+    """What was found of one Kafka partition, in any order."""
+
+    def __init__(self) -> None:
+        self._starts = array("q")
+        self._written_ms = array("q")
+        self._spelled: dict[int, list[str]] = {}
+
+    def add(self, name: MarkerName, item: StoredObject) -> None:
+        if item.path != name.path:
+            self._spelled.setdefault(name.start, []).append(item.path)
+        self._starts.append(name.start)
+        self._written_ms.append(item.modified_ms)
+
+    def listed(self, source: TopicPartition) -> Listed:
+        starts, written_ms = self._starts, self._written_ms
+        if any(starts[index] >= starts[index + 1] for index in range(len(starts) - 1)):
+            in_order = dict(sorted(zip(starts, written_ms, strict=True)))
+            starts, written_ms = array("q", in_order), array("q", in_order.values())
+        return Listed(
+            source, starts, written_ms, {Position(start): self._paths(source, start) for start in self._spelled}
+        )
+
+    def _paths(self, source: TopicPartition, start: int) -> tuple[str, ...]:
+        """All objects of a name of which one at least is spelled in another way."""
+        others = self._spelled[start]
+        own = MarkerName(source, Position(start)).path
+        return tuple(sorted([own, *others] if self._starts.count(start) > len(others) else others))
+
+
+class _Names(Sequence[MarkerName]):
+    """A listing's names, each made as it is asked for."""
+
+    def __init__(self, listed: Listed) -> None:
+        self._listed = listed
+
+    def __len__(self) -> int:
+        return len(self._listed.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> MarkerName: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MarkerName]: ...
+
+    def __getitem__(self, index: int | slice) -> MarkerName | Sequence[MarkerName]:
+        source, starts = self._listed.source, self._listed.starts
+        if isinstance(index, slice):
+            return [MarkerName(source, Position(start)) for start in starts[index]]
+        return MarkerName(source, Position(starts[index]))
+
+    def __iter__(self) -> Iterator[MarkerName]:
+        source = self._listed.source
+        return (MarkerName(source, Position(start)) for start in self._listed.starts)
+
+
+class _Times(Mapping[MarkerName, int]):
+    """When the markers of a listing were written."""
+
+    def __init__(self, listed: Listed) -> None:
+        self._listed = listed
+
+    def __len__(self) -> int:
+        return len(self._listed.starts)
+
+    def __iter__(self) -> Iterator[MarkerName]:
+        return iter(self._listed.names)
+
+    def __getitem__(self, name: MarkerName) -> int:
+        starts = self._listed.starts
+        index = bisect_left(starts, name.start)
+        if name.topic_partition != self._listed.source or index == len(starts) or starts[index] != name.start:
+            raise KeyError(name)
+        return self._listed.written_ms[index]
+
+    def values(self) -> ValuesView[int]:
+        return _Values(self._listed.written_ms)
+
+
+class _Values(ValuesView[int]):
+    """The times by themselves."""
+
+    def __init__(self, times: array[int]) -> None:
+        self._times = times
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._times
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._times)
