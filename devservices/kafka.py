@@ -24,7 +24,7 @@ from devservices import processes
 from devservices.ports import HOST, free_ports, wait_until_closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 LOCK = Path(__file__).parent / "kafka.lock"
 
@@ -50,6 +50,10 @@ class Broker:
     """Of the quorum's own talk."""
     proxy_port: int | None = None
     """Where something stands before it (`KafkaOptions.proxy_before`)."""
+    listener_ports: Mapping[str, int] = field(default_factory=dict)
+    """Of `KafkaOptions.listeners`, by their names."""
+    java: Sequence[str] = ()
+    """More options of its Java."""
 
     @property
     def address(self) -> str:
@@ -75,7 +79,8 @@ class Broker:
     def start(self) -> processes.Child:
         """Start it, without waiting for it."""
         wait_until_closed(self.port)
-        command = [_java(), *_OPTIONS, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
+        options = (*_OPTIONS, *self.java)
+        command = [_java(), *options, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
         self.child = processes.start(command, self.folder / "broker.log", folder=self.folder)
         return self.child
 
@@ -106,6 +111,10 @@ class KafkaCluster:
         """The same for clients that come through the proxies, which are told of no other way."""
         return ",".join(f"{HOST}:{broker.proxy_port}" for broker in self.brokers)
 
+    def servers_at(self, listener: str) -> str:
+        """The same at one of `KafkaOptions.listeners`."""
+        return ",".join(f"{HOST}:{broker.listener_ports[listener]}" for broker in self.brokers)
+
     @property
     def admin(self) -> AdminClient:
         """A new admin client."""
@@ -132,6 +141,17 @@ class KafkaCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Listener:
+    """One more way into a broker, on a port of its own."""
+
+    name: str
+    protocol: str
+    """``SSL``, ``SASL_SSL``, ``SASL_PLAINTEXT`` or ``PLAINTEXT``."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What ``server.properties`` says of this listener alone, without the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaOptions:
     """What may differ from one cluster to the next."""
 
@@ -144,6 +164,10 @@ class KafkaOptions:
     """More of ``server.properties``, or other values than those below."""
     proxy_before: Callable[[int], int] | None = None
     """Puts something before a broker's port, and says which port to go to instead (devservices/tcp_proxy.py)."""
+    listeners: Sequence[Listener] = ()
+    """More of them (devservices/secured_kafka.py)."""
+    java: Sequence[str] = ()
+    """More options of the broker's Java."""
 
 
 @contextmanager
@@ -171,11 +195,15 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
     voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))
     for number, (port, control) in enumerate(listeners, start=1):
         broker = Broker(number, port, root / f"broker-{number}", control_port=control)
-        behind_port = free_ports(1)[0]
+        behind_port, *more_ports = free_ports(1 + len(options.listeners))
         if options.proxy_before is not None:
             broker.proxy_port = options.proxy_before(behind_port)
+        names = [listener.name for listener in options.listeners]
+        broker.listener_ports = dict(zip(names, more_ports, strict=True))
+        broker.java = options.java
         broker.folder.mkdir(parents=True, exist_ok=True)
-        properties = {**_properties(broker, voters, options), **_proxied(broker, behind_port)}
+        listening = _listening(broker, behind_port, options.listeners)
+        properties = {**_properties(broker, voters, options), **listening, **options.properties}
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
         if not (broker.folder / "data" / "meta.properties").exists():
@@ -196,7 +224,6 @@ def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str,
         "node.id": str(broker.number),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{broker.address},CONTROLLER://{HOST}:{broker.control_port}",
         "log.dirs": str(broker.folder / "data"),
         "num.partitions": str(options.partitions),
         "auto.create.topics.enable": "false",
@@ -212,20 +239,32 @@ def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str,
         "group.min.session.timeout.ms": "1000",
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",  # how long the address of a killed broker is kept for it
-        **options.properties,
     }
 
 
-def _proxied(broker: Broker, behind_port: int) -> dict[str, str]:
-    """A second listener, whose clients are told to come to the proxy's port."""
-    if broker.proxy_port is None:
-        return {}
+def _listening(broker: Broker, behind_port: int, more: Sequence[Listener]) -> dict[str, str]:
+    """Where it listens, where its clients are told to come, and in which way each listener is secured."""
     own = f"PLAINTEXT://{broker.address}"
+    listeners, told = [own], [own]
+    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
+    properties: dict[str, str] = {}
+    if broker.proxy_port is not None:  # clients are told to come to the proxy's port
+        protocols["PROXIED"] = "PLAINTEXT"
+        listeners.append(f"PROXIED://{HOST}:{behind_port}")
+        told.append(f"PROXIED://{HOST}:{broker.proxy_port}")
+    for listener in more:
+        protocols[listener.name] = listener.protocol
+        listeners.append(f"{listener.name}://{HOST}:{broker.listener_ports[listener.name]}")
+        told.append(listeners[-1])
+        prefix = f"listener.name.{listener.name.lower()}."
+        properties |= {f"{prefix}{key}": value for key, value in listener.properties.items()}
+    listeners.append(f"CONTROLLER://{HOST}:{broker.control_port}")
     return {
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "listeners": f"{own},PROXIED://{HOST}:{behind_port},CONTROLLER://{HOST}:{broker.control_port}",
-        "advertised.listeners": f"{own},PROXIED://{HOST}:{broker.proxy_port}",
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(told),
         "inter.broker.listener.name": "PLAINTEXT",
+        **properties,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from structlog import get_logger
+from structlog import get_logger, make_filtering_bound_logger, wrap_logger
 
 from common import cli
 from common import metrics as catalogue
@@ -45,6 +46,7 @@ from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import KafkaSource, session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
+from stage_writer.shell.rights import require_rights
 from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
@@ -315,11 +317,13 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 
 def _topics(settings: Settings) -> Iterator[str]:
     """The topics of each stream; raises the error of one that is not there."""
-    source = KafkaSource(settings, SystemClock(), get_logger(), with_headers=False)
+    silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
+    source = KafkaSource(settings, SystemClock(), silent, with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
     finally:
         source.close()
+    require_rights(settings, {found.topic for found in ends})
     for stream in settings.streams:
         mine = [found for found in ends if stream.takes(found.topic)]
         missing = [topic for topic in stream.topics if not stream.pattern and topic not in {m.topic for m in mine}]

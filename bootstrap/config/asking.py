@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, KafkaException
 
 from bootstrap.config.sample import Sample, sampled
-from common.errors import BrokerError, UsageError
+from common.errors import UsageError
 from common.kafka import QUIET, refused_property
+from common.kafka_errors import LastWord, broker_error
 from common.kafka_reader import KafkaReader
+from common.kafka_reader import topics_of as metadata
 from common.spans import Position, Span
 
 if TYPE_CHECKING:
@@ -24,16 +26,18 @@ _NOBODY = "kafka-delta-express-config"
 
 def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     """The topics and how many partitions each has, without Kafka's own. Raises BrokerError, ConfigError."""
-    servers = kafka["bootstrap.servers"]
+    servers = str(kafka["bootstrap.servers"])
+    heard = LastWord()
+    own = {"group.id": _NOBODY, "enable.auto.commit": False, "error_cb": heard.hear}
     try:
-        consumer = Consumer({**kafka, "group.id": _NOBODY, "enable.auto.commit": False}, logger=QUIET)
+        consumer = Consumer({**kafka, **own}, logger=QUIET)
     except KafkaException as error:
         raise refused_property(error.args[0].str()) from error
     try:
-        found = consumer.list_topics(timeout=_TIMEOUT_S).topics
+        found = metadata(consumer, _TIMEOUT_S, heard)
     except KafkaException as error:
-        msg = f"cannot list topics at Kafka {servers}: {error.args[0].str()}"
-        raise BrokerError(msg, "check the servers, and give what Kafka wants with --kafka KEY=VALUE") from error
+        failed = broker_error("list topics", servers, error.args[0], heard)
+        raise type(failed)(failed.problem, f"{failed.remedy}; give it with --kafka KEY=VALUE") from error
     finally:
         consumer.close()
     return {

@@ -8,14 +8,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
-from common.errors import BrokerError, UsageError
+from common.errors import UsageError
 from common.kafka import QUIET, client_properties, refused_property
-from common.kafka_reader import topic_ids
+from common.kafka_errors import LastWord, broker_error
+from common.kafka_reader import require_allowed, topic_ids, topics_of
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,13 +34,14 @@ class KafkaView:
     def __init__(self, settings: Settings, group: str | None = None) -> None:
         """``group`` is the one whose commits are asked for. Raises ConfigError for properties that are refused."""
         self._servers = str(settings.kafka["bootstrap.servers"])
-        self._last_error = ""
+        self._heard = LastWord()
+        self._group = group or _NOBODY
         given = {key: value for key, value in settings.kafka.items() if value is not None}
         fixed = {
-            "group.id": group or _NOBODY,
+            "group.id": self._group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "error_cb": self._remember,
+            "error_cb": self._heard.hear,
         }
         try:
             self._consumer = Consumer({**given, **fixed}, logger=QUIET)
@@ -54,10 +56,12 @@ class KafkaView:
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
         """The partitions of a stream's topics, in order. Raises BrokerError, and UsageError for an unknown topic."""
         with self._errors("list topics"):
-            topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+            topics = topics_of(self._consumer, TIMEOUT_S, self._heard)
         known = {name: found for name, found in topics.items() if found.error is None}
         missing = [topic for topic in stream.topics if stream.pattern is None and topic not in known]
         if missing:
+            with self._errors(f"look up the topic {missing[0]}", missing[0]):
+                require_allowed(self._consumer, missing[0], TIMEOUT_S)
             msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
             raise UsageError(msg, "create the topic, or mend the name in streams[].topics")
         found = tuple(
@@ -81,7 +85,7 @@ class KafkaView:
         """The first and the last position of each partition."""
         found: dict[TopicPartition, Ends] = {}
         for source in sources:
-            with self._errors(f"look up the ends of {source}"):
+            with self._errors(f"look up the ends of {source}", source.topic):
                 low, high = self._consumer.get_watermark_offsets(_kafka(source), timeout=TIMEOUT_S)
             found[source] = Ends(Position(low), Position(high))
         return found
@@ -98,7 +102,7 @@ class KafkaView:
 
     def committed(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """The group's committed positions; partitions without a commit are left out."""
-        with self._errors("look up the group's offsets"):
+        with self._errors(f"look up the offsets of the group {self._group}", self._group):
             answers = self._consumer.committed([_kafka(source) for source in sources], timeout=TIMEOUT_S)
         offsets = self._offsets(answers, "look up the group's offsets")
         return {source: Position(offset) for source, offset in offsets.items() if offset >= 0}
@@ -106,29 +110,19 @@ class KafkaView:
     def _offsets(self, answers: Sequence[KafkaPartition], what: str) -> dict[TopicPartition, int]:
         for answer in answers:
             if answer.error is not None:
-                raise self._failure(what, f"{answer.topic}/{answer.partition}: {answer.error.str()}")
+                whose = f"{what} of {answer.topic}/{answer.partition}"
+                raise broker_error(whose, self._servers, answer.error, user_of=answer.topic)
         return {
             TopicPartition(Topic(answer.topic), Partition(answer.partition)): int(answer.offset) for answer in answers
         }
 
-    def _remember(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-            self._last_error = error.str()
-
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            if hasattr(self, "_consumer"):
-                self._consumer.poll(0)  # hands over what librdkafka has to say about its connections
-            cause = error.args[0] if error.args else error
-            reason = cause.str() if isinstance(cause, KafkaError) else str(cause)
-            raise self._failure(what, self._last_error or reason) from error
-
-    def _failure(self, what: str, reason: str) -> BrokerError:
-        msg = f"cannot {what} at Kafka, bootstrap.servers {self._servers}: {reason}"
-        return BrokerError(msg, "check kafka.bootstrap.servers and the security settings, and that the brokers are up")
+            self._consumer.poll(0)  # hands over what librdkafka has to say about its connections
+            raise broker_error(what, self._servers, error.args[0], self._heard, user_of=user_of) from error
 
 
 def _kafka(source: TopicPartition) -> KafkaPartition:

@@ -36,11 +36,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
 from common.kafka import QUIET, client_properties, refused_property
-from common.kafka_reader import topic_ids
+from common.kafka_errors import broker_error, remedy, words
+from common.kafka_reader import require_allowed, topic_ids, topics_of
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.memory import MemoryShares
 from stage_writer.ports import GroupListener, PartitionFault, Polled
+from stage_writer.shell.admission import Admission
 from stage_writer.shell.gathering import batches_of
 from stage_writer.shell.taking import Taker
 
@@ -57,7 +59,6 @@ TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
 _LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
 _SESSION_MS = 45_000
-_REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
@@ -81,8 +82,9 @@ class KafkaSource:
         self._listener: GroupListener | None = None
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
+        self._admission = Admission(self._servers, clock, log)
         try:
-            self._consumer = Consumer({**self._properties, "error_cb": self._on_error}, logger=QUIET)
+            self._consumer = Consumer({**self._properties, "error_cb": self._admission.hear}, logger=QUIET)
             self._taker = Taker(self._consumer, clock, self._most, self._enough_bytes)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
@@ -98,6 +100,7 @@ class KafkaSource:
         """Wait that long at most for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
+        self._admission.require()
         polled, polled_bytes = Polled(), 0
         while True:
             with self._errors("consume"):
@@ -152,6 +155,10 @@ class KafkaSource:
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
         found = self._metadata()
+        for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
+            if topic not in found:
+                with self._errors(f"look up the topic {topic}", topic):
+                    require_allowed(self._consumer, topic, TIMEOUT_S)
         specs = {
             TopicPartition(Topic(topic), Partition(partition)): OffsetSpec.latest()
             for topic, partitions in found.items()
@@ -225,8 +232,10 @@ class KafkaSource:
                 )
             ]
         if error.fatal() or error.code() in _FATAL_GROUP:
-            msg = f"Kafka at {self._servers} refuses this group member: {error.str()}"
-            raise BrokerError(msg, _REACH)
+            group = str(self._properties["group.id"])
+            of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+            msg = f"Kafka at {self._servers} refuses this member of the group {group}: {words(error)}"
+            raise BrokerError(msg, remedy(error.name(), error.str(), group if of_group else topic or ""))
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             # Not there yet, or no longer; librdkafka looks again.
             self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())
@@ -284,11 +293,8 @@ class KafkaSource:
                     list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
                 )
 
-    def _on_error(self, error: KafkaError) -> None:
-        # librdkafka goes on by itself; people want to know why nothing comes.
-        self._log.warning("kafka", problem=error.str())
-
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._admission.let_in()
         self._taker.forget(partitions)
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
@@ -326,7 +332,8 @@ class KafkaSource:
 
     def _metadata(self) -> dict[str, list[int]]:
         with self._errors("list topics"):
-            topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+            heard = None if self._topics else self._admission.heard
+            topics = topics_of(self._consumer, TIMEOUT_S, heard)
         return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
 
     def _offsets(
@@ -342,18 +349,22 @@ class KafkaSource:
                 isolation_level=level,
                 request_timeout=TIMEOUT_S,
             )
-            return {
-                _source(found.topic, found.partition): Position(future.result(TIMEOUT_S + 1).offset)
-                for found, future in futures.items()
-            }
+        positions: dict[TopicPartition, Position] = {}
+        for found, future in futures.items():
+            source = _source(found.topic, found.partition)
+            with self._errors(f"look up offsets of {source}", source.topic):
+                positions[source] = Position(future.result(TIMEOUT_S + 1).offset)
+        return positions
 
     @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
+    def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
         try:
             yield
         except (KafkaException, TimeoutError) as error:
-            msg = f"cannot {what} at Kafka {self._servers}: {_reason(error) or 'no answer in time'}"
-            raise BrokerError(msg, _REACH) from error
+            if not self._topics:  # nothing is lost by it: librdkafka hands over what it has to say of its connections
+                self._consumer.poll(0)
+            fault = error.args[0] if isinstance(error, KafkaException) else None
+            raise broker_error(what, self._servers, fault, self._admission.heard, user_of=user_of) from error
 
 
 def is_cooperative(properties: Mapping[str, Option]) -> bool:

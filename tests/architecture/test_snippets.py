@@ -33,7 +33,7 @@ PROGRAMS = {
     "kafka-delta-express": typer.main.get_command(bootstrap.tools.app),
 }
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/config.schema.json").read_text("utf-8")))
-ENVIRONMENT = {"REGISTRY_USER": "somebody", "REGISTRY_PASSWORD": "something"}
+ENVIRONMENT = {f"{whose}_{what}": "it" for whose in ("REGISTRY", "KAFKA") for what in ("USER", "USERNAME", "PASSWORD")}
 STREAM: dict[str, object] = {
     "app_id": "orders",
     "topics": ["orders"],

@@ -1,0 +1,98 @@
+"""What Kafka refuses, and what its client cannot do, as one error with a remedy. It imports no client.
+
+Rules:
+
+1. A question that got no answer does not say why: librdkafka tells that elsewhere, again and again while it tries. The
+   last word of it that names a cause is the reason that people read.
+2. A refusal names the servers, the topic or the group, and the right, the secret or the certificate to look at.
+3. What librdkafka says is shown without the times that it took, so that the same words are the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from common.errors import BrokerError
+
+_TIMING = re.compile(r" \(after \d+ms in state \w+(, [^()]*)?\)")
+_NO_CAUSE = {"_ALL_BROKERS_DOWN", "_TIMED_OUT"}
+_LOGIN = {"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE"}
+_REFUSALS = {*_LOGIN, "_SSL", "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"}
+
+REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
+_AUTHORITY = (
+    "set kafka.ssl.ca.location to the certificate authority of the brokers, and see that the names in "
+    "kafka.bootstrap.servers are those in their certificates"
+)
+_IDENTITY = (
+    "check kafka.ssl.certificate.location and kafka.ssl.key.location: the brokers do not take what they are shown"
+)
+
+
+class KafkaFault(Protocol):
+    """A `confluent_kafka.KafkaError`."""
+
+    def name(self) -> str:
+        """As librdkafka calls it, for example ``_SSL``."""
+
+    def str(self) -> str:
+        """In words."""
+
+
+@dataclass(slots=True)
+class LastWord:
+    """What librdkafka said last of why it has no connection (rule 1); `hear` is its ``error_cb``."""
+
+    name: str = ""
+    text: str = ""
+
+    def hear(self, fault: KafkaFault) -> None:
+        """Keep what names a cause. A refused certificate is followed by a mere broken connection."""
+        broken = fault.name() == "_TRANSPORT" and self.is_refusal
+        if fault.name() not in _NO_CAUSE and not broken:
+            self.name, self.text = fault.name(), words(fault)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a broker was there and did not let us in, or we did not believe it."""
+        return self.name in _REFUSALS or _is_alert(self.name, self.text)
+
+
+def words(fault: KafkaFault) -> str:
+    """What librdkafka says (rule 3)."""
+    return _TIMING.sub("", fault.str())
+
+
+def broker_error(
+    what: str, servers: str, fault: KafkaFault | None, heard: LastWord | None = None, *, user_of: str = ""
+) -> BrokerError:
+    """The error of a question that failed; ``user_of`` is the topic or the group that it was about."""
+    name, text = ("", "no answer in time") if fault is None else (fault.name(), words(fault))
+    if heard is not None and heard.text and name not in _REFUSALS:
+        name, text = heard.name, heard.text
+    return BrokerError(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))
+
+
+def remedy(name: str, text: str, user_of: str = "") -> str:
+    """What to do about a refusal."""
+    if name in _LOGIN:
+        return (
+            "check kafka.sasl.mechanism, and the name and secret that it takes "
+            "(kafka.sasl.username and kafka.sasl.password, or kafka.sasl.oauthbearer.…)"
+        )
+    if name == "_SSL":
+        return _AUTHORITY
+    if _is_alert(name, text):
+        return _IDENTITY
+    if name == "TOPIC_AUTHORIZATION_FAILED":
+        return f"allow this user to READ the topic {user_of}".rstrip()
+    if name == "GROUP_AUTHORIZATION_FAILED":
+        return f"allow this user to READ the consumer group {user_of}".rstrip()
+    return REACH
+
+
+def _is_alert(name: str, text: str) -> bool:
+    """Whether the broker ended the handshake: it does not take our certificate, or we show none."""
+    return name == "_TRANSPORT" and "SSL alert" in text

@@ -1,0 +1,148 @@
+"""A Kafka that asks who comes and what they may: ``with running_secured_kafka(folder) as kafka: kafka.properties(…)``.
+
+One broker, three ways in:
+
+- ``PLAINTEXT``, whose clients are the superuser: for a test's own work, `KafkaCluster.admin` among it.
+- ``SASL``: TLS, and a name by PLAIN, SCRAM-SHA-512, or OAUTHBEARER with tokens of devservices/tokens.py.
+- ``MUTUAL``: TLS, and a name by the client's certificate.
+
+Kafka's StandardAuthorizer is in force: who is allowed nothing may do nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, assert_never
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from devservices.certificates import Authority, Certificate
+from devservices.kafka import KafkaCluster, KafkaOptions, Listener, running_kafka
+from devservices.ports import HOST
+from devservices.tokens import AUDIENCE, ISSUER, Tokens, running_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+Way = Literal["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS"]
+
+_TIMEOUT_S = 30
+_MODULES = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredKafka:
+    """The cluster, and how a user gets into it."""
+
+    cluster: KafkaCluster
+    authority: Authority
+    tokens: Tokens
+    users: Mapping[str, str]
+    """Each name's secret, whichever way it comes."""
+    certificates: Mapping[str, Certificate]
+
+    def properties(self, way: Way, user: str) -> dict[str, str]:
+        """What librdkafka is told of a user who comes in this way."""
+        authority = str(self.authority.certificate)
+        listener = "MUTUAL" if way == "mutual TLS" else "SASL"
+        found = {"bootstrap.servers": self.cluster.servers_at(listener), "ssl.ca.location": authority}
+        match way:
+            case "mutual TLS":
+                certificate = self.certificates[user]
+                return found | {
+                    "security.protocol": "SSL",
+                    "ssl.certificate.location": str(certificate.certificate),
+                    "ssl.key.location": str(certificate.key),
+                    "ssl.key.password": self.users[user],
+                }
+            case "OAUTHBEARER":
+                return found | {
+                    "security.protocol": "SASL_SSL",
+                    "sasl.mechanism": way,
+                    "sasl.oauthbearer.method": "oidc",
+                    "sasl.oauthbearer.client.id": user,
+                    "sasl.oauthbearer.client.secret": self.users[user],
+                    "sasl.oauthbearer.token.endpoint.url": self.tokens.url,
+                    "https.ca.location": authority,
+                }
+            case "PLAIN" | "SCRAM-SHA-512":
+                return found | {
+                    "security.protocol": "SASL_SSL",
+                    "sasl.mechanism": way,
+                    "sasl.username": user,
+                    "sasl.password": self.users[user],
+                }
+            case _:
+                assert_never(way)
+
+    def allow(self, user: str, kind: ResourceType, name: str, *operations: AclOperation, prefix: bool = False) -> None:
+        """Let a user do these with what has the name, or begins with it."""
+        pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
+        rules = [
+            AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+            for operation in operations
+        ]
+        admin = self.cluster.admin
+        for done in admin.create_acls(rules, request_timeout=_TIMEOUT_S).values():
+            done.result(_TIMEOUT_S)
+
+
+@contextmanager
+def running_secured_kafka(folder: Path, users: Mapping[str, str]) -> Iterator[SecuredKafka]:
+    """Start the broker and the token endpoint; ``users`` are names and their secrets."""
+    authority = Authority(folder / "certificates")
+    certificates = {user: authority.issue(user, password=secret) for user, secret in users.items()}
+    with running_tokens(authority, folder, users) as tokens:
+        options = KafkaOptions(
+            listeners=_listeners(authority, tokens, users),
+            properties={
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            },
+            java=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.keys.as_uri()}"],
+        )
+        with running_kafka(options) as cluster:
+            _add_scram(cluster, users)
+            yield SecuredKafka(cluster, authority, tokens, users, certificates)
+
+
+def _listeners(authority: Authority, tokens: Tokens, users: Mapping[str, str]) -> list[Listener]:
+    server = authority.issue("broker", HOST)
+    own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(server.both)}
+    passwords = " ".join(f'user_{user}="{secret}"' for user, secret in users.items())
+    sasl = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
+        "plain.sasl.jaas.config": f"{_MODULES}.plain.PlainLoginModule required {passwords};",
+        "scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+        "oauthbearer.sasl.jaas.config": f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required;",
+        "oauthbearer.sasl.server.callback.handler.class": f"{_MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler",
+        "oauthbearer.sasl.oauthbearer.jwks.endpoint.url": tokens.keys.as_uri(),
+        "oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+        "oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
+    }
+    mutual = {
+        "ssl.client.auth": "required",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.certificate),
+        "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/,DEFAULT",
+    }
+    return [Listener("SASL", "SASL_SSL", {**own, **sasl}), Listener("MUTUAL", "SSL", {**own, **mutual})]
+
+
+def _add_scram(cluster: KafkaCluster, users: Mapping[str, str]) -> None:
+    kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    changes = [UserScramCredentialUpsertion(user, kind, secret.encode()) for user, secret in users.items()]
+    admin = cluster.admin
+    for done in admin.alter_user_scram_credentials(changes, request_timeout=_TIMEOUT_S).values():
+        done.result(_TIMEOUT_S)

@@ -1,0 +1,61 @@
+"""Whether Kafka lets this process in, and what keeps it out.
+
+Rules:
+
+1. Who was never let in, and is refused for `PATIENCE_S`, has a wrong secret, certificate or right, and ends with that
+   error: waiting would not mend it. Brokers that are only away are waited for.
+2. Who was let in once rides over refusals, as over brokers that are away: secrets are changed while services run.
+3. librdkafka complains at each attempt, many times in a second. The same words are logged once in `AGAIN_AFTER_S`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError
+from common.kafka_errors import LastWord, remedy, words
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+
+PATIENCE_S = 15.0
+AGAIN_AFTER_S = 60.0
+
+
+class Admission:
+    """What librdkafka said of its connections; `hear` is its ``error_cb``."""
+
+    def __init__(self, servers: str, clock: Clock, log: FilteringBoundLogger) -> None:
+        self.heard = LastWord()
+        self._servers = servers
+        self._clock = clock
+        self._log = log
+        self._refused_at_s: float | None = None
+        self._is_in = False
+        self._logged: dict[str, float] = {}
+
+    def hear(self, error: KafkaError) -> None:
+        """Note a complaint, and tell people why nothing comes."""
+        now_s, text = self._clock.monotonic_s(), words(error)
+        self.heard.hear(error)
+        if self.heard.is_refusal and self._refused_at_s is None:
+            self._refused_at_s = now_s
+        self._logged = {said: at_s for said, at_s in self._logged.items() if now_s - at_s < AGAIN_AFTER_S}
+        if text not in self._logged:
+            self._logged[text] = now_s
+            self._log.warning("kafka", problem=text)
+
+    def let_in(self) -> None:
+        """The group has given this process something."""
+        self._is_in = True
+
+    def require(self) -> None:
+        """Raise BrokerError by rule 1."""
+        if self._is_in or self._refused_at_s is None or not self.heard.is_refusal:
+            return
+        if self._clock.monotonic_s() - self._refused_at_s >= PATIENCE_S:
+            msg = f"Kafka at {self._servers} does not let this process in: {self.heard.text}"
+            raise BrokerError(msg, remedy(self.heard.name, self.heard.text))

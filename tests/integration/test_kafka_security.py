@@ -1,0 +1,223 @@
+"""A real broker that asks who comes, by each way that users come in, and that lets a writer do the least it needs.
+
+What is refused is told in one error: the servers, topic or group, what to look at, and never the secret.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from bootstrap.__main__ import app as bootstrap
+from bootstrap.tools import app as tools
+from common.cli import run
+from devservices import processes
+from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
+from stage_writer.__main__ import app as writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from devservices.processes import Child
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+WAYS: tuple[Way, ...] = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER", "mutual TLS")
+SECRET, WRONG = "Xq7-right,Secret", "Xq7-wrong,Secret"
+SECRET_PROPERTIES = ("sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password")
+RECORDS = 20
+Config = dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """The broker: ``writer`` may do the least, ``blind`` sees its topic only, ``nobody`` may do nothing."""
+    users = {"writer": SECRET, "blind": SECRET, "nobody": SECRET}
+    with running_secured_kafka(tmp_path_factory.mktemp("secured"), users) as kafka:
+        kafka.cluster.create_topic("orders", 2)
+        producer = Producer({"bootstrap.servers": kafka.cluster.bootstrap_servers})
+        for index in range(RECORDS):
+            producer.produce("orders", json.dumps({"id": index}).encode(), partition=index % 2)
+        assert producer.flush(30) == 0
+        kafka.allow("writer", ResourceType.TOPIC, "orders", AclOperation.READ)
+        kafka.allow("writer", ResourceType.GROUP, "ingest", AclOperation.READ)
+        kafka.allow("blind", ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
+        kafka.allow("blind", ResourceType.GROUP, "ingest", AclOperation.READ)
+        yield kafka
+
+
+@pytest.fixture(scope="module")
+def refused(secured: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """A writer with a wrong secret, which takes its time: the first tests have it started, and a last one looks."""
+    folder = tmp_path_factory.mktemp("refused")
+    config = write_config(folder, secured.properties("SCRAM-SHA-512", "writer") | {"sasl.password": WRONG})
+    child = processes.start([sys.executable, "-m", "stage_writer", "run", str(config)], folder / "log")
+    yield child
+    child.kill()
+
+
+def write_config(folder: Path, kafka: Mapping[str, str]) -> Path:
+    stream = {"app_id": "orders", "topics": ["orders"], "columns": "id BIGINT", "table": (folder / "table").as_uri()}
+    settings = {
+        "kafka": dict(kafka),
+        "stage": {"url": (folder / "stage").as_uri()},
+        "writer": {"group_id": "ingest", "http": "127.0.0.1:0", "workers": 1, "report_positions": True},
+        "streams": [stream],
+    }
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+    return path
+
+
+@pytest.fixture
+def config_of(secured: SecuredKafka, tmp_path: Path) -> Callable[..., Path]:
+    """Write the config of a user who comes in some way; a keyword is a property of Kafka, with `_` for its dots."""
+
+    def config_of(way: Way, user: str = "writer", **properties: str | None) -> Path:
+        kafka = secured.properties(way, user) | {key.replace("_", "."): value for key, value in properties.items()}
+        return write_config(tmp_path, {key: value for key, value in kafka.items() if value is not None})
+
+    return config_of
+
+
+def with_wrong_secret(secured: SecuredKafka, way: Way) -> dict[str, str]:
+    key = next(key for key in SECRET_PROPERTIES if key in secured.properties(way, "writer"))
+    return {key.replace(".", "_"): WRONG}
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_writer_and_the_commands_need_no_more_than_to_read(
+    way: Way,
+    config_of: Callable[..., Path],
+    programs: Programs,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    config = config_of(way)
+    assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err
+    child = programs.start("stage-writer", "run", config, "--until-caught-up")
+    told = words_of(child)
+    assert child.process.wait(60) == 0, child.log_tail()
+    assert run(tools, ["markers", "ls", str(config), "--json"]) == 0
+    chains = json.loads(capfd.readouterr().out.partition("all well\n")[2])["chains"]
+    assert sum(chain["rows"] for chain in chains) == RECORDS
+    assert run(bootstrap, ["plan", str(config), "--from", "group:ingest"]) == 0, capfd.readouterr().err
+    assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0
+    assert run(writer, ["run", str(config), "--print-config"]) == 0
+    printed = capfd.readouterr()
+    everything = told + child.log.read_text("utf-8") + printed.out + printed.err + staged(tmp_path)
+    assert SECRET not in everything
+    assert "orders" in everything
+
+
+def words_of(child: Child) -> str:
+    """What others on the machine see of a process: its command line, as long as it runs."""
+    return Path(f"/proc/{child.process.pid}/cmdline").read_bytes().decode()
+
+
+def staged(folder: Path) -> str:
+    return "".join(path.read_bytes().decode("latin-1") for path in (folder / "stage").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_a_wrong_secret_is_told_and_not_shown(
+    way: Way, secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(way, **with_wrong_secret(secured, way))
+    commands = [(writer, ["check", str(config)], 2), (bootstrap, ["plan", str(config), "--from", "group:ingest"], 1)]
+    for app, arguments, code in commands[: 2 if way == "PLAIN" else 1]:
+        began_s = time.monotonic()
+        assert run(app, arguments) == code
+        assert time.monotonic() - began_s < 6
+        error = capfd.readouterr().err
+        assert error.startswith("error: cannot list topics at Kafka 127.0.0.1:")
+        assert "kafka.sasl." in error
+        assert "uthentication" in error or "invalid_client" in error
+        assert len(error.splitlines()) == 2
+        assert WRONG not in error
+
+
+def test_a_key_that_cannot_be_opened_is_the_configs_fault(
+    secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(writer, ["check", str(config_of("mutual TLS", **with_wrong_secret(secured, "mutual TLS")))]) == 2
+    error = capfd.readouterr().err
+    assert "librdkafka refuses a property" in error
+    assert "ssl.key" in error
+    assert WRONG not in error
+
+
+@pytest.mark.parametrize(
+    ("way", "properties", "remedy"),
+    [
+        pytest.param("PLAIN", {"ssl_ca_location": None}, "kafka.ssl.ca.location", id="unknown authority"),
+        pytest.param(
+            "mutual TLS",
+            {"ssl_certificate_location": None, "ssl_key_location": None, "ssl_key_password": None},
+            "kafka.ssl.certificate.location",
+            id="no certificate",
+        ),
+    ],
+)
+def test_a_handshake_that_fails_is_told(
+    way: Way,
+    properties: dict[str, str | None],
+    remedy: str,
+    config_of: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run(writer, ["check", str(config_of(way, **properties))]) == 2
+    error = capfd.readouterr().err
+    assert "Kafka 127.0.0.1:" in error
+    assert remedy in error
+    assert len(error.splitlines()) == 2
+    assert SECRET not in error
+
+
+@pytest.mark.parametrize(
+    ("user", "group", "named"),
+    [
+        ("nobody", "ingest", "READ the topic orders"),
+        ("blind", "ingest", "READ the topic orders"),
+        ("writer", "other", "READ the consumer group other"),
+    ],
+)
+def test_a_right_that_is_missing_is_named(
+    user: str, group: str, named: str, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("SCRAM-SHA-512", user)
+    config.write_text(config.read_text("utf-8").replace("group_id: ingest", f"group_id: {group}"), "utf-8")
+    assert run(writer, ["check", str(config)]) == 2
+    assert named in capfd.readouterr().err
+    assert run(writer, ["run", str(config), "--until-caught-up"]) == 1
+    captured = capfd.readouterr()
+    assert named in captured.err
+    assert SECRET not in captured.out + captured.err
+
+
+def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:
+    assert refused.process.wait(40) == 1
+    told = refused.log.read_text("utf-8")
+    assert "does not let this process in" in told
+    assert "kafka.sasl.mechanism" in told
+    assert told.count("invalid credentials") <= 3  # and not at each of the attempts
+    assert "Traceback" not in told
+    assert WRONG not in told
+
+
+def test_what_the_writer_was_not_given_it_cannot_do(secured: SecuredKafka) -> None:
+    failed: list[str] = []
+    producer = Producer({**secured.properties("PLAIN", "writer"), "log_level": 0})
+    producer.produce("orders", b"{}", on_delivery=lambda error, _: failed.append("" if error is None else error.name()))
+    producer.flush(10)
+    assert failed == ["TOPIC_AUTHORIZATION_FAILED"]
