@@ -11,6 +11,7 @@ Rules:
 3. A marker of a lower generation than the partition's is a stray, whatever positions it speaks of.
 4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
    chain's are known, they have to be the same.
+5. The beginning of a chain of several topics (common/merged.py) has the positions of its inputs beside their sum.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from common.merged import CHAIN_TOPIC, StoredInput, inputs_to_stored, position_from_stored
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 BEGIN = "begin"
-_PATH = re.compile(r"begin/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/0{20}\.begin", re.ASCII)
+_PATH = re.compile(rf"begin/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/0{{20}}\.begin", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,19 @@ class _StoredBeginning(Stored):
     position: StoredOffset = 0
     generation: Count = 0
     topic_id: str | None = None
+    inputs: list[StoredInput] | None = None
 
 
 def beginning_to_bytes(beginning: Beginning) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
     stored = _StoredBeginning(
-        version=1, position=beginning.position, generation=beginning.generation, topic_id=beginning.topic_id
+        version=1,
+        position=int(beginning.position),
+        generation=beginning.generation,
+        topic_id=beginning.topic_id,
+        inputs=inputs_to_stored(beginning.position),
     )
-    return stored.model_dump_json().encode()
+    return stored.model_dump_json(exclude={"inputs"} if stored.inputs is None else None).encode()
 
 
 def beginning_from_bytes(path: str, data: bytes) -> Beginning:
@@ -71,4 +78,6 @@ def beginning_from_bytes(path: str, data: bytes) -> Beginning:
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
         require_known_version(what, data, 1)
         stored = _StoredBeginning.model_validate_json(data)
-    return Beginning(Position(stored.position), stored.generation, stored.topic_id)
+        source = source_of(path)
+        position = stored.position if source is None else position_from_stored(source, stored.position, stored.inputs)
+    return Beginning(Position(position), stored.generation, stored.topic_id)

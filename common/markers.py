@@ -17,6 +17,7 @@ Rules:
    would add the file to the table as it is.
 8. A table whose rows are to be merged (common/changes.py) makes a marker version 5: who does not know that would append
    its events as rows.
+9. A marker of a chain of several topics (common/merged.py) has the positions of its inputs at its end beside the sum.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.changes import MergeBy
 from common.data_files import STAGED
+from common.merged import CHAIN_TOPIC, InputEnd, StoredInput, inputs_at, inputs_to_stored, position_from_stored
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
@@ -41,7 +43,7 @@ DONE = "done"
 STRAY = "stray"
 VERSION = 5
 """The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 8)."""
-_NAME = re.compile(r"done/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{1,20})\.done", re.ASCII)
+_NAME = re.compile(rf"done/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/(?P<start>\d{{1,20}})\.done", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -181,6 +183,11 @@ class Manifest:
     """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
 
     @property
+    def inputs(self) -> tuple[InputEnd, ...]:
+        """How far it is with each topic of a chain of several (rule 9); none where it is of one."""
+        return inputs_at(self.span.end)
+
+    @property
     def version(self) -> int:
         """The version of the format that says all of it."""
         if any(table.merge is not None for table in self.tables):
@@ -279,6 +286,15 @@ class _StoredManifest(Stored):
     filtered: Count = 0
     exploded: Count = 0
     offered: str | None = None
+    inputs: list[StoredInput] | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        if self.inputs is None:
+            del stored["inputs"]
+        return stored
 
 
 def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
@@ -306,6 +322,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "filtered": manifest.filtered,
             "exploded": manifest.exploded,
             "offered": manifest.offered,
+            "inputs": inputs_to_stored(manifest.span.end),
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -370,7 +387,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         raise ValueError(msg)
     tables = tuple(_table_from_stored(table) for table in stored.tables)
     return Manifest(
-        span=Span(Position(stored.start), Position(stored.end)),
+        span=Span(Position(stored.start), position_from_stored(name.topic_partition, stored.end, stored.inputs)),
         previous=None if stored.previous is None else Position(stored.previous),
         app_id=stored.app_id,
         origin=Origin(stored.origin),

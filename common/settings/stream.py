@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from common.errors import SchemaError
+from common.merged import is_merged, topics_of
 from common.schema import StructType, parse_ddl
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
@@ -392,9 +393,11 @@ class Stream(Section):
         return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
 
     def takes(self, topic: str) -> bool:
-        """Whether the topic belongs to this stream."""
+        """Whether a topic, or a chain of several topics (common/merged.py), belongs to this stream."""
         pattern = self.pattern
-        return topic in self.topics if pattern is None else pattern.match(topic) is not None
+        if pattern is None:
+            return topic in self.topics or (is_merged(topic) and set(self.topics).issuperset(topics_of(topic)))
+        return all(pattern.match(one) is not None for one in topics_of(topic))
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,87 @@
+"""Chains of several topics: their names, their positions, and what is written down of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.errors import MarkerError
+from common.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
+from common.merged import InputEnd, chain_topic, has_reached, inputs_at, inputs_of, merged_position, topics_of
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+
+CHAIN = TopicPartition(Topic("orders+payments"), Partition(3))
+ORDERS, PAYMENTS = inputs_of(CHAIN)
+
+
+def place(orders: int, payments: int) -> Position:
+    return merged_position([InputEnd(PAYMENTS, Position(payments)), InputEnd(ORDERS, Position(orders))])
+
+
+def manifest(end: Position) -> Manifest:
+    return Manifest(Span(Position(2), end), None, "shop", Origin.FLUSH, "w", 1, records=3)
+
+
+def test_a_chain_is_named_by_its_topics_in_order() -> None:
+    assert chain_topic(["payments", "orders"]) == "orders+payments"
+    assert topics_of("orders+payments") == ("orders", "payments")
+    assert topics_of("orders") == ("orders",)
+    assert TopicPartition(Topic("payments"), Partition(3)) == PAYMENTS
+
+
+def test_a_place_is_a_sum_that_says_of_what() -> None:
+    there = place(5, 7)
+    assert there == 12
+    assert inputs_at(there) == (InputEnd(ORDERS, Position(5)), InputEnd(PAYMENTS, Position(7)))
+    assert inputs_at(Position(12)) == ()
+    assert inputs_at(max(there, Position(4))) == inputs_at(there)
+
+
+def test_a_goal_is_reached_input_by_input() -> None:
+    assert not has_reached(place(9, 3), place(5, 7))
+    assert has_reached(place(5, 7), place(5, 7))
+    assert has_reached(Position(8), Position(8))
+
+
+def test_a_marker_says_how_far_its_inputs_are() -> None:
+    name = MarkerName(CHAIN, Position(2))
+    assert MarkerName.parse(name.path) == name
+    data = marker_to_bytes(Marker(name, manifest(place(5, 7))))
+    assert json.loads(data)["inputs"] == [
+        {"topic": "orders", "partition": 3, "end": 5},
+        {"topic": "payments", "partition": 3, "end": 7},
+    ]
+    found = marker_from_bytes(name, data)
+    assert inputs_at(found.span.end) == inputs_at(place(5, 7))
+    assert found.manifest is not None
+    assert found.manifest.inputs == inputs_at(place(5, 7))
+    plain = MarkerName(TopicPartition(Topic("orders"), Partition(3)), Position(2))
+    assert b"inputs" not in marker_to_bytes(Marker(plain, manifest(Position(12))))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ([{"topic": "orders", "partition": 3, "end": 12}], "its inputs are not those of orders\\+payments/3"),
+        (
+            [{"topic": "orders", "partition": 3, "end": 5}, {"topic": "payments", "partition": 3, "end": 8}],
+            "its inputs come to 13, and it ends at 12",
+        ),
+    ],
+)
+def test_inputs_that_are_not_the_chains_are_refused(inputs: object, problem: str) -> None:
+    name = MarkerName(CHAIN, Position(2))
+    data = json.dumps(json.loads(marker_to_bytes(Marker(name, manifest(place(5, 7))))) | {"inputs": inputs}).encode()
+    with pytest.raises(MarkerError, match=problem):
+        marker_from_bytes(name, data)
+
+
+def test_a_beginning_says_where_its_inputs_begin() -> None:
+    path = begin_path(CHAIN)
+    assert source_of(path) == CHAIN
+    found = beginning_from_bytes(path, beginning_to_bytes(Beginning(place(5, 7), 1)))
+    assert inputs_at(found.position) == inputs_at(place(5, 7))
+    assert found == Beginning(Position(12), 1)
+    assert b"inputs" not in beginning_to_bytes(Beginning(Position(12)))
