@@ -1,4 +1,4 @@
-"""Chains of several topics: partitions 3 of ``orders`` and ``payments``, merged, are partition 3 of ``orders+payments``.
+"""Chains of several topics: partition 3 of ``orders`` and of ``payments`` become partition 3 of ``orders+payments``.
 
 Rules:
 
