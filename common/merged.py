@@ -56,7 +56,7 @@ def merged_position(inputs: Iterable[InputEnd]) -> Position:
     return Position(MergedPosition(inputs))
 
 
-def inputs_at(position: Position | None) -> tuple[InputEnd, ...]:
+def inputs_at(position: int | None) -> tuple[InputEnd, ...]:
     """The inputs' positions at a place of a merged chain; none for a position that knows nothing of them."""
     return position.inputs if isinstance(position, MergedPosition) else ()
 
