@@ -1,24 +1,25 @@
 """How the process asks the system for memory.
 
-The writer fills and frees the same tens of megabytes several times a second. By default Arrow's allocator and glibc's
-give them back each time, and the kernel clears every page anew: a quarter of the writer's CPU time, measured on records
-of 240 bytes. So both keep what they have for a while. What is free in them is used again before anything new is asked
-for, so the peak does not grow.
+Rules:
+
+1. The writer fills and frees the same tens of megabytes several times a second. By default glibc gives them back each
+   time, and the kernel clears every page anew: a quarter of the writer's CPU time, measured on records of 240 bytes. So
+   it keeps what it has. What is free is used again before anything new is asked for, so the peak does not grow.
+2. What is large, by the measure of the writer's ``memory``, is given back at once: kept, it would lie beside the next.
+3. One allocator for all, so that what Python, librdkafka and the JSON reader let go of is there for Arrow, and the
+   other way round. Arrow's own kept 70 MB for itself beside messages of 10 MB, and its C++ takes no notice of
+   `pyarrow.set_memory_pool`: `stage_writer/__init__.py` tells it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from contextlib import suppress
-
-import pyarrow as pa
 
 # mallopt's parameters, from glibc's malloc.h.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _LARGEST_FROM_HEAP_BYTES = 32 * 2**20  # glibc takes no more
-_KEPT_MS = 10_000
 _POLLS_ALIVE = 10
 
 
@@ -32,10 +33,7 @@ def rarely_collect(consume_records: int) -> None:
 
 
 def keep_memory(kept_bytes: int) -> None:
-    """Have Arrow and the C library keep freed memory, the latter so much; does nothing where that cannot be had."""
-    with suppress(NotImplementedError):  # a build of Arrow without it
-        pa.set_memory_pool(pa.jemalloc_memory_pool())
-        pa.jemalloc_set_decay_ms(_KEPT_MS)
+    """Have the C library keep so much of freed memory (rule 1); does nothing where that cannot be had."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc; other C libraries have other ways, or none
         mallopt(_MMAP_THRESHOLD, min(kept_bytes // 4, _LARGEST_FROM_HEAP_BYTES))

@@ -8,6 +8,7 @@ Rules:
    judged by the size of the messages before.
 2. A call serves the group too. Messages that an earlier call of the same portion took of a partition that then went, or
    came, are dropped: reading goes on elsewhere, and they would lie behind a gap. (Within a call librdkafka does that.)
+3. What was taken is not held here any longer than it is wanted: it may be most of a writer's memory.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class Taker:
             found_bytes = sum(map(len, found))
             self._size_bytes = max(1, found_bytes // max(1, len(found)))
             taken_bytes += found_bytes
-        return self._taken
+        taken, self._taken = self._taken, []
+        return taken
 
     def forget(self, partitions: Iterable[KafkaPartition]) -> None:
         """These went, or came; called while the group is served (rule 2)."""

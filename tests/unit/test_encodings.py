@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -63,3 +65,17 @@ def test_no_rows_and_nulls_are_no_reason_to_fail() -> None:
     assert choose_encodings(schema.empty_table()).by_difference == ()
     rows = pa.table([[None] * 9, [None] * 9], schema=schema)
     assert "a" in choose_encodings(rows).with_dictionary
+
+
+def test_values_of_a_megabyte_have_no_statistics_and_no_dictionary() -> None:
+    long = "x" * 2**20
+    places = [{"text": long, "kind": "a"}, {"text": "", "kind": "a"}]
+    rows = pa.table({"id": [1, 2], "text": [long, long], "place": places})
+    buffer = TableRows(TableFormat("file:///t", TableKind.ROWS, "", rows.schema, ()))
+    buffer.add(rows)
+    (file,) = buffer.finish()
+    found = json.loads(file.statistics)
+    assert found["minValues"] == {"id": 1, "place": {"kind": "a"}}
+    assert found["maxValues"] == {"id": 2, "place": {"kind": "a"}}
+    assert _encodings(rows)["text"] == _encodings(rows)["place.text"] == {"PLAIN"}
+    assert "RLE_DICTIONARY" in _encodings(rows)["place.kind"]

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from common.pieces import Pieces
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
-from stage_writer.core.parquet.encodings import choose_encodings
+from stage_writer.core.parquet.encodings import all_leaves, choose_encodings
 from stage_writer.core.parquet.partitioning import Groups, Values
 from stage_writer.core.parquet.statistics import Path, delta_statistics, floating_point_paths
 
@@ -123,10 +123,12 @@ class _OpenFile:
         self._schema = schema
         self._sink = _Sink()
         encodings = choose_encodings(first)
+        long = encodings.without_statistics
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
             compression="snappy",
+            write_statistics=[path for path in all_leaves(first) if path not in long] if long else True,
             use_dictionary=list(encodings.with_dictionary),
             column_encoding=dict.fromkeys(encodings.by_difference, "DELTA_BINARY_PACKED"),
             store_schema=False,
