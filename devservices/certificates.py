@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class Certificate:
     """The files of one certificate."""
 
+    authority: Path
+    """Who has signed it."""
     certificate: Path
     key: Path
     both: Path
@@ -49,7 +51,8 @@ class Authority:
         issued = self._authority.issue_cert(*(hosts or (f"{name}@example.org",)), common_name=name)
         kind = BestAvailableEncryption(password.encode()) if password else NoEncryption()
         key = load_pem_private_key(issued.private_key_pem.bytes(), None)
-        found = Certificate(*(self._folder / f"{name}.{part}.pem" for part in ("certificate", "key", "both")))
+        files = [self._folder / f"{name}.{part}.pem" for part in ("certificate", "key", "both")]
+        found = Certificate(self.certificate, *files)
         found.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, kind))
         found.key.chmod(0o600)
         found.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

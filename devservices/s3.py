@@ -17,6 +17,7 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ from devservices.ports import HOST, free_ports, is_open, wait_until_closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from devservices.certificates import Certificate
 
 S3Kind = Literal["moto", "versitygw", "minio"]
 
@@ -60,15 +63,21 @@ class S3Server:
     access_key: str = _ACCESS_KEY
     secret_key: str = _SECRET_KEY
     region: str = REGION
+    certificate: Certificate | None = None
+    """With one, it speaks TLS (moto)."""
 
     def __post_init__(self) -> None:
-        self.endpoint_url = self.endpoint_url or f"http://{HOST}:{self.port}"
+        scheme = "http" if self.certificate is None else "https"
+        self.endpoint_url = self.endpoint_url or f"{scheme}://{HOST}:{self.port}"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
         wait_until_closed(self.port)
         log = self.folder / f"{self.kind}.log"
-        self.child = processes.start(_command(self.kind, self.port, self.folder), log, _environ(self.kind))
+        command = _command(self.kind, self.port, self.folder)
+        if self.certificate is not None:
+            command += ["--ssl-cert", str(self.certificate.certificate), "--ssl-key", str(self.certificate.key)]
+        self.child = processes.start(command, log, _environ(self.kind))
         self.child.wait_until(self._answers, f"the S3 server {self.kind}")
 
     def stop(self) -> None:
@@ -86,6 +95,9 @@ class S3Server:
         if not is_open(self.port):
             return False
         connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
+        if self.certificate is not None:
+            trusting = ssl.create_default_context(cafile=str(self.certificate.authority))
+            connection = http.client.HTTPSConnection(HOST, self.port, timeout=5, context=trusting)
         try:
             connection.request("GET", "/")
             return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE
@@ -97,11 +109,12 @@ class S3Server:
     @property
     def storage_options(self) -> dict[str, object]:
         """For fsspec, and for ``stage.storage_options``."""
+        trusted = {} if self.certificate is None else {"verify": str(self.certificate.authority)}
         return {
             "key": self.access_key,
             "secret": self.secret_key,
             "endpoint_url": self.endpoint_url,
-            "client_kwargs": {"region_name": self.region},
+            "client_kwargs": {"region_name": self.region, **trusted},
         }
 
     @property
@@ -121,14 +134,16 @@ class S3Server:
 
 
 @contextmanager
-def running_s3(kind: S3Kind = "moto", folder: Path | None = None, port: int | None = None) -> Iterator[S3Server]:
+def running_s3(
+    kind: S3Kind = "moto", folder: Path | None = None, port: int | None = None, certificate: Certificate | None = None
+) -> Iterator[S3Server]:
     """Start a server, wait until it answers, and stop it in the end; without ``folder`` its data is then deleted."""
     with ExitStack() as started:
         root = folder or Path(started.enter_context(tempfile.TemporaryDirectory(prefix="s3-")))
         root.mkdir(parents=True, exist_ok=True)
         number = port or free_ports(1)[0]
         processes.require_free(number)
-        server = S3Server(kind, number, root)
+        server = S3Server(kind, number, root, certificate=certificate)
         started.callback(server.stop)
         server.start()
         yield server

@@ -6,6 +6,8 @@ a broker without an authorizer says is taken as everything.
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -13,10 +15,10 @@ from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
 from common.kafka import QUIET, client_properties
-from common.kafka_errors import remedy
+from common.kafka_errors import broker_error, remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from concurrent.futures import Future
 
     from confluent_kafka.admin import ConsumerGroupDescription, TopicDescription
@@ -24,25 +26,53 @@ if TYPE_CHECKING:
     from common.settings import Settings
 
 _TIMEOUT_S = 10.0
+_AGAIN_S = 0.2
+_SOON = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 _DENIALS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def require_rights(settings: Settings, topics: Collection[str]) -> None:
-    """Raise ConfigError for a topic or the group that this user may not read. Raises KafkaException."""
+    """Raise ConfigError for a topic or the group that this user may not read, and BrokerError."""
+    if not topics:
+        return
     admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
-    if topics:
-        described = admin.describe_topics(
-            TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=_TIMEOUT_S
-        )
-        for topic, topic_answer in described.items():
-            if not _may_read(topic_answer):
+    servers, group = str(settings.kafka["bootstrap.servers"]), settings.writer.group_id
+    names = TopicCollection(sorted(topics))
+    answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    for topic, answer in answers.items():
+        with _errors(f"describe the topic {topic}", servers, topic):
+            if not _may_read(answer):
                 msg = f"this user may not read the topic {topic!r}"
                 raise ConfigError(msg, remedy("TOPIC_AUTHORIZATION_FAILED", "", topic))
-    group = settings.writer.group_id
-    groups = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT_S)
-    if not _may_read(groups[group]):
-        msg = f"this user may not read the consumer group {group!r} (writer.group_id)"
-        raise ConfigError(msg, remedy("GROUP_AUTHORIZATION_FAILED", "", group))
+    with _errors(f"describe the consumer group {group}", servers, group):
+        if not _of_a_group(admin, group):
+            msg = f"this user may not read the consumer group {group!r} (writer.group_id)"
+            raise ConfigError(msg, remedy("GROUP_AUTHORIZATION_FAILED", "", group))
+
+
+@contextmanager
+def _errors(what: str, servers: str, user_of: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise broker_error(what, servers, error.args[0], user_of=user_of) from error
+
+
+def _of_a_group(admin: AdminClient, group: str) -> bool:
+    """A cluster that has had no group yet makes its place for groups now, which takes a moment."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+        try:
+            return _may_read(asked[group])
+        except KafkaException as error:
+            if error.args[0].code() not in _SOON or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_AGAIN_S)
 
 
 def _may_read(answer: Future[TopicDescription] | Future[ConsumerGroupDescription]) -> bool:
