@@ -57,12 +57,13 @@ def main(
         _say(_line("loaded", first, markers))
         again = run_loader(config, folder)
         _say(_line("an idle run", again, markers))
-        problems = list(_problems(backlog, paths))
-    _say("\n".join(problems) or f"every one of {backlog.records:,} records once")
-    sys.exit(bool(problems))
+        wrong = list(problems(backlog, paths))
+    _say("\n".join(wrong) or f"every one of {backlog.records:,} records once")
+    sys.exit(bool(wrong))
 
 
-def _problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:
+def problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:
+    """What is not as it should be after the load: each file in the log once, and of few files each record too."""
     log = FsspecStore(f"{backlog.table_url}/_delta_log", backlog.storage_options)
     lines = [
         line

@@ -28,6 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.listing_s3 import S3Listing
 from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
 from common.scanning import Upload, abort, scan, uploads
 
@@ -75,15 +76,20 @@ class FsspecStore:
         full_prefix = self._full(prefix)
         if self._local and not os.path.lexists(full_prefix):
             return
+        skip = len(self._root) + 1
+        with self._errors("list", prefix):
+            for full, info in self._found(full_prefix):
+                # The temporary files of rule 1 are nobody's business.
+                if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
+                    yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
+
+    def _found(self, full_prefix: str) -> Iterable[tuple[str, Mapping[str, object]]]:
+        if "s3" in self._fs.protocol:
+            return S3Listing(self._fs, full_prefix.rstrip("/")).items()
         # fsspec leaves out a local folder that cannot be read; an empty listing would say that there is no chain.
         loudly = {"on_error": "raise"} if self._local else {}
-        with self._errors("list", prefix):
-            found = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
-        skip = len(self._root) + 1
-        for full, info in found.items():
-            # The temporary files of rule 1 are nobody's business.
-            if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
-                yield StoredObject(full[skip:], int(info["size"]), _modified_ms(info))
+        found: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
+        return found.items()
 
     def scan(self, prefix: str) -> Iterator[StoredObject]:
         """What `list` says, a page or a folder at a time: for what may be a million objects."""

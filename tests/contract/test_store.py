@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.data_files import DataFileName
 from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.listing_s3 import S3Listing
 from common.pieces import Pieces
 from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -93,6 +95,33 @@ def test_a_folder_is_not_the_one_whose_name_it_begins(store: ObjectStore) -> Non
     store.write("done/orders-eu/0/1.done", b"")
     store.write("done/orders/01/1.done", b"")
     assert [found.path for found in store.list("done/orders/0/")] == ["done/orders/0/1.done"]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", ["moto", "versitygw", *built("minio")])
+def test_a_long_listing_is_made_in_ranges_and_has_each_object_once(kind: str, request: pytest.FixtureRequest) -> None:
+    server: S3Server = request.getfixturevalue(kind)
+    store = FsspecStore(f"{server.create_bucket(uuid.uuid4().hex)}/stage", server.storage_options)
+    paths = {f"done/topic/{partition}/{start:03d}.done" for partition in range(40) for start in range(5)}
+    paths |= {"done/topi", "done/topic/9999", "done/topic/a b/ü%2F", "done/topic2/1"}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: store.write(path, b""), paths))
+    folder, asked = store._full("done/topic"), []
+    call, lock = store._fs.call_s3, Lock()
+
+    def counted(*args: object, **options: object) -> object:
+        with lock:
+            asked.append(options)
+        return call(*args, **options)
+
+    store._fs.call_s3 = counted
+    wanted = sorted(path for path in paths if path.startswith("done/topic/"))
+    for page, most in ((1_000, 1), (20, 4 + 3 + 16 + 12), (3, 4 + 15 + 16 + 68)):
+        asked.clear()
+        found = [full for full, _ in S3Listing(store._fs, folder, page=page).items()]
+        assert sorted(found) == [f"{folder.removesuffix('done/topic')}{path}" for path in wanted]
+        assert len(asked) <= most
+    assert sorted(item.path for item in store.list("done/topic/")) == wanted
 
 
 def test_a_folder_is_no_object(store: ObjectStore) -> None:

@@ -1,0 +1,40 @@
+"""What waits after an outage, in short (`make backlog` is the long form): bounded commits and memory, each once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.backlog import problems
+from benchmarks.loader_process import run_loader
+from benchmarks.staged import Backlog, build, write_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.spark
+
+_MIB = 2**20
+_MOST_FILES = 600
+
+
+def test_a_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Path) -> None:
+    backlog = Backlog(str(tmp_path / "stage"), str(tmp_path / "table"), {}, markers=2_000, partitions=500, rows=2)
+    paths = build(backlog)
+    used = run_loader(write_config(backlog, tmp_path, "512m", max_files=_MOST_FILES), tmp_path)
+    assert list(problems(backlog, paths)) == []
+    commits = list(_files_of_commits(Path(backlog.table_url)))
+    assert sum(commits) == len(paths)
+    assert len(commits) == -(-len(paths) // _MOST_FILES), "as few as the limit allows"
+    assert max(commits) <= _MOST_FILES
+    assert used.python_bytes < 300 * _MIB
+
+
+def _files_of_commits(table: Path) -> Iterator[int]:
+    for log in (table / "_delta_log").glob("*[0-9].json"):
+        added = sum('"add"' in line[:8] and bool(json.loads(line)) for line in log.read_text("utf-8").splitlines())
+        if added:
+            yield added
