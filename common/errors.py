@@ -68,6 +68,10 @@ class MarkerError(KafkaDeltaExpressError):
     """A done marker's name or content cannot be read, or contradicts itself."""
 
 
+class StateError(MarkerError):
+    """The state of a topology's task, which a marker names, is missing or cannot be read."""
+
+
 class TableError(KafkaDeltaExpressError):
     """A Delta table cannot be read, created or added to."""
 

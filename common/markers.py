@@ -34,6 +34,7 @@ from common.changes import MergeBy
 from common.data_files import STAGED
 from common.merged import CHAIN_TOPIC, InputEnd, StoredInput, inputs_at, inputs_to_stored, position_from_stored
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 if TYPE_CHECKING:
@@ -181,6 +182,8 @@ class Manifest:
     """How often the topic was made anew, and its chain begun again, before this one."""
     offered: str | None = None
     """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
+    state: MarkedState | None = None
+    """The state of a topology's task; None of a marker that no task has made."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -287,6 +290,7 @@ class _StoredManifest(Stored):
     exploded: Count = 0
     offered: str | None = None
     inputs: list[StoredInput] | None = None
+    state: StoredState | None = None
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -294,6 +298,8 @@ class _StoredManifest(Stored):
         stored: dict[str, object] = serialize(self)
         if self.inputs is None:
             del stored["inputs"]
+        if self.state is None:
+            del stored["state"]
         return stored
 
 
@@ -323,6 +329,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "exploded": manifest.exploded,
             "offered": manifest.offered,
             "inputs": inputs_to_stored(manifest.span.end),
+            "state": None if manifest.state is None else state_to_stored(manifest.state),
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -404,6 +411,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         filtered=stored.filtered,
         exploded=stored.exploded,
         offered=stored.offered,
+        state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
     )
 
 

@@ -144,7 +144,8 @@ class Verifier:
                 for source, position in sorted(rows.positions.items())
             )
             return StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
-        shape = Shape(filters=stream.where is not None, explodes=stream.explode is not None)
+        made = stream.topology is not None  # a topology may do both
+        shape = Shape(filters=made or stream.where is not None, explodes=made or stream.explode is not None)
         tables = Tables(
             rows,
             dead if has_dead else None,

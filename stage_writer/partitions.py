@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.places import Place
-    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, Tail, Wait
+    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, PartitionTask, Running, Tail, Wait
 
 _FIRST_PAUSE_S = 0.5
 
@@ -54,6 +54,8 @@ class Owned:
     wait: Wait | None = None
     """What it waits for before it is read on (stage_writer/waiting.py)."""
     waits_since_s: float = 0.0
+    task: PartitionTask | None = None
+    """Of a stream with a topology: then ``converter`` is the task's own."""
 
     def filling(self) -> Filling:
         """What the flush decision looks at."""
@@ -64,10 +66,11 @@ class Owned:
             buffer.first_record_at_s,
             buffer.records,
             buffer.parquet_bytes,
-            buffer.memory_bytes,
+            buffer.memory_bytes + (0 if self.task is None else self.task.memory_bytes),
             flight is not None,
             held,
             self.age_share,
+            self.task is not None and self.task.wants_flush,
         )
 
 
@@ -78,6 +81,15 @@ class Unread:
     converter: Converter
     retry_at_s: float
     pause_s: float = _FIRST_PAUSE_S
+    restoring: Restoring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """A task on its way back to where its chain ends."""
+
+    place: Place
+    running: Running[PartitionTask]
 
 
 @dataclass(slots=True)

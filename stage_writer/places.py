@@ -13,13 +13,14 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.beginnings import Beginning
 from common.errors import BrokerError, MarkerError, StoreError
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
+from common.state_files import EMPTY_STATE
 from stage_writer.ports import Lineage, PartitionFault
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from common.settings import Start, Stream
     from common.spans import Topic
+    from common.state_files import StateFiles
     from stage_writer.ports import RecordSource, Stage, Tail, Workers
 
 
@@ -37,6 +39,11 @@ class Place:
     tail: Tail | None
     position: Position
     lineage: Lineage
+
+    @property
+    def state(self) -> StateFiles:
+        """That of the partition's task there; empty without one."""
+        return EMPTY_STATE if self.tail is None else self.tail.state
 
 
 Look = Place | MarkerError | StoreError | BrokerError
@@ -68,7 +75,7 @@ class Places:
 
     def of(self, source: TopicPartition, stream: Stream) -> Place:
         """Where reading of a partition begins now. Raises MarkerError, StoreError and BrokerError."""
-        tail = self._stage.tail(source)
+        tail = self._tail(source, stream)
         if tail is not None:
             return Place(tail, tail.end, tail.lineage)
         beginning = self._stage.beginning(source)
@@ -83,10 +90,17 @@ class Places:
             if beginning is None:
                 return Place(None, position, Lineage())
         # Somebody may have begun the chain, and staged, since it was looked at.
-        tail = self._stage.tail(source)
+        tail = self._tail(source, stream)
         if tail is not None:
             return Place(tail, tail.end, tail.lineage)
         return Place(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
+
+    def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:
+        """The chain's end, with the state of the partition's task where there is one."""
+        tail = self._stage.tail(source)
+        if tail is None or stream.topology is None:
+            return tail
+        return replace(tail, state=self._stage.state_at(source, tail))
 
     def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> Beginning | None:
         """The beginning of a partition whose stream starts at the end; None for a partition that was added later."""

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from common.markers import digest_of, marker_to_bytes
+from common.state_files import EMPTY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from common.errors import KafkaDeltaExpressError
     from common.idle import IdleFact
     from common.markers import Marker
+    from common.pieces import Pieces
     from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
+    from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Made_co = TypeVar("Made_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ class Sealed:
         digest = digest_of(marker_to_bytes(self.marker))
         manifest = self.marker.manifest
         lineage = Lineage() if manifest is None else Lineage(manifest.generation, manifest.topic_id)
-        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest, lineage)
+        state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
+        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest, lineage, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +171,30 @@ class Lineage:
     topic_id: str | None = None
 
 
-class Flushing(Protocol):
+class Runs(Protocol[Made_co]):
+    """A job."""
+
+    def run(self) -> Made_co:
+        """Do it."""
+
+
+class Running(Protocol[Made_co]):
     """A job that runs somewhere else."""
 
     def done(self) -> bool:
         """Whether it has ended."""
 
-    def result(self) -> FlushOutcome:
+    def result(self) -> Made_co:
         """How it ended; raises what it raised."""
+
+
+Flushing = Running[FlushOutcome]
 
 
 class Workers(Protocol):
     """Where flush jobs run, and what else waits for the store."""
 
-    def start(self, job: FlushJob) -> Flushing:
+    def start(self, job: Runs[Result]) -> Running[Result]:
         """Run the job soon, beside the loop."""
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
@@ -226,6 +241,62 @@ class Converter(Protocol):
     def at(self, gained: StructType) -> Converter:
         """The same for a stream that has gained columns, beside the declared ones."""
 
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+        """A job that makes the task of a Kafka partition as it was; None for a stream without a topology."""
+
+
+class PartitionTask(Protocol):
+    """What a Kafka partition of a stream with a topology keeps from message to message; it goes with its buffer.
+
+    Rows and state move together: what the messages of a buffer have changed is sealed with it, written before its
+    marker and named by it. A task of a partition that was dropped is never used again.
+    """
+
+    @property
+    def converter(self) -> Converter:
+        """What makes rows of this partition's messages; it changes the state as it does."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What has changed since the last `seal`."""
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether the user's code has asked for a flush since the last `seal`."""
+
+    def seal(self, buffer: Buffer) -> StateChange:
+        """What the messages of this buffer have changed."""
+
+    def sealed(self, state: StateFiles) -> None:
+        """The flush of the last `seal` has its marker, which names these files."""
+
+    def close(self) -> None:
+        """Let go of it all; a flush may still be under way."""
+
+
+class StateChange(Protocol):
+    """What a flush changes in its task's state, on its way to the stage."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds."""
+
+    def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
+        """Write it, and say what the marker has to name. Called by the flush's job, once unless it raises StoreError.
+
+        ``name`` makes a new one.
+        """
+
+
+class StateStore(Protocol):
+    """Where state files are. Raises StoreError, and StateError for one that is not there."""
+
+    def write(self, name: StateFileName, data: bytes | Pieces) -> None:
+        """Write a file; its name is nobody else's."""
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes."""
+
 
 class FlushJob(Protocol):
     """One flush, from encoding to its marker."""
@@ -252,6 +323,8 @@ class Tail:
     """Of that marker's bytes (`common.markers.digest_of`): another one may get its name once it is gone."""
     lineage: Lineage = field(default_factory=Lineage)
     """The generation of the chain, and the topic that the marker is of."""
+    state: StateFiles = EMPTY_STATE
+    """The task's at this end; empty unless the marker itself says it."""
 
 
 class Stage(Protocol):
@@ -262,6 +335,13 @@ class Stage(Protocol):
 
     def is_there(self, tail: Tail) -> bool:
         """Whether a marker still exists, and is the one that it was."""
+
+    @property
+    def states(self) -> StateStore:
+        """The files of tasks' states."""
+
+    def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
+        """The state of a partition's task at its chain's end. Raises StateError where nobody knows it."""
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker; None while nothing says so."""

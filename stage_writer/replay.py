@@ -134,6 +134,13 @@ def replayable(settings: Settings, topic: str) -> Stream:
         )
         remedy = "build the table anew (another app_id, table and stage, with start: earliest), or mend rows by SQL"
         raise UsageError(msg, remedy)
+    if stream.topology is not None:
+        msg = (
+            f"the stream {stream.app_id!r} has a topology, whose state is of all records before: the rows of a range "
+            "cannot be made anew by themselves"
+        )
+        remedy = "rewind the chain (`bootstrap rewind`), or build the table anew (another app_id, table and stage)"
+        raise UsageError(msg, remedy)
     if not stream.kafka_columns:
         msg = (
             f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"

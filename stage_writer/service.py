@@ -114,9 +114,7 @@ class StageWriter:
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)
         self._schemas = Schemas(self._converters, stage, clock, log)
-        self._taking_up = TakingUp(
-            source=source, places=self._places, schemas=self._schemas, workers=workers, clock=clock, log=log
-        )
+        self._taking_up = TakingUp(source, self._places, self._schemas, stage, workers, clock=clock, log=log)
         self._freshness = Freshness(session_s)
         self._topics_looked_at_s = clock.monotonic_s()
         self._catching_up: CatchingUp | None = None
@@ -264,6 +262,8 @@ class StageWriter:
     def _begin(self, owned: Owned, reason: FlushReason) -> None:
         if owned.buffer.is_empty or owned.flight is not None:
             return
+        if owned.task is not None:
+            owned.buffer.state = owned.task.seal(owned.buffer)
         stream, guard = owned.converter.stream, self._guard(owned)
         job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
         arrow_bytes = owned.buffer.arrow_bytes
@@ -321,6 +321,8 @@ class StageWriter:
             self._begin_again(owned)
             return
         owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
+        if owned.task is not None:
+            owned.task.sealed(sealed.tail.state)
         if self._report_positions:
             self._source.report({owned.source: sealed.tail.end})
 
@@ -365,11 +367,12 @@ class StageWriter:
                     continue
                 case Unfit(fault, converter, place):
                     self._hold(fault, converter, place)
-                case TakenUp(place, converter):
+                case TakenUp(place, converter, task):
                     positions[source] = place.position
                     buffer, now_s = self._new_buffer(place.position, converter), self._clock.monotonic_s()
                     share = age_share_of(source)
-                    self._owned[source] = Owned(source, converter, place.tail, place.lineage, buffer, now_s, share)
+                    owned = Owned(source, converter, place.tail, place.lineage, buffer, now_s, share, task=task)
+                    self._owned[source] = owned
                 case _:
                     assert_never(found)
             self._failing_since_s = None
@@ -426,8 +429,10 @@ class StageWriter:
         for source in sources:
             self._ends.pop(source, None)
             self._held.pop(source, None)
-            self._taking_up.waiting.pop(source, None)
+            self._taking_up.drop(source)
             owned = self._owned.pop(source, None)
+            if owned is not None and owned.task is not None:
+                owned.task.close()
             if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
                 self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
                 self._log.warning("buffer dropped", partition=str(source), reason=reason)

@@ -18,6 +18,7 @@ from common.settings.merge import Merge, check_merge
 from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
+from common.settings.topology import check_topology
 from common.settings.values import StartAt, StartValue
 from common.table_urls import comparable, is_catalog_name
 
@@ -55,6 +56,12 @@ class Stream(Section):
         min_length=1,
         description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
         "them is `unknown_fields`' subject.",
+    )
+    topology: str | None = Field(
+        default=None,
+        description="A function that makes the rows: `package.module:build`, which gives a `Topology` or a "
+        "`StreamsBuilder`. The writer imports it; `columns` are the table's then.",
+        examples=["shop.sessions:build"],
     )
     framing: str = Field(
         default="none",
@@ -356,6 +363,7 @@ class Stream(Section):
         if comparable(self.dead_letters) == comparable(self.table):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
+        check_topology(self)
         check_routes(self)
         check_merge(self)
         return self

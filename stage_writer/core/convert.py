@@ -55,13 +55,15 @@ if TYPE_CHECKING:
 
     from common.changes import MergeBy
     from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.decode import Reject
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.envelopes.framing import SchemaTypes
     from stage_writer.core.steps.rows import Step
     from stage_writer.core.unknown.evolving import Way
-    from stage_writer.ports import Wait
+    from stage_writer.ports import StateStore, Wait
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -144,6 +146,9 @@ class StreamConverter:
     def waits(self, batch: MessageBatch) -> Wait | None:
         """What has to be there before this batch can be converted: the types of its messages' schemas."""
         return None if self._frames is None else self._frames.waits(batch.values)
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+        """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
         """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""

@@ -46,6 +46,8 @@ class FlushReason(StrEnum):
     REVOKED = "revoked"
     STOPPING = "stopping"
     CAUGHT_UP = "caught_up"
+    ASKED = "asked"
+    """By the user's code, in a topology."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Filling:
     """Memory that the flush under way holds."""
     age_share: float = 1.0
     """The share of ``flush_after`` after which it is old (`age_share_of`)."""
+    is_asked: bool = False
+    """Whether somebody has asked for a flush now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +158,4 @@ def _own_reason(filling: Filling, limits: Limits, now_s: float) -> FlushReason |
         return FlushReason.RECORDS
     if now_s - filling.first_record_at_s >= limits.flush_after_s * filling.age_share:
         return FlushReason.AGE
-    return None
+    return FlushReason.ASKED if filling.is_asked else None

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. Data files first, each under a name of its own; then the marker, by exclusive create. Who loses the claim leaves its
+1. Data files first, each under a name of its own, and the state of a topology's task; then the marker, by exclusive
+   create. Who loses the claim leaves its
    files where they are, for VACUUM: an earlier try of the same claim may have won without an answer, been loaded and
    been settled, and then the table has those very files.
 2. A job may be run again after a StoreError: what is encoded stays encoded, what is uploaded stays uploaded, and the
@@ -51,6 +52,7 @@ from common.pieces import Pieces
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
+from common.state_files import EMPTY_STATE, StateFileName
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
@@ -62,6 +64,7 @@ from stage_writer.ports import (
     Sealed,
     Tail,
 )
+from stage_writer.shell.state_files import StageState, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -70,7 +73,9 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
+    from stage_writer.ports import StateChange
 
 _READ_AGAIN = 5
 _FIRST = Lineage()
@@ -98,6 +103,7 @@ class ObjectStage:
         self._clock = clock
         self._unique = unique
         self._writer = writer
+        self.states = StageState(store)
 
     def tail(self, source: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""
@@ -121,6 +127,10 @@ class ObjectStage:
                 return None
         msg = f"the markers of {source} vanish while they are read"
         raise StoreError(msg, "wait for the repair that is under way")
+
+    def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
+        """The state of a partition's task at its chain's end."""
+        return state_at(self._store, source, tail)
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker."""
@@ -169,7 +179,15 @@ class ObjectStage:
         store = self._store if file.staged.is_mixed else self._tables(file.table.url)
         store.upload(file.staged.path, file.data)
 
-    def manifest(self, flush: Flush, tables: tuple[StagedTable, ...]) -> Manifest:
+    def write_state(self, flush: Flush, change: StateChange) -> MarkedState:
+        """Write what a flush has changed of its task's state."""
+
+        def name(kind: StateKind) -> StateFileName:
+            return StateFileName(flush.source, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
+
+        return change.write(self.states, name)
+
+    def manifest(self, flush: Flush, tables: tuple[StagedTable, ...], state: MarkedState | None) -> Manifest:
         """The marker's content."""
         buffer = flush.buffer
         return Manifest(
@@ -190,6 +208,7 @@ class ObjectStage:
             topic_id=flush.lineage.topic_id,
             generation=flush.lineage.generation,
             offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
+            state=state,
         )
 
     def gained(self, app_id: str) -> StructType | None:
@@ -272,13 +291,15 @@ class Job:
         self._memory_bytes = flush.buffer.memory_bytes
         self._files: list[NewFile] | None = None
         self._uploaded = 0
+        self._state: MarkedState | None = None
         self._marker: tuple[Marker, bytes] | None = None
 
     @property
     def memory_bytes(self) -> int:
-        """What the buffer held when the flush began; what is left to upload, once that is encoded."""
-        files = self._files
-        return self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
+        """What the buffer held when the flush began; what is left to upload, once that is encoded. And the state."""
+        files, state = self._files, self._flush.buffer.state
+        held = self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
+        return held if state is None else held + state.memory_bytes
 
     def run(self) -> FlushOutcome:
         """Encode, upload, ask, claim; the first two once, however often this is called (rule 2)."""
@@ -287,6 +308,7 @@ class Job:
             self._stage.upload(files[index])
             files[index] = replace(files[index], data=_NOTHING)
             self._uploaded += 1
+        self._write_state()
         marker, data = self._seal(files)
         match self._guard():
             case ClaimVerdict.CLAIM:
@@ -316,11 +338,16 @@ class Job:
             ]
         return self._files
 
+    def _write_state(self) -> None:
+        change = self._flush.buffer.state
+        if change is not None and self._state is None:
+            self._state = self._stage.write_state(self._flush, change)
+
     def _seal(self, files: list[NewFile]) -> tuple[Marker, bytes]:
         if self._marker is None:
             flush = self._flush
             tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
-            manifest = self._stage.manifest(flush, tables)
+            manifest = self._stage.manifest(flush, tables, self._state)
             name = MarkerName(flush.source, flush.buffer.start)
             self._marker = Marker(name, manifest), manifest_to_bytes(flush.source, manifest)
         return self._marker
@@ -330,7 +357,8 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
     manifest = marker.manifest
     # A newer one than the beginning's: somebody has lost the beginning.
     lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
-    return Tail(marker.span.end, marker.name.start, path, digest, lineage)
+    state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from stage_writer.ports import Flushing, FlushJob, FlushOutcome
+    from stage_writer.ports import Flushing, FlushOutcome, Runs
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,7 +21,7 @@ class ThreadWorkers:
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="flush")
 
-    def start(self, job: FlushJob) -> Future[FlushOutcome]:
+    def start(self, job: Runs[Result]) -> Future[Result]:
         """Run the job in the next free thread."""
         return self._pool.submit(job.run)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +11,13 @@ import pyarrow as pa
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
-from stage_writer.ports import PartitionFault, Polled
+from stage_writer.ports import PartitionFault, Polled, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from common.settings import Start, Stream
-    from stage_writer.ports import Flushing, FlushJob, FlushOutcome, GroupListener, Item, Result
+    from stage_writer.ports import Flushing, GroupListener, Item, Runs
 
 
 @dataclass(slots=True)
@@ -37,15 +37,15 @@ class HandClock:
 
 
 @dataclass(slots=True)
-class Done:
-    """A `stage_writer.ports.Flushing` that has ended."""
+class Done(Generic[Result]):
+    """A `stage_writer.ports.Running` that has ended."""
 
-    outcome: FlushOutcome | Exception
+    outcome: Result | Exception
 
     def done(self) -> bool:
         return True
 
-    def result(self) -> FlushOutcome:
+    def result(self) -> Result:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -54,7 +54,7 @@ class Done:
 class InTurn:
     """`stage_writer.ports.Workers` that run a job when it is started."""
 
-    def start(self, job: FlushJob) -> Done:
+    def start(self, job: Runs[Result]) -> Done[Result]:
         try:
             return Done(job.run())
         except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future

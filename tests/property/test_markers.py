@@ -13,6 +13,7 @@ from common.markers import (
     manifest_to_bytes,
 )
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
 
 # JSON is UTF-8: a lone surrogate is no character.
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -48,8 +49,23 @@ merged_tables = st.builds(
 )
 
 
+def state_names(source: TopicPartition, kind: StateKind) -> st.SearchStrategy[StateFileName]:
+    positions = st.integers(0, MAX_POSITION - 1).map(Position)
+    uniques = st.from_regex(r"[0-9A-Za-z-]{1,64}", fullmatch=True)
+    return st.builds(StateFileName, st.just(source), positions, st.integers(0, 10**9), uniques, st.just(kind))
+
+
 @st.composite
-def manifests(draw: st.DrawFn, start: Position) -> Manifest:
+def states(draw: st.DrawFn, source: TopicPartition) -> MarkedState:
+    changes = state_names(source, StateKind.CHANGES).map(lambda name: name.path)
+    snapshots = state_names(source, StateKind.SNAPSHOT).map(lambda name: name.path)
+    made = st.builds(StateFiles, st.none() | snapshots, st.lists(changes, max_size=3).map(tuple))
+    before = draw(made)
+    return MarkedState(draw(made | changes.map(before.with_changes)), before)
+
+
+@st.composite
+def manifests(draw: st.DrawFn, source: TopicPartition, start: Position) -> Manifest:
     return Manifest(
         span=Span(start, Position(draw(st.integers(start + 1, MAX_POSITION)))),
         previous=draw(st.none() | st.integers(0, MAX_POSITION).map(Position)),
@@ -66,6 +82,7 @@ def manifests(draw: st.DrawFn, start: Position) -> Manifest:
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),
         tables=tuple(draw(st.lists(tables | merged_tables, max_size=3))),
+        state=draw(st.none() | states(source)),
     )
 
 
@@ -86,7 +103,15 @@ def test_paths_of_one_partition_sort_as_their_positions_do(one: MarkerName, othe
     assert (one.path < other.path) == (one.start < other.start)
 
 
+@given(st.data(), sources, st.sampled_from(StateKind))
+def test_a_state_file_s_name_is_read_as_it_was_written(
+    data: st.DataObject, source: TopicPartition, kind: StateKind
+) -> None:
+    name = data.draw(state_names(source, kind))
+    assert StateFileName.parse(name.path) == name
+
+
 @given(st.data(), names)
 def test_a_manifest_is_read_as_it_was_written(data: st.DataObject, name: MarkerName) -> None:
-    manifest = data.draw(manifests(name.start))
+    manifest = data.draw(manifests(name.topic_partition, name.start))
     assert manifest_from_bytes(name, manifest_to_bytes(name.topic_partition, manifest)) == manifest

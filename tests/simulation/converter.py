@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.ports import StateStore
     from tests.simulation.world import World
 
 LEFT, RIGHT = "memory://orders_left", "memory://orders_right"
@@ -87,6 +90,9 @@ class PlainConverter:
     def at(self, gained: StructType) -> PlainConverter:  # noqa: ARG002 - the port's
         """The world's streams gain nothing."""
         return self
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+        """There is no state."""
 
     def waits(self, batch: MessageBatch) -> Away | None:
         """Every message needs the registry, and any of them may be the one with a schema that nobody knows yet."""

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,7 @@ from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
 from stage_writer.core.flushing import Limits
+from stage_writer.ports import Result
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
     from delta_loader.core.ways.casting import Widening
-    from stage_writer.ports import Flushing, FlushJob, FlushOutcome, Item, Result
+    from stage_writer.ports import Flushing, Item, Runs
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 
@@ -94,17 +95,17 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Flight:
-    """A `stage_writer.ports.Flushing`."""
+class Flight(Generic[Result]):
+    """A `stage_writer.ports.Running`."""
 
-    outcome: FlushOutcome | None = None
+    outcome: Result | None = None
     error: Exception | None = None
 
     def done(self) -> bool:
         """Whether it has ended."""
         return self.outcome is not None or self.error is not None
 
-    def result(self) -> FlushOutcome:
+    def result(self) -> Result:
         """How it ended."""
         if self.error is not None:
             raise self.error
@@ -119,11 +120,11 @@ class Strands:
         self._world = world
         self._process = process
 
-    def start(self, job: FlushJob) -> Flight:
+    def start(self, job: Runs[Result]) -> Flight[Result]:
         """Run it beside the loop."""
         if not self._process.alive:
             raise Crash
-        flight = Flight()
+        flight = Flight[Result]()
 
         def run() -> None:
             try:

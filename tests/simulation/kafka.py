@@ -129,6 +129,9 @@ class GroupMember:
         self._broker = broker
         self.process = process
         self.owned: dict[TopicPartition, int] = {}
+        """What it reads, and from where."""
+        self.assigned: set[TopicPartition] = set()
+        """Also what it does not read yet."""
         self.expelled = False
         self._generation = -1
         self._paused: set[TopicPartition] = set()
@@ -203,7 +206,7 @@ class GroupMember:
         if not self.process.alive:
             raise Crash
         if self._is_member and not self.expelled:
-            self._revoke(set(self.owned))
+            self._revoke(set(self.assigned))
             self._broker.leave(self)
         self._is_member = False
 
@@ -217,7 +220,8 @@ class GroupMember:
         listener = self._listener
         assert listener is not None
         if self.expelled:
-            gone = set(self.owned)
+            gone = set(self.assigned)
+            self.assigned.clear()
             self.owned.clear()
             self._paused.clear()  # a partition that comes back is read
             listener.lost(gone)
@@ -225,14 +229,15 @@ class GroupMember:
         if self._generation != self._broker.generation:
             generation = self._broker.generation
             wanted = self._broker.target(self)
-            self._revoke(set(self.owned) if self._broker.eager else set(self.owned) - wanted)
+            self._revoke(set(self.assigned) if self._broker.eager else self.assigned - wanted)
             self._generation = generation
         if self.expelled or self._generation != self._broker.generation:
             return
-        free = {source for source in self._broker.target(self) - set(self.owned) if source not in self._broker.owners}
+        free = {source for source in self._broker.target(self) - self.assigned if source not in self._broker.owners}
         if free:
             for source in free:
                 self._broker.owners[source] = self
+            self.assigned |= free
             positions = listener.assigned(sorted(free))
             if not self.expelled:
                 self.owned |= {source: int(positions[source]) for source in free if source in positions}
@@ -244,6 +249,7 @@ class GroupMember:
         self._listener.revoked(sorted(sources))
         for source in sources:
             self.owned.pop(source, None)
+            self.assigned.discard(source)
             self._paused.discard(source)
             if self._broker.owners.get(source) is self:
                 del self._broker.owners[source]

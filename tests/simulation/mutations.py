@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from common.markers import Manifest, Marker, MarkerName, StagedTable
     from common.ports import CreateOutcome, ObjectStore
     from common.spans import TopicPartition
+    from common.state_files import MarkedState
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
     from stage_writer.core.flushing import FlushReason
@@ -259,8 +260,10 @@ def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
 def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
     manifest = staging.ObjectStage.manifest
 
-    def rows_only(self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...]) -> Manifest:
-        return manifest(self, flush, tables[:1])
+    def rows_only(
+        self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...], state: MarkedState | None
+    ) -> Manifest:
+        return manifest(self, flush, tables[:1], state)
 
     return patch.object(staging.ObjectStage, "manifest", rows_only)
 
@@ -288,8 +291,10 @@ def _positions_move_without_their_rows() -> AbstractContextManager[object]:
 def _a_span_reaches_too_far() -> AbstractContextManager[object]:
     manifest = staging.ObjectStage.manifest
 
-    def longer(self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...]) -> Manifest:
-        made = manifest(self, flush, tables)
+    def longer(
+        self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...], state: MarkedState | None
+    ) -> Manifest:
+        made = manifest(self, flush, tables, state)
         return replace(made, span=replace(made.span, end=Position(made.span.end + 1)))
 
     return patch.object(staging.ObjectStage, "manifest", longer)

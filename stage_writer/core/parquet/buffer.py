@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from common.markers import TableKind
     from common.schema import StructType
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.ports import StateChange
 
 FIRST_GUESS = 0.25
 """Parquet bytes for each Arrow byte, until something was encoded."""
@@ -289,6 +290,8 @@ class Buffer:
     highest_timestamp_ms: int | None = None
     offered: StructType = NO_COLUMNS
     """What the table could gain."""
+    state: StateChange | None = None
+    """What its messages have changed in their task's state, once it is flushed."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
     _filing: Filing = Filing()

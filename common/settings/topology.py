@@ -1,0 +1,61 @@
+"""`topology` of a stream: rows that a function of the user's makes, instead of the settings that make them of a record.
+
+Rules:
+
+1. With it, ``columns`` are the table's: the sources of the topology declare what their topics' records have. So what
+   reads or changes a record's own fields has no place beside it, and is refused with what to write instead.
+2. Only writers import the user's module. Everybody else goes by the settings, which is why tables are named here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.settings.stream import Stream
+
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def check_topology(stream: Stream) -> None:
+    """Raise ValueError for what cannot be beside a topology."""
+    if stream.topology is None:
+        return
+    if not _FUNCTION.fullmatch(stream.topology):
+        msg = (
+            f"topology is {stream.topology!r}, which names no function; write package.module:build, as it is imported "
+            "in Python"
+        )
+        raise ValueError(msg)
+    if stream.pattern is not None:
+        msg = f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic"
+        raise ValueError(msg)
+    for key, instead in _excluded(stream):
+        msg = f"topology makes the rows, so that {key} cannot be beside it; leave {key} out, and {instead}"
+        raise ValueError(msg)
+
+
+def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
+    """What is given and has no place (rule 1), with what to do instead."""
+    step = "add a step to the topology, such as"
+    columns = "declare the record in the columns of the topology's source"
+    given = {
+        "where": (stream.where is not None, f"{step} Where"),
+        "derive": (bool(stream.derive), f"{step} Derive"),
+        "explode": (stream.explode is not None, "let a processor forward several records (flat_map)"),
+        "drop": (bool(stream.drop), f"{step} Select"),
+        "rename": (bool(stream.rename), f"{step} Select"),
+        "field_names": (stream.field_names != "as_is", f"{step} Select"),
+        "jmespath": (bool(stream.jmespath), "let a processor read it from the record"),
+        "formats": (bool(stream.formats), columns),
+        "unknown_fields": (stream.rescues, f"{columns}, or leave these out to have the whole JSON"),
+        "envelope": (stream.has_events, "let a processor read the event"),
+        "framing": (stream.framing != "none", "give this topic a stream of its own"),
+        "merge": (stream.merge is not None, "let the topology give one row for each change"),
+        "route": (stream.route is not None, "name the route in add_sink(table=…)"),
+        "unrouted": (stream.unrouted != "table", "name a route in every add_sink(table=…)"),
+    }
+    return ((key, instead) for key, (is_given, instead) in given.items() if is_given)
