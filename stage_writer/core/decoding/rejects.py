@@ -72,6 +72,12 @@ class ErrorClass(StrEnum):
     NULL_SEQUENCE = "null_sequence"
     """An upsert of a stream with `merge` has no `sequence`, so that nobody knows whether it is newer than its row."""
 
+    TOPOLOGY = "topology"
+    """The code of the stream's topology raised an exception for the message, or gave a row that does not fit."""
+
+    LATE = "late"
+    """A topology with `late="dead_letter"` has dropped the record: its window is closed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

@@ -1,0 +1,34 @@
+"""Topologies: stateful processing of records between Kafka and the stream's tables, inside the stage writer."""
+
+from stage_writer.topologies.built import BuiltTopology, TaskGroup
+from stage_writer.topologies.errors import TopologyError
+from stage_writer.topologies.nodes import KeyType, ValueType
+from stage_writer.topologies.processors import Cancellable, Processor, ProcessorContext, PunctuationType
+from stage_writer.topologies.records import Headers, Key, Record, TopicRecord, Value
+from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
+from stage_writer.topologies.topology import Late, OnError, Topology
+
+__all__ = [
+    "BatchStep",
+    "BuiltTopology",
+    "Cancellable",
+    "Derive",
+    "Headers",
+    "Key",
+    "KeyType",
+    "Late",
+    "MapBatches",
+    "OnError",
+    "Processor",
+    "ProcessorContext",
+    "PunctuationType",
+    "Record",
+    "Select",
+    "TaskGroup",
+    "TopicRecord",
+    "Topology",
+    "TopologyError",
+    "Value",
+    "ValueType",
+    "Where",
+]

@@ -1,0 +1,317 @@
+"""A checked topology: which nodes make a task, what runs on columns, and what record by record.
+
+Rules:
+
+1. Nodes that hang together, by their edges or by a state store, are one group, and a task of it has partition p of each
+   of its topics. Topics that share nodes without any state need not be read in step: each has a group of its own.
+2. Within a group a node is *early* (sources and the steps below them), *record-wise* (processors, and sinks of
+   theirs), or *late* (steps after processors). Below a late one are late ones and sinks of tables only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError, SchemaError
+from common.schema import Primitive, type_to_ddl
+from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from common.schema import StructType
+    from stage_writer.core.steps.rows import Step
+    from stage_writer.topologies.nodes import Node, StoreBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGroup:
+    """What a task does: a part of the topology that needs no other part, and co-partitioned topics."""
+
+    topics: tuple[str, ...]
+    """Sorted."""
+    nodes: tuple[Node, ...]
+    """In the order in which they were added."""
+    stores: tuple[StoreBuilder, ...]
+
+    @property
+    def name(self) -> str:
+        """The topic of its tasks' chains: that of its one topic, or all of them with a plus between."""
+        return "+".join(self.topics)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltTopology:
+    """A topology that may run."""
+
+    groups: tuple[TaskGroup, ...]
+    sources: Mapping[str, SourceNode]
+    """By topic."""
+    children: Mapping[str, tuple[Node, ...]]
+    """By the name of a node, in the order in which they were added."""
+    early: Mapping[str, Step]
+    """The bound steps before the first processor of their paths, by the node's name."""
+    late: Mapping[str, Step]
+    """Those after the last one."""
+    columns: Mapping[str, StructType]
+    """What a source or an early or late step gives, by the node's name; without sources of plain JSON."""
+    connected: Mapping[str, frozenset[str]]
+    """The names of the stores of each processor."""
+    fails_on_error: bool
+    late_to_dead_letters: bool
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Kafka's headers have to be read."""
+        asked = any(source.headers for source in self.sources.values())
+        return asked or any(step.needs_headers for step in self.early.values())
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state store in it."""
+        return any(group.stores for group in self.groups)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of its sinks."""
+        sinks = [node for group in self.groups for node in group.nodes if isinstance(node, TableSink)]
+        return tuple(dict.fromkeys(sink.table for sink in sinks))
+
+    @property
+    def topics_written(self) -> tuple[str, ...]:
+        """The topics of its sinks."""
+        sinks = [node for group in self.groups for node in group.nodes if isinstance(node, TopicSink)]
+        return tuple(dict.fromkeys(sink.topic for sink in sinks))
+
+    def group_of(self, topic: str) -> TaskGroup:
+        """The group of a source topic, or of a chain's topic; KeyError when there is none."""
+        for group in self.groups:
+            if topic == group.name or topic in group.topics:
+                return group
+        raise KeyError(topic)
+
+    def describe(self) -> str:
+        """The groups' topics, nodes and stores, as text for people."""
+        return "\n".join(line for number, group in enumerate(self.groups) for line in self._described(number, group))
+
+    def _described(self, number: int, group: TaskGroup) -> Iterator[str]:
+        yield f"Sub-topology {number}: a task for each partition of {' and '.join(group.topics)}"
+        for node in group.nodes:
+            below = ", ".join(child.name for child in self.children.get(node.name, ()))
+            arrow = f" → {below}" if below else ""
+            yield f"  {_kind(node)} {node.name}{self._detail(node)}{arrow}"
+        for store in group.stores:
+            users = ", ".join(name for name, stores in self.connected.items() if store.name in stores)
+            yield f"  store {store.name} (of {users})"
+
+    def _detail(self, node: Node) -> str:
+        match node:
+            case SourceNode():
+                return f" (topics: {', '.join(node.topics)})"
+            case ProcessorNode():
+                stores = sorted(self.connected.get(node.name, ()))
+                return f" (stores: {', '.join(stores)})" if stores else ""
+            case StepNode():
+                return " (on columns)"
+            case TableSink():
+                return f" (table: {node.table or 'the stream’s own'})"
+            case TopicSink():
+                return f" (topic: {node.topic})"
+
+
+def _kind(node: Node) -> str:
+    match node:
+        case SourceNode():
+            return "source"
+        case ProcessorNode():
+            return "processor"
+        case StepNode():
+            return "step"
+        case TableSink() | TopicSink():
+            return "sink"
+
+
+def build(
+    nodes: tuple[Node, ...],
+    stores: Mapping[str, StoreBuilder],
+    connections: Sequence[tuple[str, str]],
+    *,
+    fails_on_error: bool,
+    late_to_dead_letters: bool,
+) -> BuiltTopology:
+    """Check a topology's nodes, each of which comes after its parents. ``connections`` are stores and processors."""
+    by_name = {node.name: node for node in nodes}
+    children: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for parent in node.parents:
+            children[parent].append(node)
+    connected = _connected(by_name, stores, connections)
+    bound = _Bound()
+    for node in nodes:
+        bound.add(node)
+    _require_used(nodes, children, stores, connected)
+    sources = {topic: node for node in nodes if isinstance(node, SourceNode) for topic in node.topics}
+    return BuiltTopology(
+        groups=tuple(_groups(nodes, stores, connected)),
+        sources=sources,
+        children={name: tuple(found) for name, found in children.items()},
+        early=bound.early,
+        late=bound.late,
+        columns=bound.columns,
+        connected=connected,
+        fails_on_error=fails_on_error,
+        late_to_dead_letters=late_to_dead_letters,
+    )
+
+
+def _connected(
+    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], connections: Sequence[tuple[str, str]]
+) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for store, name in connections:
+        if store not in stores:
+            remedy = "add it with add_state_store, and look at its spelling"
+            msg = f"the processor {name!r} uses the state store {store!r}, which is not there"
+            raise ConfigError(msg, remedy)
+        if not isinstance(nodes.get(name), ProcessorNode):
+            remedy = "name processors there: sources, steps and sinks have no stores"
+            msg = f"the state store {store!r} is connected to {name!r}, which is no processor"
+            raise ConfigError(msg, remedy)
+        found[name].add(store)
+    return {name: frozenset(of_node) for name, of_node in found.items()}
+
+
+def _require_used(
+    nodes: Sequence[Node],
+    children: Mapping[str, Sequence[Node]],
+    stores: Mapping[str, StoreBuilder],
+    connected: Mapping[str, frozenset[str]],
+) -> None:
+    if not any(isinstance(node, SourceNode) for node in nodes):
+        msg = "the topology has no source"
+        raise ConfigError(msg, "add one with add_source")
+    for node in nodes:
+        if isinstance(node, SourceNode | StepNode) and not children.get(node.name):
+            remedy = "add a node that takes its records, or leave it out"
+            msg = f"nothing takes the records of {node.name!r}"
+            raise ConfigError(msg, remedy)
+    used = frozenset[str]().union(*connected.values())
+    for store in stores:
+        if store not in used:
+            remedy = "name its processors in add_state_store, or leave it out"
+            msg = f"no processor uses the state store {store!r}"
+            raise ConfigError(msg, remedy)
+
+
+class _Bound:
+    """Which nodes are early, and which late, with the columns that they give (rule 2)."""
+
+    def __init__(self) -> None:
+        self.early: dict[str, Step] = {}
+        self.late: dict[str, Step] = {}
+        self.columns: dict[str, StructType] = {}
+        self._early_nodes: set[str] = set()
+
+    def add(self, node: Node) -> None:
+        """Place a node below its parents."""
+        after_late = [parent for parent in node.parents if parent in self.late]
+        match node:
+            case SourceNode():
+                self._early_nodes.add(node.name)
+                if node.columns is not None:
+                    self.columns[node.name] = node.columns
+                _check_time(node)
+            case StepNode():
+                self._add_step(node)
+            case ProcessorNode() | TopicSink() if after_late:
+                problem = f"{node.name!r} stands after the step {after_late[0]!r}, which stands after a processor"
+                remedy = "write that step as a processor, or put it before the first processor of its path"
+                msg = f"{problem}: a batch's records would come out of their order"
+                raise ConfigError(msg, remedy)
+            case ProcessorNode() | TopicSink() | TableSink():
+                pass
+
+    def _add_step(self, node: StepNode) -> None:
+        early = all(parent in self._early_nodes for parent in node.parents)
+        given = {parent: self.columns.get(parent) for parent in node.parents}
+        if not early:
+            given = {parent: columns for parent, columns in given.items() if columns is not None}
+            if node.columns is None:
+                problem = f"the step {node.name!r} stands after a processor, and nobody knows its columns"
+                raise SchemaError(problem, "say what the records' dicts hold: add_step(…, columns='…')")
+            given[node.name] = node.columns
+        for parent, columns in given.items():
+            if columns is None:
+                problem = f"the step {node.name!r} takes records of {parent!r}, which have no declared columns"
+                raise SchemaError(problem, f"give the source of {parent!r} its columns")
+        first = next(iter(given.values()))
+        if any(columns != first for columns in given.values()) or first is None:
+            problem = f"the step {node.name!r} has parents with other columns than one another: {', '.join(given)}"
+            raise SchemaError(problem, "let them have the same columns in the same order, by a Select for instance")
+        try:
+            step = node.step.bind(first)
+        except ConfigError as error:
+            msg = f"the step {node.name!r}: {error.problem}"
+            raise type(error)(msg, error.remedy) from error
+        self.columns[node.name] = step.columns
+        if early:
+            self._early_nodes.add(node.name)
+            self.early[node.name] = step
+        else:
+            self.late[node.name] = step
+
+
+def _check_time(source: SourceNode) -> None:
+    if source.timestamp is None:
+        return
+    field = None if source.columns is None else source.columns.field(source.timestamp)
+    if field is None:
+        problem = f"the source {source.name!r} has the timestamp {source.timestamp!r}, which is none of its columns"
+        raise SchemaError(problem, "name one of its columns; a source without columns has Kafka's time only")
+    found = field.type
+    if found not in (Primitive.TIMESTAMP, Primitive.LONG):
+        problem = f"the timestamp {source.timestamp!r} of the source {source.name!r} is {type_to_ddl(found)}"
+        raise SchemaError(problem, "name a TIMESTAMP, or a BIGINT of milliseconds since 1970")
+
+
+def _groups(
+    nodes: Sequence[Node], stores: Mapping[str, StoreBuilder], connected: Mapping[str, frozenset[str]]
+) -> Iterator[TaskGroup]:
+    """The groups in the order of their first sources (rule 1)."""
+    part_of = {node.name: node.name for node in nodes}
+
+    def root(name: str) -> str:
+        while part_of[name] != name:
+            name = part_of[name]
+        return name
+
+    first_user: dict[str, str] = {}
+    for node in nodes:
+        for parent in node.parents:
+            part_of[root(parent)] = root(node.name)
+        for store in connected.get(node.name, ()):
+            part_of[root(first_user.setdefault(store, node.name))] = root(node.name)
+    parts: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        parts[root(node.name)].append(node)
+    for part in parts.values():
+        names = {store for node in part for store in connected.get(node.name, ())}
+        topics = sorted(topic for node in part if isinstance(node, SourceNode) for topic in node.topics)
+        used = tuple(builder for name, builder in stores.items() if name in names)
+        if used:
+            yield TaskGroup(tuple(topics), tuple(part), used)
+            continue
+        for topic in topics:
+            yield TaskGroup((topic,), tuple(_below(topic, part)), ())
+
+
+def _below(topic: str, part: Sequence[Node]) -> Iterator[Node]:
+    """The nodes that records of a topic can reach."""
+    reached: set[str] = set()
+    for node in part:
+        is_source = isinstance(node, SourceNode) and topic in node.topics
+        if is_source or not reached.isdisjoint(node.parents):
+            reached.add(node.name)
+            yield node

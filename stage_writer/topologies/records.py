@@ -1,0 +1,59 @@
+"""What flows through a topology: records, one at a time.
+
+Rules:
+
+1. A record is a value: nodes make new ones (`Record.with_value`), and a dict that came with one is not changed, for the
+   node beside may have it too.
+2. The time of a record is event time in milliseconds since 1970: that of its message in Kafka, or of the column that
+   the source names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+Key: TypeAlias = Any
+"""None, str, int, float, bool, bytes, a tuple of these, or a window's key: what a store can have for a key."""
+Value: TypeAlias = Any
+"""A dict for what a source has decoded, None for a tombstone; between nodes whatever they agree on."""
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
+_new = tuple.__new__  # half of what a named tuple's own constructor costs
+
+
+class Record(NamedTuple):
+    """A key, a value and their time."""
+
+    key: Key
+    value: Value
+    timestamp_ms: int
+    headers: Headers = ()
+
+    def with_key(self, key: Key) -> Record:
+        """The same with another key."""
+        return _new(Record, (key, self.value, self.timestamp_ms, self.headers))
+
+    def with_value(self, value: Value) -> Record:
+        """The same with another value."""
+        return _new(Record, (self.key, value, self.timestamp_ms, self.headers))
+
+    def with_timestamp(self, timestamp_ms: int) -> Record:
+        """The same at another time."""
+        return _new(Record, (self.key, self.value, timestamp_ms, self.headers))
+
+    def with_headers(self, headers: Headers) -> Record:
+        """The same with other headers."""
+        return _new(Record, (self.key, self.value, self.timestamp_ms, headers))
+
+
+class TopicRecord(NamedTuple):
+    """A record for a Kafka topic, as bytes."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    index: int  # type: ignore[assignment] # hides the search of tuples, for which nobody needs it
+    """The number of the message that it was made for."""

@@ -1,0 +1,129 @@
+"""Vectorised steps of a topology: whole batches of columns, in Arrow and DuckDB, as the settings `where` and `derive`.
+
+Rules:
+
+1. A step is bound to the columns that it is given when the topology is checked; what does not fit is found then.
+2. What a step takes away it accounts for, as every step of a stream does (`stage_writer.core.steps.rows`).
+3. Before a processor an expression sees ``kafka`` too. After one it does not: what a processor forwards has no place
+   in Kafka of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from common.errors import SchemaError
+from common.schema import Field, StructType, parse_ddl, to_arrow_field, to_arrow_schema
+from stage_writer.core.steps.derive import Deriver
+from stage_writer.core.steps.evaluation import Evaluator
+from stage_writer.core.steps.where import Condition
+from stage_writer.topologies.errors import TopologyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stage_writer.core.batch import Messages
+    from stage_writer.core.steps.rows import Rows, Step
+
+
+class BatchStep(Protocol):
+    """What `Topology.add_step` takes."""
+
+    def bind(self, columns: StructType) -> Step:
+        """The step over these columns. Raises SchemaError or ExpressionError when it does not fit them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Keeps the records for which a SQL condition is true."""
+
+    condition: str
+
+    def bind(self, columns: StructType) -> Step:
+        """The step over these columns."""
+        return Condition(columns, self.condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """Adds columns that are SQL expressions over the others."""
+
+    expressions: Mapping[str, str] = field(hash=False)
+
+    def bind(self, columns: StructType) -> Step:
+        """The step over these columns."""
+        return Deriver(columns, self.expressions)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Has these columns and no others, each a SQL expression."""
+
+    expressions: Mapping[str, str] = field(hash=False)
+
+    def bind(self, columns: StructType) -> Step:
+        """The step over these columns."""
+        return _Selection(columns, self.expressions)
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches:
+    """A function of the user's from an Arrow table to one with ``columns``, row by row in the same order."""
+
+    function: Callable[[pa.Table], pa.Table]
+    columns: str
+    """A column list, as in a stream's `columns`."""
+
+    def bind(self, columns: StructType) -> Step:
+        """The step over these columns."""
+        del columns
+        return _Mapped(self.function, parse_ddl(self.columns))
+
+
+class _Selection:
+    """A `Step` that computes all of its columns."""
+
+    def __init__(self, columns: StructType, expressions: Mapping[str, str]) -> None:
+        if not expressions:
+            msg = "a Select has no columns"
+            raise SchemaError(msg, "give it at least one: name = expression")
+        self._evaluator = Evaluator(columns, {f"select.{name}": text for name, text in expressions.items()})
+        self.needs_headers = self._evaluator.needs_headers
+        fields = [Field(name, data_type) for name, data_type in zip(expressions, self._evaluator.types, strict=True)]
+        self.columns = StructType(tuple(fields))
+        self._schema = pa.schema([to_arrow_field(one) for one in fields])
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with these columns; one for which an expression fails is refused."""
+        evaluated = self._evaluator.evaluate(rows, messages)
+        return evaluated.rows.with_table(pa.table(evaluated.values, schema=self._schema))
+
+
+class _Mapped:
+    """A `Step` that calls the user's function."""
+
+    needs_headers = False
+
+    def __init__(self, function: Callable[[pa.Table], pa.Table], columns: StructType) -> None:
+        self.columns = columns
+        self._function = function
+        self._schema = to_arrow_schema(columns)
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows that the function gives. Raises TopologyError when it fails: no single record is to blame."""
+        del messages
+        name = getattr(self._function, "__name__", repr(self._function))
+        remedy = "mend the function; it must give a row for each that it takes, with the columns that it declares"
+        try:
+            given = self._function(rows.table)
+            table = given.select(self._schema.names).cast(self._schema)
+        except Exception as error:
+            msg = f"the function {name} of a batch step failed: {type(error).__name__}: {error}"
+            raise TopologyError(msg, remedy) from error
+        if len(table) != len(rows):
+            msg_0 = f"the function {name} of a batch step made {len(table)} rows of {len(rows)}"
+            raise TopologyError(msg_0, remedy)
+        return rows.with_table(table)

@@ -1,0 +1,147 @@
+"""A task's time, and what is scheduled by it.
+
+Rules:
+
+1. Stream time is the highest time of the messages that were processed. A message that fails has not been there.
+2. A punctuation's times are as in Kafka Streams: by stream time at 0 (so with the first record) and then at multiples
+   of its interval; by wall clock an interval after the first look at the clock. One that is overdue is called once.
+3. Those that are due at once are called in the order of their times, and at one time in the order of scheduling.
+4. What `Timers.times` gives is enough to go on with: punctuations are known again by their node and their number there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stage_writer.topologies.processors import Punctuator
+
+    Heap = list[tuple[int, int, "Timer"]]
+    Journal = list[tuple["Timer", bool]]
+    Saved = tuple[Heap, list[bool]]
+    Name = tuple[str, int]
+    """A node, and the how-maniest punctuation of it."""
+
+NEVER_MS = 2**63 - 1
+NO_TIME_MS = -1
+
+
+@dataclass(slots=True, eq=False)
+class Timer:
+    """One scheduled punctuation: a `Cancellable`."""
+
+    name: Name
+    interval_ms: int
+    callback: Punctuator
+    journal: Journal
+    """Where it notes its changes: itself, and whether it was cancelled before (one that was not there was)."""
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Call it no more."""
+        if not self.cancelled:
+            self.journal.append((self, False))
+            self.cancelled = True
+
+
+@dataclass(slots=True)
+class Timers:
+    """The punctuations of one kind of time."""
+
+    journal: Journal = field(default_factory=list)
+    """What was scheduled and cancelled in this message."""
+    heap: Heap = field(default_factory=list)
+    """When each is due next, its number, and itself."""
+    numbers: int = 0
+
+    @property
+    def next_ms(self) -> int:
+        """When the first one is due."""
+        return self.heap[0][0] if self.heap else NEVER_MS
+
+    def schedule(self, name: Name, interval_ms: int, callback: Punctuator, first_ms: int) -> Timer:
+        """Add one."""
+        timer = Timer(name, interval_ms, callback, self.journal)
+        heapq.heappush(self.heap, (first_ms, self.numbers, timer))
+        self.numbers += 1
+        self.journal.append((timer, True))
+        return timer
+
+    def due(self, now_ms: int) -> Iterator[Timer]:
+        """Those that are due, each scheduled anew once it was called (rules 2 and 3)."""
+        while self.next_ms <= now_ms:
+            at_ms, number, timer = heapq.heappop(self.heap)
+            if timer.cancelled:
+                continue
+            yield timer
+            if not timer.cancelled:
+                following = at_ms + ((now_ms - at_ms) // timer.interval_ms + 1) * timer.interval_ms
+                heapq.heappush(self.heap, (following, number, timer))
+
+    def times(self) -> dict[Name, int]:
+        """When each is due next."""
+        return {timer.name: at for at, _, timer in self.heap if not timer.cancelled}
+
+    def set_times(self, times: Mapping[Name, int], offset_ms: int = 0) -> None:
+        """Have those that are known due at these times, the others that much later than they were."""
+        self.heap = [(times.get(timer.name, at + offset_ms), number, timer) for at, number, timer in self.heap]
+        heapq.heapify(self.heap)
+
+    def saved(self) -> Saved:
+        """What `restore` takes."""
+        return list(self.heap), [timer.cancelled for _, _, timer in self.heap]
+
+    def restore(self, saved: Saved) -> None:
+        """Be as it was."""
+        self.heap = list(saved[0])
+        for (_, _, timer), cancelled in zip(*saved, strict=True):
+            timer.cancelled = cancelled
+
+
+class Clock:
+    """Both times of a task."""
+
+    __slots__ = ("_wall_times", "journal", "stream", "stream_time_ms", "wall", "wall_clock_ms")
+
+    def __init__(self) -> None:
+        self.journal: Journal = []
+        """What was scheduled and cancelled in this message; cleared where one begins."""
+        self.stream_time_ms = NO_TIME_MS
+        self.wall_clock_ms = NO_TIME_MS
+        self.stream = Timers(self.journal)
+        self.wall = Timers(self.journal)
+        self._wall_times: Mapping[Name, int] = {}
+
+    def look(self, wall_clock_ms: int) -> None:
+        """It is this late by the machine's clock."""
+        if self.wall_clock_ms == NO_TIME_MS:
+            self.wall.set_times(self._wall_times, wall_clock_ms)
+        self.wall_clock_ms = wall_clock_ms
+
+    def resume(self, stream_time_ms: int, stream: Mapping[Name, int], wall: Mapping[Name, int]) -> None:
+        """Go on from what a task before this one has left; its wall clock's times wait for the first look."""
+        self.stream_time_ms = stream_time_ms
+        self.stream.set_times(stream)
+        self._wall_times = wall
+
+    def undo(self, stream_time_ms: int) -> None:
+        """The message has not been there, and this was the time before it."""
+        self.stream_time_ms = stream_time_ms
+        for timer, cancelled in reversed(self.journal):
+            timer.cancelled = cancelled
+        self.journal.clear()
+
+    def saved(self) -> tuple[int, Saved, Saved]:
+        """What `restore` takes."""
+        return self.stream_time_ms, self.stream.saved(), self.wall.saved()
+
+    def restore(self, saved: tuple[int, Saved, Saved]) -> None:
+        """Be as it was."""
+        self.stream_time_ms, stream, wall = saved
+        self.stream.restore(stream)
+        self.wall.restore(wall)
+        self.journal.clear()

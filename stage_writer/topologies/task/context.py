@@ -1,0 +1,203 @@
+"""What a processor's node sees of its task: the `ProcessorContext`, one for each node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from common.errors import ConfigError
+from stage_writer.topologies.errors import TopologyError
+from stage_writer.topologies.processors import PunctuationType
+from stage_writer.topologies.task.clock import NO_TIME_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from stage_writer.topologies.processors import Cancellable, Processor, Punctuator
+    from stage_writer.topologies.records import Headers, Record
+    from stage_writer.topologies.task.clock import Clock
+    from stage_writer.topologies.task.collecting import Outbox
+    from stage_writer.topologies.task.inputs import Input
+
+    Target = Callable[[Record], None]
+
+PUNCTUATING = -1
+"""The place of no message: a punctuation is called."""
+
+
+class Forward(Protocol):
+    """How a node gives records to its children."""
+
+    def __call__(self, record: Record, child: str | None = None) -> None:
+        """Give it to all, or to the one of that name."""
+
+
+class LateRecordError(Exception):
+    """A processor dropped a record of a topology whose late records go to the dead letters."""
+
+
+class Current:
+    """Where a task is; shared by its nodes."""
+
+    __slots__ = ("index", "input", "place", "time_ms")
+
+    def __init__(self) -> None:
+        self.index = 0
+        """The number of the message."""
+        self.input: Input | None = None
+        self.place = PUNCTUATING
+        """Its place in the input."""
+        self.time_ms = NO_TIME_MS
+        """Its time, or that of the punctuation."""
+
+
+class NodeContext:
+    """A `ProcessorContext`."""
+
+    def __init__(
+        self,
+        node: str,
+        task_id: str,
+        forward: Forward,
+        stores: Mapping[str, object],
+        shared: tuple[Current, Clock, Outbox],
+        *,
+        late_to_dead_letters: bool,
+    ) -> None:
+        """``stores`` are those that the node is connected to."""
+        self.forward = forward
+        self._node = node
+        self._task_id = task_id
+        self._stores = stores
+        self._current, self._clock, self._outbox = shared
+        self._late_to_dead_letters = late_to_dead_letters
+        self._schedules = 0
+        self._punctuate: Punctuator | None = None
+
+    def bind(self, processor: Processor) -> None:
+        """The node's processor is this."""
+        self._punctuate = processor.punctuate
+
+    def schedule(
+        self, interval: timedelta, punctuation: PunctuationType, callback: Punctuator | None = None
+    ) -> Cancellable:
+        """See `ProcessorContext.schedule`."""
+        interval_ms = round(interval.total_seconds() * 1000)
+        callback = callback or self._punctuate
+        if interval_ms < 1 or callback is None:
+            problem = f"the node {self._node!r} schedules a punctuation every {interval}"
+            raise ConfigError(problem, "give an interval of at least a millisecond")
+        name = (self._node, self._schedules)
+        self._schedules += 1
+        if PunctuationType(punctuation) is PunctuationType.STREAM_TIME:
+            return self._clock.stream.schedule(name, interval_ms, callback, 0)
+        first_ms = interval_ms + max(self._clock.wall_clock_ms, 0)
+        return self._clock.wall.schedule(name, interval_ms, callback, first_ms)
+
+    def commit(self) -> None:
+        """See `ProcessorContext.commit`."""
+        self._outbox.wants_commit = True
+
+    def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds of stores, which the user knows
+        """See `ProcessorContext.store`."""
+        try:
+            return self._stores[name]
+        except KeyError:
+            problem = f"the processor {self._node!r} asks for the state store {name!r}, which is none of its own"
+            remedy = f"add it with add_state_store(…, {self._node!r}), and look at its spelling"
+            raise ConfigError(problem, remedy) from None
+
+    def drop(self, record: Record, reason: str = "late") -> None:
+        """See `ProcessorContext.drop`."""
+        if self._late_to_dead_letters and self._current.place != PUNCTUATING:
+            msg = f"{self._node}: the record of time {record.timestamp_ms} is dropped: {reason}"
+            raise LateRecordError(msg)
+        self._outbox.dropped.append((self._current.index, reason))
+
+    @property
+    def node(self) -> str:
+        """See `ProcessorContext.node`."""
+        return self._node
+
+    @property
+    def task_id(self) -> str:
+        """See `ProcessorContext.task_id`."""
+        return self._task_id
+
+    @property
+    def topic(self) -> str | None:
+        """See `ProcessorContext.topic`."""
+        current = self._current
+        return None if current.input is None or current.place == PUNCTUATING else current.input.topic
+
+    @property
+    def partition(self) -> int:
+        """See `ProcessorContext.partition`."""
+        current = self._current
+        return -1 if current.input is None or current.place == PUNCTUATING else current.input.partition
+
+    @property
+    def offset(self) -> int:
+        """See `ProcessorContext.offset`."""
+        current = self._current
+        if current.input is None or current.place == PUNCTUATING:
+            return -1
+        return int(current.input.offsets[current.place])
+
+    @property
+    def timestamp_ms(self) -> int:
+        """See `ProcessorContext.timestamp_ms`."""
+        return self._current.time_ms
+
+    @property
+    def headers(self) -> Headers:
+        """See `ProcessorContext.headers`."""
+        current = self._current
+        if current.input is None or current.input.headers is None or current.place == PUNCTUATING:
+            return ()
+        return tuple(current.input.headers[current.place] or ())
+
+    @property
+    def stream_time_ms(self) -> int:
+        """See `ProcessorContext.stream_time_ms`."""
+        return self._clock.stream_time_ms
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """See `ProcessorContext.wall_clock_ms`."""
+        return self._clock.wall_clock_ms
+
+
+def forward_to(node: str, targets: Sequence[tuple[str, Target]]) -> Forward:
+    """How a node gives records to these children, without more steps than their number asks for."""
+    by_name = dict(targets)
+    functions = tuple(target for _, target in targets)
+
+    def to_one(record: Record, child: str) -> None:
+        target = by_name.get(child)
+        if target is None:
+            problem = f"the node {node!r} forwards to {child!r}, which is none of its children"
+            raise TopologyError(
+                problem, f"forward to one of: {', '.join(by_name) or 'nothing, for it has no children'}"
+            )
+        target(record)
+
+    if len(functions) == 1:
+        (only,) = functions
+
+        def forward(record: Record, child: str | None = None) -> None:
+            if child is None:
+                only(record)
+            else:
+                to_one(record, child)
+
+    else:
+
+        def forward(record: Record, child: str | None = None) -> None:
+            if child is None:
+                for function in functions:
+                    function(record)
+            else:
+                to_one(record, child)
+
+    return forward

@@ -1,0 +1,120 @@
+"""The steps before the first processors, on whole batches of columns.
+
+Rules:
+
+1. What a step costs by the call is paid once for all tasks: their messages of one topic go through it together.
+2. A tombstone has no columns. It goes to processors, but through no step, and into no table.
+3. A message that is refused on one path is refused as a whole, so this is done before any record is processed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.steps.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.task.inputs import Input
+
+    Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """What a source or an early step gives of one input."""
+
+    node: str
+    places: Index
+    """The messages' places in the input."""
+    rows: pa.Table
+
+    def without_tombstones(self, given: Input) -> tuple[Index, pa.Table]:
+        """Places and rows of the messages that have columns."""
+        gone = given.is_null[self.places]
+        if not gone.any():
+            return self.places, self.rows
+        return self.places[~gone], self.rows.filter(pa.array(~gone))
+
+
+@dataclass(slots=True)
+class Early:
+    """What the sources and early steps give of one input, in the order of the records' way (depth first)."""
+
+    exits: list[Exit] = field(default_factory=list)
+    """That of the source, and those of its steps as they are reached (`Graph.entries`)."""
+    rejects: list[Reject] = field(default_factory=list)
+    """By the messages' numbers."""
+
+    def left_out(self, covered: NDArray[np.bool_]) -> Exit:
+        """The messages that no processor is given. The first exit is the source's."""
+        places = np.flatnonzero(~covered)
+        source = self.exits[0]
+        return Exit(source.node, places, source.rows.select([]).take(pa.array(places)))
+
+
+def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:
+    """For each input, what comes out of the early nodes (rule 1)."""
+    found = [Early() for _ in inputs]
+    by_topic: dict[str, list[int]] = {}
+    for number, given in enumerate(inputs):
+        by_topic.setdefault(given.topic, []).append(number)
+    for topic, numbers in by_topic.items():
+        source = topology.sources[topic].name
+        for number in numbers:
+            given = inputs[number]
+            found[number].exits.append(Exit(source, np.arange(len(given)), given.rows))
+        if any(child.name in topology.early for child in topology.children[source]):
+            of_topic = [inputs[number] for number in numbers]
+            _through_steps(topology, source, of_topic, [found[number] for number in numbers])
+    return found
+
+
+def _through_steps(topology: BuiltTopology, source: str, inputs: Sequence[Input], found: Sequence[Early]) -> None:
+    messages = Messages.of([_batch(given) for given in inputs])
+    table = inputs[0].rows if len(inputs) == 1 else pa.concat_tables([given.rows for given in inputs])
+    gone = inputs[0].is_null if len(inputs) == 1 else np.concatenate([given.is_null for given in inputs])
+    index = np.flatnonzero(~gone)
+    rows = Rows(table.filter(pa.array(~gone)) if gone.any() else table, index)
+    for node, given in _walk(topology, source, rows, messages):
+        bounds = messages.bounds(given.index).tolist()
+        for number, (start, end) in enumerate(pairwise(bounds)):
+            places = given.index[start:end] - messages.starts[number]
+            found[number].exits.append(Exit(node, places, given.table.slice(start, end - start)))
+        for reject in given.rejects:
+            number = int(np.searchsorted(messages.starts, reject.index, side="right")) - 1
+            of_message = int(inputs[number].index[reject.index - int(messages.starts[number])])
+            found[number].rejects.append(replace(reject, index=of_message))
+
+
+def _walk(topology: BuiltTopology, node: str, rows: Rows, messages: Messages) -> Iterator[tuple[str, Rows]]:
+    """The early steps below a node with their rows, depth first."""
+    for child in topology.children.get(node, ()):
+        step = topology.early.get(child.name)
+        if step is not None:
+            made = step.apply(rows, messages)
+            yield child.name, made
+            yield from _walk(topology, child.name, made, messages)
+
+
+def _batch(given: Input) -> MessageBatch:
+    """An input as the steps of a stream know it; they do not look at the values' bytes."""
+    return MessageBatch(
+        given.source,
+        given.offsets,
+        given.timestamps_ms,
+        pa.nulls(len(given), pa.binary()),
+        given.keys,
+        None if given.headers is None else tuple(given.headers),
+    )

@@ -1,0 +1,95 @@
+"""Records on their way into the first processors.
+
+A feed is what one source or early step gives of one input to one function. Several feeds of a task are processed
+message by message: all functions of one, in the order of the records' way, and then those of the next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stage_writer.topologies.records import Record
+from stage_writer.topologies.task.reading import InputReader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.task.context import Target
+    from stage_writer.topologies.task.early import Early, Exit
+    from stage_writer.topologies.task.graph import Graph
+    from stage_writer.topologies.task.inputs import Input
+
+    Index = NDArray[np.int64]
+    Step = tuple[int, int, int, int, Input, Target, Record]
+    """The message's number, the feed's, its place in the input, its time, the input, and what is called with what."""
+
+
+def _no_target(record: Record) -> None:
+    """For a message that a step has left out, and whose time counts nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Records for one function."""
+
+    input: Input
+    reader: InputReader
+    exit: Exit
+    target: Target
+
+    def records(self, refused: Collection[int]) -> Iterator[tuple[int, int, int, Record]]:
+        """Number, place, time and record of each message that is not refused."""
+        places, rows = self.exit.places, self.exit.rows
+        index = self.input.index[places]
+        if refused:
+            kept = ~np.isin(index, np.fromiter(refused, np.int64, len(refused)))
+            if not kept.all():
+                index, places, rows = index[kept], places[kept], rows.filter(kept)
+        reader, listed = self.reader, places.tolist()
+        keys, times = reader.keys, reader.times_ms
+        if len(places) < len(self.input):
+            keys, times = [keys[place] for place in listed], [times[place] for place in listed]
+        fields = zip(keys, reader.values(rows, places), times, reader.headers(listed))  # noqa: B905 - headers may repeat
+        return zip(index.tolist(), listed, times, map(tuple.__new__, repeat(Record), fields))  # noqa: B905 - one length
+
+    def steps(self, number: int, refused: Collection[int]) -> Iterator[Step]:
+        """The same, as one of several."""
+        given, target = self.input, self.target
+        return (
+            (index, number, place, time, given, target, record) for index, place, time, record in self.records(refused)
+        )
+
+
+def in_order(feeds: Sequence[Feed], refused: Collection[int]) -> Iterator[Step]:
+    """What is to be called for several feeds, message by message."""
+    return heapq.merge(*(feed.steps(number, refused) for number, feed in enumerate(feeds)))
+
+
+def feeds_of(
+    topology: BuiltTopology, graph: Graph, inputs: Sequence[Input], early: Sequence[Early], rejects: dict[int, Reject]
+) -> list[Feed]:
+    """The feeds of a task; messages whose key or time cannot be read are added to the rejects."""
+    feeds = []
+    for given, found in zip(inputs, early, strict=True):
+        if len(given) == 0:
+            continue
+        source = topology.sources[given.topic]
+        reader = InputReader(given, source)
+        for reject in reader.rejects:
+            rejects.setdefault(reject.index, reject)
+        covered = np.zeros(len(given), np.bool_)
+        for number, target in graph.entries[source.name]:
+            covered[found.exits[number].places] = True
+            feeds.append(Feed(given, reader, found.exits[number], target))
+        if not covered.all():
+            feeds.append(Feed(given, reader, found.left_out(covered), _no_target))
+    return feeds

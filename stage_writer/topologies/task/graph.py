@@ -1,0 +1,154 @@
+"""The nodes of one task, made and joined: each knows the functions of its children.
+
+Rules:
+
+1. A task has its own instance of each processor. Children are joined before their parents, so that what a processor
+   puts in place of its methods while it is initialised is what its parents call.
+2. A sink's function notes a copy of the record's dict: what the user does with it afterwards changes no row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.keys import key_encoder, value_encoder
+from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
+from stage_writer.topologies.records import TopicRecord
+from stage_writer.topologies.task.collecting import Collected
+from stage_writer.topologies.task.context import NodeContext, forward_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stage_writer.topologies.built import BuiltTopology, TaskGroup
+    from stage_writer.topologies.nodes import Node
+    from stage_writer.topologies.processors import Processor
+    from stage_writer.topologies.records import Record
+    from stage_writer.topologies.task.clock import Clock
+    from stage_writer.topologies.task.collecting import Outbox
+    from stage_writer.topologies.task.context import Current, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A task's processors, and the ways into them."""
+
+    processors: Mapping[str, Processor]
+    """By the names of their nodes."""
+    entries: Mapping[str, tuple[tuple[int, Target], ...]]
+    """For each source by its name, the functions that take records of it or of the early steps below it, depth first;
+    with the number of what they take: 0 is the source, and the steps are counted as they are reached."""
+
+    def node_of(self, error: BaseException) -> str:
+        """The innermost node whose code raised."""
+        names = {id(processor): name for name, processor in self.processors.items()}
+        found = ""
+        trace = error.__traceback__
+        while trace is not None:
+            found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
+            trace = trace.tb_next
+        return found
+
+
+class GraphMaker:
+    """Makes the graph of a task."""
+
+    def __init__(
+        self,
+        topology: BuiltTopology,
+        group: TaskGroup,
+        task_id: str,
+        stores: Mapping[str, object],
+        shared: tuple[Current, Clock, Outbox],
+    ) -> None:
+        self._topology = topology
+        self._group = group
+        self._task_id = task_id
+        self._stores = stores
+        self._shared = shared
+        self._current, _, self._outbox = shared
+        self._processors: dict[str, Processor] = {}
+        self._targets: dict[str, Target] = {}
+
+    def make(self) -> Graph:
+        """The graph, with all processors initialised (rule 1)."""
+        topology = self._topology
+        for node in reversed(self._group.nodes):
+            if isinstance(node, SourceNode) or node.name in topology.early:
+                continue
+            self._targets[node.name] = self._target(node)
+        sources = [node for node in self._group.nodes if isinstance(node, SourceNode)]
+        entries = {source.name: tuple(self._entries(source, count())) for source in sources}
+        processors = {
+            node.name: self._processors[node.name] for node in self._group.nodes if node.name in self._processors
+        }
+        return Graph(processors, entries)
+
+    def _entries(self, node: Node, numbers: Iterator[int]) -> Iterator[tuple[int, Target]]:
+        """An early node's tables take columns, as its early steps do; all other children take records one by one."""
+        number = next(numbers)
+        for child in self._topology.children.get(node.name, ()):
+            if child.name in self._topology.early:
+                yield from self._entries(child, numbers)
+            elif not isinstance(child, TableSink):
+                yield number, self._targets[child.name]
+
+    def _target(self, node: Node) -> Target:
+        match node:
+            case ProcessorNode():
+                return self._processor(node)
+            case StepNode():
+                return self._collector(node.name, self._outbox.late.setdefault(node.name, Collected()))
+            case TableSink():
+                return self._collector(node.name, self._outbox.rows.setdefault(node.table, Collected()))
+            case TopicSink():
+                return self._topic(node)
+            case SourceNode():
+                msg = f"the source {node.name!r} takes no records"
+                raise RuntimeError(msg)
+
+    def _processor(self, node: ProcessorNode) -> Target:
+        children = self._topology.children.get(node.name, ())
+        forward = forward_to(node.name, [(child.name, self._targets[child.name]) for child in children])
+        connected = self._topology.connected.get(node.name, frozenset())
+        context = NodeContext(
+            node.name,
+            self._task_id,
+            forward,
+            {name: self._stores[name] for name in connected},
+            self._shared,
+            late_to_dead_letters=self._topology.late_to_dead_letters,
+        )
+        processor = node.supplier()
+        context.bind(processor)
+        processor.init(context)
+        self._processors[node.name] = processor
+        return processor.process
+
+    def _collector(self, node: str, collected: Collected) -> Target:
+        current, outbox = self._current, self._outbox
+
+        def collect(record: Record) -> None:
+            value = record.value
+            if type(value) is not dict:
+                if value is None:
+                    outbox.dropped.append((current.index, "tombstone"))
+                    return
+                msg = f"{node}: a row is a dict of columns, not {type(value).__name__}: {value!r}"
+                raise TypeError(msg)
+            collected.index.append(current.index)
+            collected.values.append(value.copy())
+
+        return collect
+
+    def _topic(self, node: TopicSink) -> Target:
+        current, made = self._current, self._outbox.topics
+        topic, to_key, to_value = node.topic, key_encoder(node.key), value_encoder(node.value)
+
+        def produce(record: Record) -> None:
+            key, value = to_key(record.key), to_value(record.value)
+            made.append(TopicRecord(topic, key, value, record.timestamp_ms, record.headers, current.index))
+
+        return produce

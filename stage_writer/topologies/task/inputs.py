@@ -1,0 +1,69 @@
+"""What a task is given, and what it gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.spans import Partition, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from stage_writer.core.batch import Headers as KafkaHeaders
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.topologies.records import TopicRecord
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Decoded messages of one partition of a source topic, in its order. Those that are refused are left out."""
+
+    topic: str
+    partition: int
+    index: Index
+    """The messages' numbers within this conversion; outputs refer to them. Rising; those of several inputs of a task
+    interleave, in the order in which their records are processed."""
+    offsets: Index
+    timestamps_ms: Index
+    """`NO_TIMESTAMP` where Kafka has none."""
+    keys: pa.Array
+    """Bytes, or null."""
+    rows: pa.Table
+    """The source's columns, a row for each message; for a source of plain JSON one column, the messages' bytes."""
+    is_null: Mask
+    """The tombstones, whose rows mean nothing."""
+    headers: Sequence[KafkaHeaders | None] | None = None
+    """None when nobody asks for them (`BuiltTopology.needs_headers`)."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def source(self) -> TopicPartition:
+        """The Kafka partition."""
+        return TopicPartition(Topic(self.topic), Partition(self.partition))
+
+
+@dataclass(slots=True)
+class Output:
+    """What became of the inputs of a task. A message that is in nothing of this was filtered."""
+
+    tables: dict[str, tuple[Index, pa.Table]] = field(default_factory=dict)
+    """By the name of a sink's table, of those that have rows: the messages' numbers, rising, and the rows."""
+    topics: list[TopicRecord] = field(default_factory=list)
+    """In the order in which they were made."""
+    rejects: list[Reject] = field(default_factory=list)
+    """One for each message that is refused, by its number, rising; nothing else was made of it."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Records that processors left out, by their reason."""
+    wants_commit: bool = False
+    """A processor asked for a flush."""

@@ -1,0 +1,152 @@
+"""The rows of what a task's processors gave: the steps after the last of them, and the tables.
+
+Rules:
+
+1. A row that does not fit its table or its step has its message refused, as a whole.
+2. What a punctuation gave is of no message that could be refused: it ends the work, with an error that names the place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import to_arrow_schema
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.core.steps.rows import Rows
+from stage_writer.topologies.errors import TopologyError
+from stage_writer.topologies.nodes import StepNode, TableSink
+from stage_writer.topologies.task.writing import RowWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stage_writer.topologies.built import BuiltTopology, TaskGroup
+    from stage_writer.topologies.task.collecting import Collected, Outbox
+
+    Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows, and the numbers of their messages, rising."""
+
+    index: Index
+    rows: pa.Table
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Parts of the same columns, in the order of their messages; for one message in the order of the parts."""
+    if len(parts) == 1:
+        return parts[0]
+    index = np.concatenate([part.index for part in parts])
+    order = np.argsort(index, kind="stable")
+    return Part(index[order], pa.concat_tables([part.rows for part in parts]).take(pa.array(order)))
+
+
+@dataclass(slots=True)
+class Made:
+    """The rows by their tables, and the messages that are refused."""
+
+    tables: list[tuple[str, Part]]
+    rejects: list[Reject]
+
+
+class RowMaker:
+    """Makes the rows of a task's tables."""
+
+    def __init__(self, topology: BuiltTopology, group: TaskGroup, schemas: Mapping[str, pa.Schema]) -> None:
+        self._topology = topology
+        self._schemas = schemas
+        self._steps = [node for node in group.nodes if isinstance(node, StepNode) and node.name in topology.late]
+        self._columns = {
+            node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
+        }
+        self._writers = {table: RowWriter(schema) for table, schema in schemas.items()}
+
+    def made_of(self, outbox: Outbox) -> Made:
+        """The rows of what processors gave. Raises TopologyError (rule 2)."""
+        made = Made([], [])
+        for table, collected in outbox.rows.items():
+            if collected.values:
+                what = f"the table {table!r}" if table else "the stream's table"
+                made.tables.append((table, _written(self._writers[table], collected, what, made.rejects)))
+        given: dict[str, list[Part]] = {}
+        for node in self._steps:
+            here = outbox.late.get(node.name)
+            if here is not None and here.values:
+                part = _written(self._columns[node.name], here, f"the step {node.name!r}", made.rejects)
+                given.setdefault(node.name, []).append(part)
+            if node.name in given:
+                self._pass_on(node, self._applied(node, joined(given[node.name]), outbox, made.rejects), given, made)
+        return made
+
+    def fitted(self, table: str, part: Part) -> tuple[Part, list[Reject]]:
+        """Rows of columns as rows of a table, whose columns they have; without those that lack what is NOT NULL."""
+        schema = self._schemas[table]
+        rows = part.rows.select(schema.names)
+        lacking = np.zeros(len(rows), np.bool_)
+        rejects = []
+        for field in schema:
+            column = rows[field.name]
+            if not field.nullable and column.null_count:
+                nulls = column.is_null().combine_chunks().to_numpy(zero_copy_only=False)
+                why = f"the column `{field.name}` is NOT NULL, and null was given"
+                found = np.flatnonzero(nulls & ~lacking)
+                rejects += [Reject(int(part.index[row]), ErrorClass.MISSING_FIELD, why) for row in found]
+                lacking |= nulls
+        if lacking.any():
+            rows, part = rows.filter(pa.array(~lacking)), Part(part.index[~lacking], part.rows)
+        return Part(part.index, rows.cast(schema)), rejects
+
+    def _pass_on(self, node: StepNode, part: Part, given: dict[str, list[Part]], made: Made) -> None:
+        for child in self._topology.children.get(node.name, ()):
+            if isinstance(child, TableSink):
+                fitting, rejects = self.fitted(child.table, part)
+                made.tables.append((child.table, fitting))
+                made.rejects += rejects
+            else:
+                given.setdefault(child.name, []).append(part)
+
+    def _applied(self, node: StepNode, part: Part, outbox: Outbox, rejects: list[Reject]) -> Part:
+        count = len(part.index)
+        done = self._topology.late[node.name].apply(Rows(part.rows, np.arange(count)), _nowhere(count))
+        if done.rejects:
+            of_punctuations = {at for collected in outbox.collections() for at in collected.punctuated_messages()}
+            for one in done.rejects:
+                index = int(part.index[one.index])
+                if index in of_punctuations:
+                    msg = f"the step {node.name!r}"
+                    raise _punctuation_refused(msg, one.error)
+                rejects.append(Reject(index, one.error_class, one.error))
+        return Part(part.index[done.index], done.table)
+
+
+def _written(writer: RowWriter, collected: Collected, what: str, rejects: list[Reject]) -> Part:
+    rows, problems = writer.rows_of(collected.values)
+    index = np.array(collected.index, np.int64)
+    if not problems:
+        return Part(index, rows)
+    for place, why in problems.items():
+        if collected.is_punctuated(place):
+            raise _punctuation_refused(what, why)
+        rejects.append(Reject(collected.index[place], ErrorClass.TOPOLOGY, f"a row for {what} does not fit: {why}"))
+    return Part(np.delete(index, list(problems)), rows)
+
+
+def _punctuation_refused(what: str, why: str) -> TopologyError:
+    msg = f"a row that a punctuation gave does not fit {what}: {why}"
+    return TopologyError(msg, "mend the punctuation: there is no message that could be put aside for it")
+
+
+def _nowhere(count: int) -> Messages:
+    """As many messages as rows, of no place in Kafka: expressions after a processor do not see ``kafka``."""
+    zeros, nulls = np.zeros(count, np.int64), pa.nulls(count, pa.binary())
+    return Messages.of([MessageBatch(TopicPartition(Topic(""), Partition(0)), zeros, zeros, nulls, nulls, None)])

@@ -1,0 +1,162 @@
+"""From columns to Python values, column by column: what record-wise processors are given.
+
+Rules:
+
+1. A value is what its type says: int, float, bool, str, bytes, Decimal, date, datetime (a TIMESTAMP in UTC, a
+   TIMESTAMP_NTZ without a zone), list, and dict for STRUCT and MAP. A source of plain JSON gives what `json` gives.
+2. Nothing is done value by value where it can be done for the column: a time by Arrow alone costs two microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from stage_writer.core.batch import NO_TIMESTAMP
+from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.topologies.keys import key_decoder
+from stage_writer.topologies.nodes import KeyType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stage_writer.core.batch import Headers as KafkaHeaders
+    from stage_writer.topologies.nodes import SourceNode
+    from stage_writer.topologies.records import Headers, Key, Value
+    from stage_writer.topologies.task.inputs import Input
+
+    Index = NDArray[np.int64]
+
+
+def values_of(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column."""
+    if not pa.types.is_timestamp(column.type):
+        plain: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+        return plain
+    naive: list[Any] = column.cast(pa.timestamp("us")).to_numpy().astype(object).tolist()
+    if column.type.tz is None:
+        return naive
+    return [None if time is None else time.replace(tzinfo=UTC) for time in naive]
+
+
+def dicts_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a table, each made when it is asked for: they need not all be in memory."""
+    if not table.column_names:
+        return iter([{} for _ in range(len(table))])
+    columns = [values_of(column) for column in table.columns]
+    return map(dict, map(zip, repeat(tuple(table.column_names)), zip(*columns)))  # noqa: B905 - of one table
+
+
+class InputReader:
+    """One input's keys, times and headers, as Python has them, and which of its messages cannot have them."""
+
+    def __init__(self, given: Input, source: SourceNode) -> None:
+        self._input = given
+        self.rejects: list[Reject] = []
+        self.keys = self._read_keys(source.key)
+        self.times_ms = self._read_times(source.timestamp)
+        self._headers = None if given.headers is None else [_headers(found) for found in given.headers]
+        self._documents = self._read_documents() if source.columns is None else None
+
+    def values(self, rows: pa.Table, places: Index) -> Iterator[Value]:
+        """The values of some messages, given by their places here, whose columns are ``rows``."""
+        if self._documents is not None:
+            documents = self._documents
+            return (documents[place] for place in places.tolist())
+        values = dicts_of(rows)
+        gone = self._input.is_null[places]
+        if not gone.any():
+            return values
+        return (None if is_null else value for is_null, value in zip(gone.tolist(), values, strict=True))
+
+    def headers(self, places: Sequence[int]) -> Iterator[Headers]:
+        """The headers of some messages."""
+        if self._headers is None:
+            return repeat(())
+        headers = self._headers
+        return (headers[place] for place in places)
+
+    def _refuse(self, place: int, error_class: ErrorClass, error: str) -> None:
+        self.rejects.append(Reject(int(self._input.index[place]), error_class, error))
+
+    def _read_keys(self, key: KeyType) -> list[Key]:
+        keys = self._input.keys
+        if key is KeyType.BINARY or keys.null_count == len(keys):
+            return keys.to_pylist()  # type: ignore[no-any-return] # of a library without types
+        if key is KeyType.STRING:
+            try:
+                return keys.cast(pa.string() if pa.types.is_binary(keys.type) else pa.large_string()).to_pylist()  # type: ignore[no-any-return] # the same
+            except pa.ArrowInvalid:
+                pass  # one of them is no UTF-8: found below
+        decode = key_decoder(key)
+        found: list[Key] = []
+        for place, data in enumerate(keys.to_pylist()):
+            try:
+                found.append(None if data is None else decode(data))
+            except ValueError as error:
+                self._refuse(place, ErrorClass.UNREADABLE_KEY, f"the key is no {key}: {error}")
+                found.append(None)
+        return found
+
+    def _read_times(self, timestamp: str | None) -> list[int]:
+        """The records' times; the ones without are refused, for nobody knows which window they belong to."""
+        given = self._input
+        times = given.timestamps_ms
+        known = times != NO_TIMESTAMP
+        if timestamp is not None:
+            column = given.rows[timestamp].combine_chunks()
+            of_kafka = pa.types.is_timestamp(column.type)
+            whole = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) if of_kafka else column
+            known = column.is_valid().to_numpy(zero_copy_only=False)
+            found = whole.fill_null(0).to_numpy()
+            times = found // 1000 if of_kafka else found
+            # A tombstone has no columns: its own time is Kafka's.
+            times = np.where(given.is_null, given.timestamps_ms, times)
+            known = np.where(given.is_null, given.timestamps_ms != NO_TIMESTAMP, known)
+        bad = ~known | (times < 0)
+        what = "it has no time in Kafka" if timestamp is None else f"its time, `{timestamp}`, is null or before 1970"
+        for place in np.flatnonzero(bad).tolist():
+            self._refuse(place, ErrorClass.TOPOLOGY, what)
+        listed: list[int] = times.tolist()
+        return listed
+
+    def _read_documents(self) -> list[Value]:
+        found: list[Value] = []
+        for place, data in enumerate(self._input.rows.column(0).to_pylist()):
+            try:
+                found.append(None if data is None else _DECODER.decode(_text(data)))
+            except ValueError as error:
+                self._refuse(place, ErrorClass.INVALID_JSON, f"the value is no JSON document: {error}")
+                found.append(None)
+        return found
+
+
+def _text(data: bytes | str) -> str:
+    return data if isinstance(data, str) else data.decode("utf-8")
+
+
+def _no_constant(name: str) -> NoReturn:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _headers(found: KafkaHeaders | None) -> Headers:
+    return tuple(found or ())
+
+
+def all_of(rejects: Iterable[Reject]) -> dict[int, Reject]:
+    """The rejects by their messages; of several for one the first counts."""
+    found: dict[int, Reject] = {}
+    for reject in rejects:
+        found.setdefault(reject.index, reject)
+    return found

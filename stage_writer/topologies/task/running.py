@@ -1,0 +1,133 @@
+"""The loop of a task: message by message through the processors, with undo, time and punctuations."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.topologies.errors import TopologyError
+from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
+from stage_writer.topologies.task.feeds import in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stage_writer.topologies.task.clock import Clock, Timers
+    from stage_writer.topologies.task.collecting import Outbox
+    from stage_writer.topologies.task.context import Current
+    from stage_writer.topologies.task.feeds import Feed
+    from stage_writer.topologies.task.graph import Graph
+    from stage_writer.topologies.task.memory import TaskStores
+
+    Rejects = dict[int, Reject]
+
+_REMEDY = "mend the topology's code; the writer begins with this message again"
+
+
+class Runner:
+    """Runs the processors of a task."""
+
+    def __init__(
+        self,
+        task_id: str,
+        graph: Graph,
+        stores: TaskStores,
+        shared: tuple[Current, Clock, Outbox],
+        *,
+        fails_on_error: bool,
+    ) -> None:
+        self._task_id = task_id
+        self._graph = graph
+        self._stores = stores
+        self._current, self._clock, self._outbox = shared
+        self._fails_on_error = fails_on_error
+
+    def run(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
+        """Process the messages that are not refused; those that fail are added to the rejects."""
+        if len(feeds) == 1:
+            self._run_one(feeds[0], rejects)
+        else:
+            self._run_several(feeds, rejects)
+        if feeds and self._clock.wall.next_ms <= self._clock.wall_clock_ms:
+            self._punctuate_by_wall_clock(feeds, rejects)
+
+    def _run_one(self, feed: Feed, rejects: Rejects) -> None:
+        """What `_run_several` does, for a single feed: the common case, and the hot loop of a task."""
+        current, clock, stores = self._current, self._clock, self._stores
+        journal, timers, target = clock.journal, clock.stream, feed.target
+        current.input = feed.input
+        for current.index, current.place, current.time_ms, record in feed.records(rejects):
+            before = clock.stream_time_ms
+            savepoint = stores.savepoint()
+            if journal:
+                journal.clear()
+            if current.time_ms > before:
+                clock.stream_time_ms = current.time_ms
+            try:
+                target(record)
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                self._failed(error, before, savepoint, rejects)
+            else:
+                if timers.heap and timers.heap[0][0] <= clock.stream_time_ms:
+                    self._punctuate(timers, clock.stream_time_ms)
+
+    def _run_several(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
+        current, clock, stores = self._current, self._clock, self._stores
+        for current.index, steps in groupby(in_order(feeds, rejects), key=itemgetter(0)):
+            before, savepoint = clock.stream_time_ms, stores.savepoint()
+            clock.journal.clear()
+            try:
+                for _, _, current.place, current.time_ms, current.input, target, record in steps:
+                    clock.stream_time_ms = max(clock.stream_time_ms, current.time_ms)
+                    target(record)
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                self._failed(error, before, savepoint, rejects)
+            else:
+                if clock.stream.next_ms <= clock.stream_time_ms:
+                    self._punctuate(clock.stream, clock.stream_time_ms)
+
+    def _failed(self, error: Exception, before_ms: int, savepoint: int, rejects: Rejects) -> None:
+        """Undo the message, and refuse it; or end the work."""
+        if isinstance(error, KafkaDeltaExpressError):
+            raise error
+        index, is_late = self._current.index, isinstance(error, LateRecordError)
+        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {error}"
+        if self._fails_on_error and not is_late:
+            place = self._where()
+            msg = f"the topology failed for the message at {place}: {text}"
+            raise TopologyError(msg, _REMEDY) from error
+        self._stores.undo_to(savepoint)
+        self._outbox.undo(index)
+        self._clock.undo(before_ms)
+        rejects[index] = Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
+
+    def _where(self) -> str:
+        given = self._current.input
+        return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self._current.place])}"
+
+    def _punctuate_by_wall_clock(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
+        """For the last message that is not refused; when there is none, the next conversion does it."""
+        numbers = [int(index) for feed in feeds for index in feed.input.index.tolist() if index not in rejects]
+        if numbers:
+            self._current.index = max(numbers)
+            self._punctuate(self._clock.wall, self._clock.wall_clock_ms)
+
+    def _punctuate(self, timers: Timers, now_ms: int) -> None:
+        current = self._current
+        current.place, current.time_ms = PUNCTUATING, now_ms
+        ends = [(collected, len(collected.index)) for collected in self._outbox.collections()]
+        for timer in timers.due(now_ms):
+            try:
+                timer.callback(now_ms)
+            except KafkaDeltaExpressError:
+                raise
+            except Exception as error:
+                msg = f"the punctuation of the node {timer.name[0]!r} in the task {self._task_id} failed"
+                msg_0 = f"{msg}: {type(error).__name__}: {error}"
+                raise TopologyError(msg_0, _REMEDY) from error
+        for collected, end in ends:
+            if len(collected.index) > end:
+                collected.punctuated.append((end, len(collected.index)))

@@ -1,0 +1,163 @@
+"""A task: it takes decoded messages of the partitions that are its own, and gives rows, records and rejects.
+
+Rules:
+
+1. Messages are processed one after the other in the order of their numbers, each through all nodes (depth first, in
+   the children's order), and then the punctuations that its time makes due.
+2. A message for which something fails is as if it had never been there: its rows, records, changes of state, and its
+   time are undone, and it is refused. So what a task gives is what it would give without its refused messages.
+   What is found only when the rows are made (one does not fit its table) has all that was given processed again
+   without that message, from the state before.
+3. What a punctuation gives belongs to the message that made it due; by wall clock, to the last one that was given.
+4. Stream time and the punctuations' next times are kept in a store, and so are part of the state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.spans import TopicPartition
+from stage_writer.topologies.nodes import TableSink
+from stage_writer.topologies.task.clock import Clock
+from stage_writer.topologies.task.collecting import Outbox
+from stage_writer.topologies.task.context import Current
+from stage_writer.topologies.task.early import early_of
+from stage_writer.topologies.task.feeds import feeds_of
+from stage_writer.topologies.task.graph import GraphMaker
+from stage_writer.topologies.task.inputs import Output
+from stage_writer.topologies.task.late import Part, RowMaker, joined
+from stage_writer.topologies.task.memory import ClockMemory
+from stage_writer.topologies.task.running import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.task.early import Early
+    from stage_writer.topologies.task.inputs import Input
+    from stage_writer.topologies.task.memory import TaskStores
+
+    Tables = list[tuple[str, Part]]
+    Rejects = dict[int, Reject]
+
+TaskId = TopicPartition
+"""A task's chain: the group's name as topic, and the partition."""
+
+
+class Task:
+    """One instance of a group of a topology. Not for two threads at a time."""
+
+    def __init__(
+        self, topology: BuiltTopology, task_id: TaskId, stores: TaskStores, output_schema: Mapping[str, pa.Schema]
+    ) -> None:
+        """The stores are open, and stand where the task goes on.
+
+        ``output_schema`` has the columns of each table that the topology's sinks name.
+        """
+        self.topology = topology
+        self.task_id = task_id
+        self.stores = stores
+        self.group = topology.group_of(task_id.topic)
+        self._clock, self._outbox = Clock(), Outbox()
+        shared = (Current(), self._clock, self._outbox)
+        by_name = {builder.name: stores.store(builder.name) for builder in self.group.stores}
+        self._graph = GraphMaker(topology, self.group, str(task_id), by_name, shared).make()
+        fails = topology.fails_on_error
+        self._runner = Runner(str(task_id), self._graph, stores, shared, fails_on_error=fails)
+        self._maker = RowMaker(topology, self.group, output_schema)
+        self._memory = ClockMemory(stores)
+        self._memory.recall(self._clock)
+        self._is_record_wise = any(self._graph.entries.values())
+
+    @property
+    def stream_time_ms(self) -> int:
+        """The highest time of the messages that were processed; -1 before the first one."""
+        return self._clock.stream_time_ms
+
+    def process(self, inputs: Sequence[Input], wall_clock_ms: int) -> Output:
+        """What becomes of these messages."""
+        (output,) = process_together([(self, inputs)], wall_clock_ms)
+        return output
+
+    def close(self) -> None:
+        """Close the processors; the stores belong to who opened them."""
+        for processor in self._graph.processors.values():
+            processor.close()
+
+    def finish(self, inputs: Sequence[Input], early: Sequence[Early], wall_clock_ms: int) -> Output:
+        """What becomes of the messages, once their early steps are done."""
+        rejects: Rejects = {}
+        for found in early:
+            for reject in found.rejects:
+                rejects.setdefault(reject.index, reject)
+        tables = self._columns(inputs, early, rejects)
+        if not self._is_record_wise:
+            return _output(tables, rejects)
+        self._clock.look(wall_clock_ms)
+        tables += self._records(inputs, early, rejects)
+        self._memory.keep(self._clock)
+        output = _output(tables, rejects)
+        output.topics = list(self._outbox.topics)
+        output.dropped = Counter(reason for _, reason in self._outbox.dropped)
+        output.wants_commit = self._outbox.wants_commit
+        self._outbox.clear()
+        return output
+
+    def _columns(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
+        """The rows that go from sources and early steps right into tables."""
+        tables = []
+        for given, found in zip(inputs, early, strict=True):
+            for one in found.exits:
+                for child in self.topology.children.get(one.node, ()):
+                    if isinstance(child, TableSink):
+                        places, rows = one.without_tombstones(given)
+                        part, refused = self._maker.fitted(child.table, Part(given.index[places], rows))
+                        tables.append((child.table, part))
+                        rejects.update((reject.index, reject) for reject in refused)
+        return tables
+
+    def _records(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
+        """The rows that processors give (rule 2)."""
+        feeds = feeds_of(self.topology, self._graph, inputs, early, rejects)
+        saved = self._clock.saved()
+        self.stores.begin_record()
+        while True:
+            self._runner.run(feeds, rejects)
+            made = self._maker.made_of(self._outbox)
+            if not made.rejects:
+                return made.tables
+            rejects.update((reject.index, reject) for reject in made.rejects)
+            self.stores.undo_record()
+            self._clock.restore(saved)
+            self._outbox.clear()
+
+
+def process_together(work: Sequence[tuple[Task, Sequence[Input]]], wall_clock_ms: int) -> list[Output]:
+    """What becomes of the messages of several tasks of one topology; early steps run for all of them at once."""
+    if not work:
+        return []
+    inputs = [given for _, of_task in work for given in of_task]
+    early = iter(early_of(work[0][0].topology, inputs))
+    return [task.finish(of_task, [next(early) for _ in of_task], wall_clock_ms) for task, of_task in work]
+
+
+def _output(tables: Tables, rejects: Rejects) -> Output:
+    refused = np.fromiter(rejects, np.int64, len(rejects))
+    by_table: dict[str, list[Part]] = {}
+    for table, part in tables:
+        if rejects:
+            kept = ~np.isin(part.index, refused)
+            part = part if kept.all() else Part(part.index[kept], part.rows.filter(kept))  # noqa: PLW2901
+        if len(part.index):
+            by_table.setdefault(table, []).append(part)
+    together = {table: joined(parts) for table, parts in by_table.items()}
+    return Output(
+        tables={table: (part.index, part.rows) for table, part in together.items()},
+        rejects=[rejects[index] for index in sorted(rejects)],
+    )

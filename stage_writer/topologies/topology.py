@@ -1,0 +1,194 @@
+"""The nodes of a topology and how they hang together: what a user's ``build`` function makes.
+
+    topology = Topology()
+    topology.add_source("clicks", "clicks", columns="page STRING, user STRING")
+    topology.add_step("errors", Where("page IS NOT NULL"), "clicks")
+    topology.add_processor("counts", Counts, "errors", stores=["counts"])
+    topology.add_state_store(Stores.key_value("counts"))
+    topology.add_sink("rows", "counts")
+
+Rules:
+
+1. A node is added after its parents, so that there are no circles, and children are served in the order of adding.
+2. What can be wrong is found when a node is added or in `check`, and named: the node, and what to do.
+3. Steps work on whole batches of columns. They stand before the first processor of their path, or after the last one:
+   in between, records of one message would overtake those of another.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from common.errors import ConfigError, SchemaError
+from common.schema import parse_ddl
+from stage_writer.topologies.built import BuiltTopology, build
+from stage_writer.topologies.nodes import (
+    KeyType,
+    Node,
+    ProcessorNode,
+    SourceNode,
+    StepNode,
+    TableSink,
+    TopicSink,
+    ValueType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from common.schema import StructType
+    from stage_writer.topologies.nodes import StoreBuilder
+    from stage_writer.topologies.processors import Processor
+    from stage_writer.topologies.steps import BatchStep
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class OnError(StrEnum):
+    """What becomes of a message for which the user's code raises an exception."""
+
+    DEAD_LETTER = "dead_letter"
+    """It goes to the dead letters, and what was done for it is undone."""
+
+    FAIL = "fail"
+    """The writer stops, and begins with this message again when it is started."""
+
+
+class Late(StrEnum):
+    """What becomes of a record that a processor drops because it is late."""
+
+    DROP = "drop"
+    """It is left out and counted; what else was made of its message stays."""
+
+    DEAD_LETTER = "dead_letter"
+    """Its message goes to the dead letters, with all that was made of it undone."""
+
+
+class Topology:
+    """Sources, processors, steps and sinks. Raises ConfigError for what does not fit."""
+
+    def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
+        self.on_error = _one_of(OnError, "on_error", on_error)
+        self.late = _one_of(Late, "late", late)
+        self._nodes: dict[str, Node] = {}
+        self._stores: dict[str, StoreBuilder] = {}
+        self._connected: list[tuple[str, str]] = []
+
+    def add_source(
+        self,
+        name: str,
+        *topics: str,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        headers: bool = False,
+    ) -> Topology:
+        """The messages of topics, decoded as ``columns`` say; without them each value is its JSON, whatever that is.
+
+        ``key`` is the form of the messages' keys (`KeyType`), ``timestamp`` the column that is the records' time:
+        a TIMESTAMP, or a BIGINT of milliseconds. Headers are read from Kafka only when they are asked for.
+        """
+        if not topics:
+            msg = f"the source {name!r} has no topics"
+            raise ConfigError(msg, "name them after the source's own name")
+        schema = None
+        if columns is not None:
+            try:
+                schema = parse_ddl(columns)
+            except SchemaError as error:
+                msg = f"the source {name!r}: {error.problem}"
+                raise SchemaError(msg, error.remedy) from error
+        for other in self._nodes.values():
+            twice = set(topics) & set(other.topics) if isinstance(other, SourceNode) else set()
+            if twice:
+                problem = f"the sources {other.name!r} and {name!r} both read {', '.join(sorted(twice))}"
+                raise ConfigError(problem, "add one source, and let both paths begin there")
+        key_type = _one_of(KeyType, f"the key of {name!r}", key)
+        self._add(SourceNode(name, (), tuple(topics), schema, key_type, timestamp, headers))
+        return self
+
+    def add_processor(
+        self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Sequence[str] = ()
+    ) -> Topology:
+        """A processor; ``supplier`` (its class, for instance) makes one for each task."""
+        self._add(ProcessorNode(name, parents, supplier))
+        self._connected += [(store, name) for store in stores]
+        return self
+
+    def add_step(self, name: str, step: BatchStep, *parents: str, columns: str | None = None) -> Topology:
+        """A vectorised step. After a processor, ``columns`` say what the records' dicts hold."""
+        schema: StructType | None = None if columns is None else parse_ddl(columns)
+        self._add(StepNode(name, parents, step, schema))
+        return self
+
+    def add_sink(self, name: str, *parents: str, table: str = "") -> Topology:
+        """Rows of the stream's table, or of that of one of its ``routes``: each record's value is a dict of columns."""
+        self._add(TableSink(name, parents, table))
+        return self
+
+    def add_topic_sink(
+        self, name: str, *parents: str, topic: str, key: str = KeyType.STRING, value: str = ValueType.JSON
+    ) -> Topology:
+        """Records for a Kafka topic, produced once they are staged."""
+        key_type = _one_of(KeyType, f"the key of {name!r}", key)
+        self._add(TopicSink(name, parents, topic, key_type, _one_of(ValueType, f"the value of {name!r}", value)))
+        return self
+
+    def add_state_store(self, builder: StoreBuilder, *processors: str) -> Topology:
+        """A store, and the processors that use it."""
+        if builder.name in self._stores:
+            msg = f"the state store {builder.name!r} is added twice"
+            raise ConfigError(msg, "give each store a name of its own")
+        if builder.name.startswith("__"):
+            msg = f"the state store {builder.name!r} has a reserved name"
+            raise ConfigError(msg, "begin it with a letter")
+        self._stores[builder.name] = builder
+        self._connected += [(builder.name, processor) for processor in processors]
+        return self
+
+    def check(self) -> BuiltTopology:
+        """The topology as it runs. Raises ConfigError, with its kinds SchemaError and ExpressionError."""
+        return build(
+            tuple(self._nodes.values()),
+            self._stores,
+            self._connected,
+            fails_on_error=self.on_error is OnError.FAIL,
+            late_to_dead_letters=self.late is Late.DEAD_LETTER,
+        )
+
+    def describe(self) -> str:
+        """The tasks' topics, nodes and stores, as text for people."""
+        return self.check().describe()
+
+    def _add(self, node: Node) -> None:
+        kind = type(node).__name__
+        if not node.name or node.name in self._nodes:
+            problem = f"the name {node.name!r} is given to two nodes" if node.name else f"a {kind} has no name"
+            raise ConfigError(problem, "give each node a name of its own")
+        if not isinstance(node, SourceNode) and not node.parents:
+            msg = f"the node {node.name!r} has no parents"
+            raise ConfigError(msg, "name the nodes whose records it takes")
+        for parent in node.parents:
+            found = self._nodes.get(parent)
+            if found is None:
+                remedy = "add the parent first, and look at its spelling"
+                msg = f"the node {node.name!r} has the parent {parent!r}, which is not there"
+                raise ConfigError(msg, remedy)
+            if isinstance(found, TableSink | TopicSink):
+                remedy = "let it take what the sink takes"
+                msg = f"the node {node.name!r} has the sink {parent!r} for a parent"
+                raise ConfigError(msg, remedy)
+        if len(set(node.parents)) < len(node.parents):
+            msg = f"the node {node.name!r} names a parent twice"
+            raise ConfigError(msg, "name it once")
+        self._nodes[node.name] = node
+
+
+def _one_of(choices: type[Choice], what: str, given: str) -> Choice:
+    try:
+        return choices(given)
+    except ValueError:
+        allowed = ", ".join(choices)
+        msg = f"{what} is {given!r}, which is not known"
+        raise ConfigError(msg, f"use one of: {allowed}") from None
