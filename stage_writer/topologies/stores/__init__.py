@@ -1,0 +1,34 @@
+"""State stores: what a topology's processors remember, kept exactly as far as the chain has come.
+
+`Stores.key_value`, `Stores.window` and `Stores.session` say what a topology needs; a task opens them over a backend
+(stores.py says how it goes on from there).
+"""
+
+from __future__ import annotations
+
+from stage_writer.topologies.stores.backend import Backend, MemoryBackend
+from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind
+from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.key_value import KeyValueStore
+from stage_writer.topologies.stores.keys import Key, Windowed
+from stage_writer.topologies.stores.session import SessionStore
+from stage_writer.topologies.stores.stores import TASK_STORE, Snapshot, Stores
+from stage_writer.topologies.stores.values import Value
+from stage_writer.topologies.stores.window import WindowStore
+
+__all__ = [
+    "TASK_STORE",
+    "Backend",
+    "Changes",
+    "Key",
+    "KeyValueStore",
+    "MemoryBackend",
+    "SessionStore",
+    "Snapshot",
+    "StoreBuilder",
+    "StoreKind",
+    "Stores",
+    "Value",
+    "WindowStore",
+    "Windowed",
+]

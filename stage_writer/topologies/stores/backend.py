@@ -1,0 +1,135 @@
+"""What keeps the bytes of a task's stores, and the one that keeps them in memory.
+
+Rules:
+
+1. A backend holds ordered spaces of bytes by bytes, and a mark: which state of the task that is.
+2. `Backend.apply` is all or nothing, with its mark: after a crash the backend stands at the mark before or after.
+3. Only `apply` and `clear` change it. Reads may come from another thread beside the one that writes, but never while
+   it writes (`Stores` sees to that).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Space = str
+SpaceChanges = dict[bytes, "bytes | None"]
+"""The last value of each key that has changed; None where it was deleted."""
+
+
+class Backend(Protocol):
+    """Ordered bytes by bytes, in spaces (rules 1 to 3). Raises `common.errors.StateError` when the disk fails."""
+
+    @property
+    def mark(self) -> str | None:
+        """Which state this is; None for an empty backend and for one that is half restored."""
+
+    def get(self, space: Space, key: bytes) -> bytes | None:
+        """A key's value, or None."""
+
+    def scan(
+        self, space: Space, low: bytes = ..., high: bytes | None = ..., *, reverse: bool = ...
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries from ``low`` up to but without ``high``, in the order of their keys or its reverse."""
+
+    def count(self, space: Space) -> int:
+        """How many entries a space has, as well as that is known."""
+
+    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:
+        """Make the changes, and stand at the mark (rule 2)."""
+
+    def clear(self) -> None:
+        """Hold nothing, at no mark."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes, in memory or on disk."""
+
+    def close(self) -> None:
+        """Let go of files and locks; what is kept on disk stays there."""
+
+
+class MemoryBackend:
+    """A `Backend` in memory: gone with the process."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[Space, _Space] = {}
+        self._mark: str | None = None
+
+    @property
+    def mark(self) -> str | None:  # noqa: D102 - the port says it
+        return self._mark
+
+    def get(self, space: Space, key: bytes) -> bytes | None:  # noqa: D102 - the port says it
+        held = self._spaces.get(space)
+        return None if held is None else held.values.get(key)
+
+    def scan(  # noqa: D102 - the port says it
+        self, space: Space, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        held = self._spaces.get(space)
+        if held is not None:
+            values = held.values
+            for key in held.ordered().irange(low, high, inclusive=(True, False), reverse=reverse):
+                yield key, values[key]
+
+    def count(self, space: Space) -> int:  # noqa: D102 - the port says it
+        held = self._spaces.get(space)
+        return 0 if held is None else len(held.values)
+
+    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:  # noqa: D102
+        for name, changed in changes.items():
+            space = self._spaces.setdefault(name, _Space())
+            for key, value in changed.items():
+                space.put(key, value)
+        self._mark = mark
+
+    def clear(self) -> None:  # noqa: D102 - the port says it
+        self._spaces.clear()
+        self._mark = None
+
+    @property
+    def size_bytes(self) -> int:  # noqa: D102 - the port says it
+        return sum(space.size_bytes for space in self._spaces.values())
+
+    def close(self) -> None:  # noqa: D102 - the port says it
+        self.clear()
+
+
+class _Space:
+    """One space; its order is kept from the first time that somebody asks for it."""
+
+    __slots__ = ("_order", "size_bytes", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.size_bytes = 0
+        self._order: SortedList[bytes] | None = None
+
+    def ordered(self) -> SortedList[bytes]:
+        if self._order is None:
+            self._order = SortedList(self.values)
+        return self._order
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        before = self.values.get(key)
+        if value is None:
+            if before is not None:
+                del self.values[key]
+                self.size_bytes -= len(key) + len(before)
+                if self._order is not None:
+                    self._order.remove(key)
+            return
+        if before is None:
+            self.size_bytes += len(key)
+            if self._order is not None:
+                self._order.add(key)
+        else:
+            self.size_bytes -= len(before)
+        self.size_bytes += len(value)
+        self.values[key] = value

@@ -1,0 +1,86 @@
+"""What a topology says of a store before there are tasks.
+
+Rules:
+
+1. A store's name is letters, digits, ``.``, ``_`` and ``-``; those that begin with ``__`` are the engine's own.
+2. Its shape (kind, and whether duplicates are kept) says how its bytes are read. A state whose store had another shape
+   is refused when it is restored; a retention may change.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from stage_writer.topologies.stores import session, window
+from stage_writer.topologies.stores.key_value import StoredKeyValues
+from stage_writer.topologies.stores.session import StoredSessions
+from stage_writer.topologies.stores.window import StoredWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stage_writer.topologies.stores.layers import Layers
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_MILLISECOND = timedelta(milliseconds=1)
+BY_TIME = "/by_time"
+"""After a store's name: the space of its index."""
+
+
+class StoreKind(StrEnum):
+    """What a store is asked for by."""
+
+    KEY_VALUE = "key_value"
+    WINDOW = "window"
+    WINDOW_DUPLICATES = "window_duplicates"
+    SESSION = "session"
+
+
+StoredStore = StoredKeyValues | StoredWindows | StoredSessions
+_BY_TIME = {
+    StoreKind.WINDOW: window.by_time,
+    StoreKind.WINDOW_DUPLICATES: window.duplicate_by_time,
+    StoreKind.SESSION: session.by_time,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBuilder:
+    """Makes one store of each task. Made by `Stores.key_value`, `Stores.window` and `Stores.session`."""
+
+    name: str
+    kind: StoreKind
+    retention_ms: int = 0
+    size_ms: int = 0
+    persistent: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            msg = f"a state store cannot be called {self.name!r}"
+            raise ConfigError(msg, "use letters, digits, '.', '_' and '-', 200 at most")
+        if self.kind is not StoreKind.KEY_VALUE and self.retention_ms <= 0:
+            msg = f"the state store {self.name} has no retention"
+            raise ConfigError(msg, "give a retention of a millisecond or more: the time that late records may come in")
+
+    def index(self) -> Callable[[bytes], bytes | None] | None:
+        """Where the index by time has an entry of the store; None without an index."""
+        return _BY_TIME.get(self.kind)
+
+    def build(self, layers: Layers, by_time: Layers | None) -> StoredStore:
+        """The store over its layers."""
+        if by_time is None:
+            return StoredKeyValues(self.name, layers)
+        if self.kind is StoreKind.SESSION:
+            return StoredSessions(self.name, layers, by_time, self.retention_ms)
+        duplicates = self.kind is StoreKind.WINDOW_DUPLICATES
+        return StoredWindows(self.name, layers, by_time, self.retention_ms, self.size_ms, duplicates=duplicates)
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration in whole milliseconds."""
+    return duration // _MILLISECOND

@@ -1,0 +1,33 @@
+"""What changed in a task's stores between two seals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stage_writer.topologies.stores.backend import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The last value of each key that changed; None where it was deleted. Nobody changes what is in it."""
+
+    spaces: Mapping[Space, Mapping[bytes, bytes | None]]
+    """By the stores' names."""
+
+    @property
+    def entries(self) -> int:
+        """How many keys changed."""
+        return sum(map(len, self.spaces.values()))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the keys and values."""
+        return sum(
+            len(key) + (0 if value is None else len(value))
+            for space in self.spaces.values()
+            for key, value in space.items()
+        )

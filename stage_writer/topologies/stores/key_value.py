@@ -1,0 +1,116 @@
+"""The key-value store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from stage_writer.topologies.stores.keys import key_from_bytes, key_to_bytes, prefix_bounds
+from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stage_writer.topologies.stores.keys import Key
+    from stage_writer.topologies.stores.layers import Layers
+
+FIRST_KEY = b"\x01"
+"""Below it is what a store knows of itself."""
+
+
+class KeyValueStore(Protocol):
+    """Values by keys. A value that was got is the caller's own: only `put` changes what the store holds."""
+
+    @property
+    def name(self) -> str:
+        """The name it was added by."""
+
+    def get(self, key: Key) -> Value:
+        """The key's value, or None."""
+
+    def put(self, key: Key, value: Value) -> None:
+        """Set the key's value; None deletes it."""
+
+    def put_all(self, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Set several."""
+
+    def put_if_absent(self, key: Key, value: Value) -> Value:
+        """Set the key's value if it has none; the value it had, or None."""
+
+    def delete(self, key: Key) -> Value:
+        """Delete the key; the value it had, or None."""
+
+    def range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
+        """The entries from ``low`` to ``high``, both included, in the order of their keys; None is without a bound."""
+
+    def reverse_range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
+        """What `range` gives, the highest key first."""
+
+    def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:
+        """The entries whose key begins with that text, those bytes, or those elements."""
+
+    def all(self) -> Iterator[tuple[Key, Value]]:
+        """All entries, in the order of their keys."""
+
+    def approximate_num_entries(self) -> int:
+        """About how many entries there are."""
+
+
+class StoredKeyValues:
+    """A `KeyValueStore` over the layers of a task."""
+
+    def __init__(self, name: str, layers: Layers) -> None:
+        self._name = name
+        self._layers = layers
+
+    @property
+    def name(self) -> str:  # noqa: D102 - the protocol says it
+        return self._name
+
+    def get(self, key: Key) -> Value:  # noqa: D102 - the protocol says it
+        found = self._layers.get(key_to_bytes(key))
+        return None if found is None else value_from_bytes(found)
+
+    def put(self, key: Key, value: Value) -> None:  # noqa: D102 - the protocol says it
+        self._layers.put(key_to_bytes(key), None if value is None else value_to_bytes(value))
+
+    def put_all(self, entries: Iterable[tuple[Key, Value]]) -> None:  # noqa: D102 - the protocol says it
+        for key, value in entries:
+            self.put(key, value)
+
+    def put_if_absent(self, key: Key, value: Value) -> Value:  # noqa: D102 - the protocol says it
+        before = self.get(key)
+        if before is None:
+            self.put(key, value)
+        return before
+
+    def delete(self, key: Key) -> Value:  # noqa: D102 - the protocol says it
+        before = self.get(key)
+        if before is not None:
+            self.put(key, None)
+        return before
+
+    def range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+        return self._scan(*_bounds(low, high))
+
+    def reverse_range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+        return self._scan(*_bounds(low, high), reverse=True)
+
+    def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+        return self._scan(*prefix_bounds(prefix))
+
+    def all(self) -> Iterator[tuple[Key, Value]]:  # noqa: D102 - the protocol says it
+        return self._scan(FIRST_KEY, None)
+
+    def approximate_num_entries(self) -> int:  # noqa: D102 - the protocol says it
+        return self._layers.count()
+
+    def reread(self) -> None:
+        """The layers hold another state; nothing is held beside them."""
+
+    def _scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[Key, Value]]:
+        for key, value in self._layers.scan(low, high, reverse=reverse):
+            yield key_from_bytes(key), value_from_bytes(value)
+
+
+def _bounds(low: Key, high: Key) -> tuple[bytes, bytes | None]:
+    return FIRST_KEY if low is None else key_to_bytes(low), None if high is None else key_to_bytes(high) + b"\x00"

@@ -1,0 +1,159 @@
+"""The session store: values by key and by the span of a session, whose ends are both included.
+
+Rules:
+
+1. An entry is at its key, then the session's end and its start; so the sessions of one key stand in the order of their
+   ends. The index by time has end, key and start.
+2. What expires, by the sessions' ends, and when: expiry.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from stage_writer.topologies.stores.expiry import NEVER_MS, Expiry
+from stage_writer.topologies.stores.key_value import FIRST_KEY
+from stage_writer.topologies.stores.keys import (
+    TIME_BYTES,
+    Windowed,
+    after_key,
+    bound_to_bytes,
+    key_at,
+    key_to_bytes,
+    time_at,
+    time_to_bytes,
+)
+from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stage_writer.topologies.stores.keys import Key
+    from stage_writer.topologies.stores.layers import Layers
+
+_FOREVER_MS = 1 << 62
+
+
+class SessionStore(Protocol):
+    """Values by session. What ended before the retention is neither taken nor found."""
+
+    @property
+    def name(self) -> str:
+        """The name it was added by."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How far back from the highest end it remembers."""
+
+    def put(self, session: Windowed, aggregate: Value) -> None:
+        """Set a session's value; None deletes it."""
+
+    def remove(self, session: Windowed) -> None:
+        """Delete a session."""
+
+    def fetch_session(self, session: Windowed) -> Value:
+        """A session's value, or None."""
+
+    def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:
+        """A key's sessions, by their ends."""
+
+    def find_sessions(self, key: Key, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Value]]:
+        """A key's sessions that end then or later and start then or earlier, by their ends and then their starts."""
+
+    def all(self) -> Iterator[tuple[Windowed, Value]]:
+        """All sessions, by their ends and then by key."""
+
+    @property
+    def dropped(self) -> int:
+        """How many puts were too late to be taken, since the program began."""
+
+
+class StoredSessions:
+    """A `SessionStore` over the layers of a task."""
+
+    def __init__(self, name: str, layers: Layers, by_time: Layers, retention_ms: int) -> None:
+        self._name = name
+        self._layers = layers
+        self._by_time = by_time
+        self._retention_ms = retention_ms
+        self._expiry = Expiry(layers, by_time, retention_ms, _entry_of)
+
+    @property
+    def name(self) -> str:  # noqa: D102 - the protocol says it
+        return self._name
+
+    @property
+    def retention_ms(self) -> int:  # noqa: D102 - the protocol says it
+        return self._retention_ms
+
+    @property
+    def dropped(self) -> int:  # noqa: D102 - the protocol says it
+        return self._expiry.dropped
+
+    def put(self, session: Windowed, aggregate: Value) -> None:  # noqa: D102 - the protocol says it
+        entry = _entry(session)
+        data = None if aggregate is None else value_to_bytes(aggregate)
+        if not self._expiry.admits(session.end_ms):
+            return
+        if data is None:
+            self._by_time.put(_at(entry), None)
+        elif self._layers.get(entry) is None:
+            self._by_time.put(_at(entry), b"")
+        self._layers.put(entry, data)
+
+    def remove(self, session: Windowed) -> None:  # noqa: D102 - the protocol says it
+        entry = _entry(session)
+        self._by_time.put(_at(entry), None)
+        self._layers.put(entry, None)
+
+    def fetch_session(self, session: Windowed) -> Value:  # noqa: D102 - the protocol says it
+        if session.end_ms < self._expiry.live_from_ms:
+            return None
+        found = self._layers.get(_entry(session))
+        return None if found is None else value_from_bytes(found)
+
+    def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+        return self.find_sessions(key, NEVER_MS, _FOREVER_MS)
+
+    def find_sessions(  # noqa: D102 - the protocol says it
+        self, key: Key, earliest_end_ms: int, latest_start_ms: int
+    ) -> Iterator[tuple[Windowed, Value]]:
+        at = key_to_bytes(key)
+        low = at + bound_to_bytes(max(earliest_end_ms, self._expiry.live_from_ms))
+        for entry, value in self._layers.scan(low, after_key(at)):
+            start_ms = time_at(entry, len(at) + TIME_BYTES)
+            if start_ms <= latest_start_ms:
+                yield Windowed(key, start_ms, time_at(entry, len(at))), value_from_bytes(value)
+
+    def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+        for at, _ in self._by_time.scan(bound_to_bytes(self._expiry.live_from_ms)):
+            value = self._layers.get(_entry_of(at))
+            if value is not None:
+                key, end = key_at(at, TIME_BYTES)
+                yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)
+
+    def approximate_num_entries(self) -> int:
+        """About how many sessions there are, with some that have expired."""
+        return self._by_time.count()
+
+    def reread(self) -> None:
+        """The layers hold another state."""
+        self._expiry.reread()
+
+
+def by_time(entry: bytes) -> bytes | None:
+    """Where the index has an entry; None for what the store knows of itself."""
+    return None if entry < FIRST_KEY else _at(entry)
+
+
+def _entry(session: Windowed) -> bytes:
+    return key_to_bytes(session.key) + time_to_bytes(session.end_ms) + time_to_bytes(session.start_ms)
+
+
+def _at(entry: bytes) -> bytes:
+    end = len(entry) - 2 * TIME_BYTES
+    return entry[end:-TIME_BYTES] + entry[:end] + entry[-TIME_BYTES:]
+
+
+def _entry_of(at: bytes) -> bytes:
+    return at[TIME_BYTES:-TIME_BYTES] + at[:TIME_BYTES] + at[-TIME_BYTES:]

@@ -1,0 +1,231 @@
+"""All stores of one task, and how their state moves on with the chain.
+
+How a task is run (everything but what is said otherwise from one thread):
+
+    stores = Stores.open(builders, MemoryBackend())
+    if stores.mark != tail_mark: stores.restore(snapshot_entries, changes_oldest_first, tail_mark)
+    stores.begin_record(); …the processors…; stores.undo_record() if one of them raised
+    changes = stores.seal()            # a flush begins: these changes are its own
+    snapshot = stores.snapshot()       # instead of the changes, sometimes: entries may be read in another thread
+    stores.sealed(new_tail_mark)       # the flush's marker is there: once for each seal(), in their order
+    stores.close()                     # what was not sealed is gone
+
+Rules:
+
+1. The backend stands at a marker of the chain, always: a seal's changes are merged into it when the marker is there,
+   all of them or none, together with the mark. Up to then they are in memory (layers.py).
+2. A snapshot is of the last seal. While one is being read nothing is merged.
+3. A restore leaves exactly what was sealed by that mark. A store that the topology no longer has is left out, and one
+   whose bytes mean something else is refused by name.
+4. What a store keeps beside its entries to find them (an index) is made from the entries, and never stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from common.errors import ConfigError
+from stage_writer.topologies.stores.builders import BY_TIME, StoreBuilder, StoredStore, StoreKind, milliseconds
+from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.layers import Journal, Layers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import timedelta
+
+    from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
+    from stage_writer.topologies.stores.layers import Entry
+
+TASK_STORE = "__task"
+"""A key-value store that each task has: the engine's own."""
+_BATCH_ENTRIES = 10_000
+SnapshotEntry = tuple["Space", bytes, bytes]
+
+
+class Snapshot:
+    """The state at a seal. `entries` may be read in another thread; `close` it, or nothing is merged any more."""
+
+    def __init__(self, spaces: Mapping[Space, Callable[[], Iterator[Entry]]]) -> None:
+        self._spaces = spaces
+        self.is_open = True
+
+    def entries(self) -> Iterator[SnapshotEntry]:
+        """Store, key and value, by store and then by key."""
+        for space in sorted(self._spaces):
+            for key, value in self._spaces[space]():
+                yield space, key, value
+
+    def close(self) -> None:
+        """It is read, or not needed."""
+        self.is_open = False
+
+
+class Stores:
+    """The stores of one task over one backend. Users call `key_value`, `window` and `session`; the rest is a task's."""
+
+    @staticmethod
+    def key_value(name: str, *, persistent: bool = False) -> StoreBuilder:
+        """A key-value store."""
+        return StoreBuilder(name, StoreKind.KEY_VALUE, persistent=persistent)
+
+    @staticmethod
+    def window(
+        name: str, retention: timedelta, size: timedelta, *, duplicates: bool = False, persistent: bool = False
+    ) -> StoreBuilder:
+        """A window store: remembers windows that start within ``retention`` of the latest; each is ``size`` long."""
+        kind = StoreKind.WINDOW_DUPLICATES if duplicates else StoreKind.WINDOW
+        return StoreBuilder(name, kind, milliseconds(retention), milliseconds(size), persistent)
+
+    @staticmethod
+    def session(name: str, retention: timedelta, *, persistent: bool = False) -> StoreBuilder:
+        """A session store: remembers sessions that end within ``retention`` of the latest."""
+        return StoreBuilder(name, StoreKind.SESSION, milliseconds(retention), persistent=persistent)
+
+    @classmethod
+    def open(cls, builders: Iterable[StoreBuilder], backend: Backend) -> Stores:
+        """A task's stores as the backend holds them: look at `mark` and `restore` if it is another one."""
+        return cls(tuple(builders), backend)
+
+    def __init__(self, builders: tuple[StoreBuilder, ...], backend: Backend) -> None:
+        self._backend = backend
+        self._journal = Journal()
+        self._layers: dict[Space, Layers] = {}
+        self._indexes: dict[Space, Callable[[bytes], bytes | None]] = {}
+        self._stores: dict[str, StoredStore] = {}
+        self._kinds: dict[str, StoreKind] = {}
+        self._snapshots: list[Snapshot] = []
+        self._marks: list[str] = []
+        for builder in (*builders, Stores.key_value(TASK_STORE)):
+            if builder.name in self._stores:
+                msg = f"two state stores are called {builder.name}"
+                raise ConfigError(msg, "give each store of the topology a name of its own")
+            self._add(builder)
+
+    def _add(self, builder: StoreBuilder) -> None:
+        layers = self._layers[builder.name] = Layers(builder.name, self._backend, self._journal)
+        by_time: Layers | None = None
+        index = builder.index()
+        if index is not None:
+            by_time = self._layers[builder.name + BY_TIME] = Layers(
+                builder.name + BY_TIME, self._backend, self._journal
+            )
+            self._indexes[builder.name] = index
+        self._kinds[builder.name] = builder.kind
+        self._stores[builder.name] = builder.build(layers, by_time)
+
+    def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
+        """A store by its name. Raises ConfigError when there is none."""
+        found = self._stores.get(name)
+        if found is None:
+            msg = f"there is no state store {name!r}"
+            raise ConfigError(msg, f"add it to the topology; there are: {', '.join(sorted(self._stores))}")
+        return found
+
+    @property
+    def kinds(self) -> Mapping[str, StoreKind]:
+        """The kind of each store, for the head of a file."""
+        return self._kinds
+
+    @property
+    def mark(self) -> str | None:
+        """The mark that the backend stands at; None when it holds nothing that can be gone on from."""
+        return self._backend.mark
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the changes hold that are not in the backend yet."""
+        return sum(layers.size_bytes for layers in self._layers.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """What the backend takes, in memory or on disk."""
+        return self._backend.size_bytes
+
+    @property
+    def entries(self) -> int:
+        """About how many entries all stores have."""
+        return sum(self._layers[name].count() for name in self._stores)
+
+    def begin_record(self) -> None:
+        """What was changed up to now can no longer be undone."""
+        self._journal.begin()
+
+    def undo_record(self) -> None:
+        """Take back what was changed since `begin_record`."""
+        self.undo_to(0)
+
+    def savepoint(self) -> int:
+        """A place that `undo_to` can go back to, until the next `begin_record`."""
+        return len(self._journal.entries)
+
+    def undo_to(self, savepoint: int) -> None:
+        """Take back what was changed since then."""
+        self._journal.undo_to(savepoint)
+        for store in self._stores.values():
+            store.reread()
+
+    def seal(self) -> Changes:
+        """What changed since the last seal; what comes now belongs to the next one."""
+        self._journal.begin()
+        sealed = {space: layers.seal() for space, layers in self._layers.items()}
+        return Changes({name: sealed[name] for name in self._stores if sealed[name]})
+
+    def sealed(self, mark: str) -> None:
+        """The marker of the oldest seal is there (rule 1)."""
+        self._marks.append(mark)
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.is_open]
+        if self._snapshots:
+            return
+        for each in self._marks:
+            self._backend.apply({space: layers.oldest() for space, layers in self._layers.items()}, each)
+            for layers in self._layers.values():
+                layers.merged()
+        self._marks.clear()
+
+    def snapshot(self) -> Snapshot:
+        """The state at the last seal, to be called right after it (rule 2)."""
+        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores})
+        self._snapshots.append(found)
+        return found
+
+    def restore(self, snapshot: Iterable[SnapshotEntry], changes: Iterable[Changes], mark: str | None) -> None:
+        """Hold what was sealed by the mark: a snapshot, and the changes after it, the oldest first (rule 3).
+
+        Without either the state is empty: that of a task that begins.
+        """
+        self._backend.clear()
+        batch: dict[Space, SpaceChanges] = {}
+        held = 0
+        for space, key, value in snapshot:
+            if space in self._stores:
+                batch.setdefault(space, {})[key] = value
+                held += 1
+            if held >= _BATCH_ENTRIES:
+                self._backend.apply(self._with_indexes(batch), None)
+                batch, held = {}, 0
+        self._backend.apply(self._with_indexes(batch), None)
+        for each in changes:
+            known = {space: each.spaces[space] for space in each.spaces if space in self._stores}
+            self._backend.apply(self._with_indexes(known), None)
+        if mark is not None:
+            self._backend.apply({}, mark)
+        self._marks.clear()
+        for layers in self._layers.values():
+            layers.forget()
+        for store in self._stores.values():
+            store.reread()
+
+    def close(self) -> None:
+        """Let go of the backend."""
+        self._backend.close()
+
+    def _with_indexes(
+        self, changes: Mapping[Space, Mapping[bytes, bytes | None]]
+    ) -> dict[Space, Mapping[bytes, bytes | None]]:
+        found = dict(changes)
+        for space, changed in changes.items():
+            index = self._indexes.get(space)
+            if index is not None:
+                places = ((index(key), value) for key, value in changed.items())
+                found[space + BY_TIME] = {at: None if value is None else b"" for at, value in places if at is not None}
+        return found

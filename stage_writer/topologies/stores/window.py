@@ -1,0 +1,195 @@
+"""The window store: values by key and by the time at which a window starts.
+
+Rules:
+
+1. An entry is at its key, then its window's start, and where duplicates are kept a number that rises with each put; so
+   the windows of one key stand side by side in time. The index by time has start, key and number.
+2. What expires, and when: expiry.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from stage_writer.topologies.stores.expiry import NEVER_MS, Expiry
+from stage_writer.topologies.stores.key_value import FIRST_KEY
+from stage_writer.topologies.stores.keys import (
+    TIME_BYTES,
+    Windowed,
+    after_prefix,
+    bound_to_bytes,
+    key_at,
+    key_to_bytes,
+    time_at,
+    time_to_bytes,
+)
+from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stage_writer.topologies.stores.keys import Key
+    from stage_writer.topologies.stores.layers import Layers
+
+_FOREVER_MS = 1 << 62
+_SEQUENCE = b"\x00sequence"
+_SEQUENCE_BYTES = 8
+
+
+class WindowStore(Protocol):
+    """Values by key and window start. What is older than the retention is neither taken nor found."""
+
+    @property
+    def name(self) -> str:
+        """The name it was added by."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How far back from the highest start it remembers."""
+
+    @property
+    def size_ms(self) -> int:
+        """The length of a window; what the keys of `fetch_keys` and `all` end by."""
+
+    def put(self, key: Key, value: Value, window_start_ms: int) -> None:
+        """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
+
+    def fetch(self, key: Key, window_start_ms: int) -> Value:
+        """A window's value, or None. Where duplicates are kept: the first of them."""
+
+    def fetch_range(
+        self, key: Key, from_ms: int = ..., to_ms: int = ..., *, reverse: bool = ...
+    ) -> Iterator[tuple[int, Value]]:
+        """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both included, by time."""
+
+    def fetch_keys(self, from_ms: int = ..., to_ms: int = ...) -> Iterator[tuple[Windowed, Value]]:
+        """All keys' windows that start from ``from_ms`` to ``to_ms``, both included, by time and then by key."""
+
+    def all(self) -> Iterator[tuple[Windowed, Value]]:
+        """All windows, by time and then by key."""
+
+    @property
+    def dropped(self) -> int:
+        """How many puts were too late to be taken, since the program began."""
+
+
+class StoredWindows:
+    """A `WindowStore` over the layers of a task."""
+
+    def __init__(
+        self, name: str, layers: Layers, by_time: Layers, retention_ms: int, size_ms: int, *, duplicates: bool
+    ) -> None:
+        self._name = name
+        self._layers = layers
+        self._by_time = by_time
+        self._retention_ms = retention_ms
+        self._size_ms = size_ms
+        self._duplicates = duplicates
+        self._expiry = Expiry(layers, by_time, retention_ms, _entry_of_duplicate if duplicates else _entry_of)
+
+    @property
+    def name(self) -> str:  # noqa: D102 - the protocol says it
+        return self._name
+
+    @property
+    def retention_ms(self) -> int:  # noqa: D102 - the protocol says it
+        return self._retention_ms
+
+    @property
+    def size_ms(self) -> int:  # noqa: D102 - the protocol says it
+        return self._size_ms
+
+    @property
+    def dropped(self) -> int:  # noqa: D102 - the protocol says it
+        return self._expiry.dropped
+
+    def put(self, key: Key, value: Value, window_start_ms: int) -> None:  # noqa: D102 - the protocol says it
+        at, start = key_to_bytes(key), time_to_bytes(window_start_ms)
+        data = None if value is None else value_to_bytes(value)
+        if not self._expiry.admits(window_start_ms):
+            return
+        if not self._duplicates:
+            self._set(at + start, start + at, data)
+        elif data is not None:
+            number = self._next_number()
+            self._set(at + start + number, start + at + number, data)
+        else:
+            for entry, _ in self._layers.scan(at + start, after_prefix(at + start)):
+                self._set(entry, start + at + entry[-_SEQUENCE_BYTES:], None)
+
+    def fetch(self, key: Key, window_start_ms: int) -> Value:  # noqa: D102 - the protocol says it
+        if window_start_ms < self._expiry.live_from_ms:
+            return None
+        if self._duplicates:
+            return next((value for _, value in self.fetch_range(key, window_start_ms, window_start_ms)), None)
+        found = self._layers.get(key_to_bytes(key) + bound_to_bytes(window_start_ms))
+        return None if found is None else value_from_bytes(found)
+
+    def fetch_range(  # noqa: D102 - the protocol says it
+        self, key: Key, from_ms: int = NEVER_MS, to_ms: int = _FOREVER_MS, *, reverse: bool = False
+    ) -> Iterator[tuple[int, Value]]:
+        at = key_to_bytes(key)
+        low = at + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
+        high = at + bound_to_bytes(min(to_ms, _FOREVER_MS - 1) + 1)
+        for entry, value in self._layers.scan(low, high, reverse=reverse):
+            yield time_at(entry, len(at)), value_from_bytes(value)
+
+    def fetch_keys(  # noqa: D102 - the protocol says it
+        self, from_ms: int = NEVER_MS, to_ms: int = _FOREVER_MS
+    ) -> Iterator[tuple[Windowed, Value]]:
+        low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
+        high = bound_to_bytes(min(to_ms, _FOREVER_MS - 1) + 1)
+        entry_of = _entry_of_duplicate if self._duplicates else _entry_of
+        for at, _ in self._by_time.scan(low, high):
+            value = self._layers.get(entry_of(at))
+            if value is not None:
+                start_ms = time_at(at, 0)
+                yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
+
+    def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+        return self.fetch_keys()
+
+    def approximate_num_entries(self) -> int:
+        """About how many windows there are, with some that have expired."""
+        return self._by_time.count()
+
+    def reread(self) -> None:
+        """The layers hold another state."""
+        self._expiry.reread()
+
+    def _set(self, entry: bytes, at: bytes, data: bytes | None) -> None:
+        if data is None:
+            self._by_time.put(at, None)
+        elif self._layers.get(entry) is None:
+            self._by_time.put(at, b"")
+        self._layers.put(entry, data)
+
+    def _next_number(self) -> bytes:
+        found = self._layers.get(_SEQUENCE)
+        number = 0 if found is None else int.from_bytes(found, "big")
+        self._layers.put(_SEQUENCE, (number + 1).to_bytes(_SEQUENCE_BYTES, "big"))
+        return number.to_bytes(_SEQUENCE_BYTES, "big")
+
+
+def by_time(entry: bytes) -> bytes | None:
+    """Where the index has an entry; None for what the store knows of itself."""
+    if entry < FIRST_KEY:
+        return None
+    return entry[-TIME_BYTES:] + entry[:-TIME_BYTES]
+
+
+def duplicate_by_time(entry: bytes) -> bytes | None:
+    """The same where duplicates are kept."""
+    if entry < FIRST_KEY:
+        return None
+    numbered = len(entry) - _SEQUENCE_BYTES
+    start = numbered - TIME_BYTES
+    return entry[start:numbered] + entry[:start] + entry[numbered:]
+
+
+def _entry_of(at: bytes) -> bytes:
+    return at[TIME_BYTES:] + at[:TIME_BYTES]
+
+
+def _entry_of_duplicate(at: bytes) -> bytes:
+    return at[TIME_BYTES:-_SEQUENCE_BYTES] + at[:TIME_BYTES] + at[-_SEQUENCE_BYTES:]
