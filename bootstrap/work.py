@@ -25,6 +25,7 @@ from bootstrap.core.sources import (
     unreadable_file,
 )
 from bootstrap.core.state import Author, PartitionState
+from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
 from bootstrap.shell.looking import partition_state
@@ -32,6 +33,7 @@ from bootstrap.shell.turns import Turns
 from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
 from common.http.pages import release
+from common.merged import ids_together, topics_of
 from common.settings import FromTimestamp, StartAt
 from common.spans import Partition, Topic, TopicPartition
 from common.store import FsspecStore, prove_exclusive_create
@@ -101,6 +103,7 @@ class Work:
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
+        require_plain(stream, "bootstrap plan")
         partitions = kafka.partitions(stream)
         ends = kafka.ends(partitions)
         table = self._table(stream)
@@ -172,15 +175,15 @@ class Work:
             msg = f"no stream of the config reads the topic {topic!r}"
             raise UsageError(msg, f"give one of {named}, or another config")
         with closing(KafkaView(self._settings)) as kafka:
-            known = [found for found in kafka.partitions(stream) if found.topic == topic]
+            known = with_chain(kafka.partitions(stream), topic)
             if not known:
                 msg = f"Kafka has no topic {topic!r}"
                 raise UsageError(msg, "mend --topic")
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
-            ends = kafka.ends([found for found in known if partition in (None, found.partition)])
-            topic_id = kafka.topic_ids([Topic(topic)])[Topic(topic)]
+            ends = ends_of(kafka, [found for found in known if partition in (None, found.partition)])
+            topic_id = ids_together(Topic(topic), kafka.topic_ids(topics_of(topic)))
         table = self._table(stream)
         return tuple(self._state(stream, end, source, table, topic_id) for source, end in ends.items())
 
@@ -204,6 +207,7 @@ class Work:
     ) -> tuple[Accepting, tuple[AcceptPlan, ...]]:
         """Plan the answer to a stream's tables that went back; with ``do_it``, carry it out."""
         (stream,) = self._streams(app_id)
+        require_plain(stream, "bootstrap accept")
         with closing(KafkaView(self._settings)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
             topic_ids = kafka.topic_ids(source.topic for source in ends)

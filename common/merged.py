@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field
 
+from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stored import Count, Stored, StoredOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 AND = "+"
 CHAIN_TOPIC = r"[A-Za-z0-9._-]{1,249}(?:\+[A-Za-z0-9._-]{1,249})*"
@@ -90,6 +91,33 @@ def has_reached(position: Position, goal: Position) -> bool:
     if not ends or not goals:
         return position >= goal
     return all(ends.get(one.source, Position(0)) >= one.position for one in goals)
+
+
+def require_inputs(chain: TopicPartition, position: Position) -> None:
+    """Raises MarkerError where the end of a chain of several topics does not say how far each of them is (rule 3)."""
+    if is_merged(chain.topic) and not inputs_at(position):
+        msg = f"the chain of {chain} ends at {position}, and nothing says how far each of its topics is there"
+        remedy = f"bootstrap rewind CONFIG --topic {chain.topic} --partition {chain.partition} --to POSITION --yes"
+        raise MarkerError(msg, f"put the marker that was made by hand aside: {remedy}")
+
+
+def with_chains(
+    ends: Mapping[TopicPartition, Position], chains: Iterable[TopicPartition]
+) -> dict[TopicPartition, Position]:
+    """Positions of Kafka partitions, those of merged chains' topics put together for each of ``chains``."""
+    merged = [chain for chain in chains if is_merged(chain.topic)]
+    inside = {topic for chain in merged for topic in topics_of(chain.topic)}
+    found = {source: position for source, position in ends.items() if source.topic not in inside}
+    for chain in merged:
+        if all(one in ends for one in inputs_of(chain)):
+            found[chain] = merged_position(InputEnd(one, ends[one]) for one in inputs_of(chain))
+    return found
+
+
+def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
+    """The id of a chain's topics: theirs, put together; None where one of them has none, or is not known."""
+    known = [found for one in topics_of(topic) if (found := ids.get(one)) is not None]
+    return AND.join(known) if len(known) == len(topics_of(topic)) else None
 
 
 class StoredInput(Stored):

@@ -56,7 +56,7 @@ class Stage:
         return listing_of(self._found(stream))
 
     def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
-        folders = [f"{DONE}/"] if stream.pattern is not None else [f"{DONE}/{topic}/" for topic in stream.topics]
+        folders = _folders(DONE, stream)
         for found in (item for folder in folders for item in self._store.list(folder)):
             name = MarkerName.parse(found.path)
             if name is not None and stream.takes(name.topic_partition.topic):
@@ -76,7 +76,7 @@ class Stage:
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has been begun (common/beginnings.py). Raises StoreError, MarkerError."""
-        folders = [f"{BEGIN}/"] if stream.pattern is not None else [f"{BEGIN}/{topic}/" for topic in stream.topics]
+        folders = _folders(BEGIN, stream)
         begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
         contents = self._parallel(lambda item: self._store.read(item.path), begun)
         found: dict[TopicPartition, int] = {}
@@ -151,14 +151,19 @@ class Stage:
 
     def aside(self, stream: Stream) -> tuple[int, int]:
         """How many markers of a stream's topics were put aside: late claims, and by rewinds. Raises StoreError."""
-        folder = f"{STRAY}/{DONE}"
-        folders = [f"{folder}/"] if stream.pattern is not None else [f"{folder}/{topic}/" for topic in stream.topics]
+        folders = _folders(f"{STRAY}/{DONE}", stream)
         late = rewound = 0
         for found in (item for prefix in folders for item in self._store.list(prefix)):
             if stream.takes(found.path.split("/")[2]):
                 late += is_late_path(found.path)
                 rewound += not is_late_path(found.path)
         return late, rewound
+
+
+def _folders(root: str, stream: Stream) -> list[str]:
+    """Where the stream's chains have objects; for names that are not known before, everywhere."""
+    by_name = stream.pattern is None and not stream.may_merge
+    return [f"{root}/{topic}/" for topic in stream.topics] if by_name else [f"{root}/"]
 
 
 def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:

@@ -11,6 +11,7 @@ from common.debts import debts_of
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
+from common.merged import ids_together, with_chains
 from common.table_history import read_history, store_lines
 from common.table_urls import comparable
 from common.transactions import TxnIds
@@ -82,6 +83,7 @@ def _stream_status(
     topic_ids: Mapping[Topic, str | None],
 ) -> StreamStatus:
     listing = stage.listing(stream)
+    ends = with_chains(ends, listing)
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
@@ -104,7 +106,7 @@ def _stream_status(
             found=found.get(source, []),
             kafka_end=ends.get(source),
             waiting=waiting.get(source) if source in listing else None,
-            topic_id=topic_ids.get(source.topic),
+            topic_id=ids_together(source.topic, topic_ids),
         )
         for source in sources
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.debts import debts_of
 from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError, UsageError
+from common.merged import inputs_of, is_merged
 from common.spans import Position, Span
 from common.transactions import TxnIds
 from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
@@ -249,7 +250,13 @@ class Verifier:
             if nameless:
                 text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
                 findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
-            for source in sorted({*tables.rows.positions, *rows.sources()}):
+            merged = {one for chain in tables.rows.positions if is_merged(chain.topic) for one in inputs_of(chain)}
+            for source in sorted({*tables.rows.positions, *rows.sources()} - merged):
+                if is_merged(source.topic):
+                    findings.append(_merged(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
                 if source not in tables.rows.positions and not stream.takes(source.topic):
                     text = f"the rows of {source} are of a topic that this stream does not take"
                     findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, source))
@@ -329,6 +336,14 @@ def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
         "topics have the same offsets: that each is there once is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)
+
+
+def _merged(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the rows of {source} are a topology's, made of records of several topics: that each record is there once is "
+        "proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, source)
 
 
 def _duplicates(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, ConfigError
+from common.merged import has_reached, topics_of
 from common.spans import Position
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class CatchingUp:
         self._asked_at_s: float | None = None
         self._waiting_since_s: float | None = None
         self._answer = False
-        there = {place.topic for place in self._targets}
+        there = {topic for place in self._targets for topic in topics_of(place.topic)}
         for stream in streams:
             missing = [topic for topic in stream.topics if stream.pattern is None and topic not in there]
             if missing:
@@ -51,9 +52,9 @@ class CatchingUp:
         """Whether there is nothing to read at all: an expression that no topic fits."""
         return not self._targets
 
-    def target(self, source: TopicPartition) -> Position:
-        """The end of a partition at the start; 0 for one that came later."""
-        return self._targets.get(source, Position(0))
+    def is_reached(self, source: TopicPartition, position: Position) -> bool:
+        """Whether a position is at or after the end of a partition at the start; any is of one that came later."""
+        return has_reached(position, self._targets.get(source, Position(0)))
 
     def others_have_the_rest(self) -> bool:
         """Whether each partition has an owner (rules 2 and 3). Raises BrokerError."""

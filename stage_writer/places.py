@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from common.beginnings import Beginning
 from common.errors import BrokerError, MarkerError, StoreError
+from common.merged import require_inputs
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.state_files import EMPTY_STATE
@@ -77,6 +78,7 @@ class Places:
         """Where reading of a partition begins now. Raises MarkerError, StoreError and BrokerError."""
         tail = self._tail(source, stream)
         if tail is not None:
+            require_inputs(source, tail.end)
             return Place(tail, tail.end, tail.lineage)
         beginning = self._stage.beginning(source)
         if beginning is None and stream.start is StartAt.LATEST:
@@ -92,7 +94,9 @@ class Places:
         # Somebody may have begun the chain, and staged, since it was looked at.
         tail = self._tail(source, stream)
         if tail is not None:
+            require_inputs(source, tail.end)
             return Place(tail, tail.end, tail.lineage)
+        require_inputs(source, beginning.position)
         return Place(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
 
     def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:

@@ -560,7 +560,7 @@ class StageWriter:
         ours = self._owned.values()
         if not self._joined or self._taking_up.waiting or self._intake.is_busy:
             return False
-        if not all(owned.caught_up or owned.buffer.end >= goal.target(owned.source) for owned in ours):
+        if not all(owned.caught_up or goal.is_reached(owned.source, owned.buffer.end) for owned in ours):
             return False
         return goal.others_have_the_rest()
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from bootstrap.core.state import begin_at_zero
 from common.errors import UsageError
 from common.markers import Marker, MarkerName, Origin
+from common.merged import is_merged
 from common.spans import Position, Span
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class RewindPlan:
 
 def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     """The marker that fills the first gap, or lengthens the chain. Raises UsageError."""
+    if is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, and one number does not say which of them to skip in"
+        raise UsageError(msg, "put the records back, or begin the stream anew under another app_id")
     _check_readable(state)
     gap = _first_gap(state)
     begin = gap.start if gap is not None else _end(state)
@@ -124,6 +128,10 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     rest = replace(state, staged=kept)
     at_zero = position == 0 and rest.chain.end is None
     marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position)
+    if marker is not None and is_merged(state.source.topic):
+        ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
+        msg = f"{state.source} is a chain of several topics, and nothing says how far each of them is at {position}"
+        raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     beginning = begin_at_zero(state) if at_zero and (aside or not state.begins_at_zero()) else None
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"

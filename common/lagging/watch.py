@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.kafka import QUIET, client_properties
+from common.merged import inputs_of, with_chains
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -46,16 +47,18 @@ class KafkaEnds:
         if self._admin is None:
             self._admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
         latest = OffsetSpec.latest()
-        wanted = {KafkaPartition(source.topic, int(source.partition)): latest for source in sources}
+        inputs = {one for source in sources for one in inputs_of(source)}
+        wanted = {KafkaPartition(source.topic, int(source.partition)): latest for source in inputs}
         answers = self._admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )
-        return {
+        ends = {
             TopicPartition(Topic(found.topic), Partition(found.partition)): Position(
                 int(answer.result(_TIMEOUT_S + 1).offset)
             )
             for found, answer in answers.items()
         }
+        return with_chains(ends, sources)
 
 
 class EndWatch:

@@ -13,6 +13,8 @@ Rules:
 5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because what is done
    with a poll costs something by the call. A batch that was taken before a rebalance moved its partition, in the same
    poll, is dropped: its next reading begins at the chain's end.
+6. Where topics are read together (stage_writer/merging), partitions of one number have to come to one member: the range
+   assignor gives them so. It takes everything from everybody at each rebalance; static members keep what they have.
 """
 
 from __future__ import annotations
@@ -68,9 +70,20 @@ _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZ
 class KafkaSource:
     """A `stage_writer.ports.RecordSource` on a real cluster."""
 
-    def __init__(self, settings: Settings, clock: Clock, log: FilteringBoundLogger, *, with_headers: bool) -> None:
-        """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses."""
-        self._properties = consumer_properties(settings)
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        with_headers: bool,
+        co_partitioned: bool = False,
+    ) -> None:
+        """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses.
+
+        ``co_partitioned``: one member gets the partitions of one number, of all topics.
+        """
+        self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
         self._is_cooperative = is_cooperative(self._properties)
         self._log = log
         self._servers = str(settings.kafka["bootstrap.servers"])
@@ -373,8 +386,8 @@ def is_cooperative(properties: Mapping[str, Option]) -> bool:
     return properties.get("group.protocol") == "consumer" or "cooperative" in strategy
 
 
-def consumer_properties(settings: Settings) -> dict[str, Option]:
-    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1 and 2)."""
+def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> dict[str, Option]:
+    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1, 2 and 6)."""
     shares = MemoryShares.of(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
@@ -390,6 +403,8 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
     }
     if settings.kafka.get("group.protocol") == "consumer":
         del defaults["partition.assignment.strategy"]  # there the broker assigns, and librdkafka refuses the property
+    if co_partitioned:
+        defaults |= _co_partitioned(settings.kafka)
     fixed: dict[str, Option] = {
         "group.id": settings.writer.group_id,
         "enable.auto.commit": False,
@@ -398,6 +413,15 @@ def consumer_properties(settings: Settings) -> dict[str, Option]:
         "enable.partition.eof": True,
     }
     return {**defaults, **settings.kafka, **fixed}
+
+
+def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
+    """What makes the group assign partitions of one number together (rule 6). Raises ConfigError for another wish."""
+    key = "group.remote.assignor" if given.get("group.protocol") == "consumer" else "partition.assignment.strategy"
+    if given.get(key, "range") != "range":
+        msg = f"kafka: {key} is {given[key]!r}, and a topology joins topics: partitions of one number belong together"
+        raise ConfigError(msg, f"leave {key} out, or write range; with group.instance.id members keep what they have")
+    return {key: "range"}
 
 
 def session_s(kafka: Mapping[str, Option]) -> float:

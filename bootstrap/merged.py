@@ -1,0 +1,51 @@
+"""Chains of several topics (common/merged.py), as far as the tool can repair them.
+
+Rules:
+
+1. A chain is read on only from where each of its topics' positions is known. So it can be rewound to where a marker of
+   its own ends, or to its beginning, and begun again; positions given by hand are of no use to it.
+2. Which topics a topology joins, only its writers know. Who names a chain, names its topics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bootstrap.core.state import Ends
+from common.errors import UsageError
+from common.merged import InputEnd, inputs_of, is_merged, merged_position
+from common.spans import Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.shell.kafka import KafkaView
+    from common.settings import Stream
+
+
+def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPartition]:
+    """The partitions of a topic, or of the chain of several, of which Kafka has all."""
+    there = set(partitions)
+    chains = {TopicPartition(Topic(topic), found.partition) for found in partitions}
+    return sorted(chain for chain in chains if there.issuperset(inputs_of(chain)))
+
+
+def ends_of(kafka: KafkaView, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+    """Kafka's ends of partitions, and of chains of several topics."""
+    found = kafka.ends([one for source in sources for one in inputs_of(source)])
+    return {source: _together(source, [found[one] for one in inputs_of(source)]) for source in sources}
+
+
+def _together(source: TopicPartition, ends: Sequence[Ends]) -> Ends:
+    if not is_merged(source.topic):
+        return ends[0]
+    inputs = inputs_of(source)
+    low = merged_position(InputEnd(one, end.low) for one, end in zip(inputs, ends, strict=True))
+    return Ends(low, merged_position(InputEnd(one, end.high) for one, end in zip(inputs, ends, strict=True)))
+
+
+def require_plain(stream: Stream, command: str) -> None:
+    """Raises UsageError for a stream whose topology may join its topics."""
+    if stream.may_merge:
+        msg = f"{command} works topic by topic, and the topology of {stream.app_id!r} may read several as one"
+        raise UsageError(msg, "say where it begins with streams[].start, before its first writer starts")

@@ -1,0 +1,151 @@
+"""Messages of several topics in one order: a batch of a merged chain.
+
+Rules:
+
+1. To the writer it is a batch like any other: its ``offsets`` are the chain's (the sum of the inputs' positions after a
+   message, less one), and rise with each message. They are nobody's offsets in Kafka: rows and dead letters name a
+   message by `MergedBatch.by_input`.
+2. Its end knows how far each input is, wherever it is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.merged import InputEnd, merged_position
+from common.spans import Position
+from stage_writer.core.batch import MessageBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from common.spans import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class InputMessages:
+    """Those messages of a merged batch that are of one input."""
+
+    batch: MessageBatch
+    """As Kafka has them: its source and its offsets are the input's."""
+    index: NDArray[np.int64]
+    """Which messages of the merged batch they are; rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedBatch(MessageBatch):
+    """Messages of one merged chain, in their merged order."""
+
+    inputs: tuple[TopicPartition, ...]
+    """The chain's inputs, by topic."""
+    input_of: NDArray[np.int64]
+    """For each message the index of its input."""
+    input_offsets: NDArray[np.int64]
+    """For each message its offset in Kafka."""
+    before: tuple[Position, ...]
+    """How far each input is before the first message."""
+
+    @property
+    def end(self) -> Position:
+        """The position after the last message."""
+        return merged_position(map(InputEnd, self.inputs, self._places(len(self))))
+
+    def after(self, position: Position) -> MergedBatch:
+        """The messages from a position of the chain on; the same object when all are."""
+        return self.part(int(np.searchsorted(self.offsets, position)), len(self))
+
+    def part(self, start: int, end: int) -> MergedBatch:
+        """The messages ``[start, end)``, by their index."""
+        if (start, end) == (0, len(self)):
+            return self
+        return MergedBatch(
+            self.source,
+            self.offsets[start:end],
+            self.timestamps_ms[start:end],
+            self.values.slice(start, end - start),
+            self.keys.slice(start, end - start),
+            None if self.headers is None else self.headers[start:end],
+            self.inputs,
+            self.input_of[start:end],
+            self.input_offsets[start:end],
+            self._places(start),
+        )
+
+    def by_input(self) -> list[InputMessages]:
+        """The messages of each input that has any."""
+        found = []
+        for number, source in enumerate(self.inputs):
+            index = np.flatnonzero(self.input_of == number)
+            if len(index):
+                found.append(InputMessages(self._of_input(source, index), index))
+        return found
+
+    def _of_input(self, source: TopicPartition, index: NDArray[np.int64]) -> MessageBatch:
+        places = pa.array(index)
+        return MessageBatch(
+            source,
+            self.input_offsets[index],
+            self.timestamps_ms[index],
+            self.values.take(places),
+            self.keys.take(places),
+            None if self.headers is None else tuple(self.headers[one] for one in index.tolist()),
+        )
+
+    def _places(self, count: int) -> tuple[Position, ...]:
+        """How far each input is after so many messages."""
+        places = []
+        for number, before in enumerate(self.before):
+            mine = np.flatnonzero(self.input_of[:count] == number)
+            places.append(Position(int(self.input_offsets[mine[-1]]) + 1) if len(mine) else before)
+        return tuple(places)
+
+
+def merged_batch(
+    chain: TopicPartition,
+    inputs: Sequence[TopicPartition],
+    before: Sequence[Position],
+    parts: Sequence[tuple[int, MessageBatch]],
+    order: NDArray[np.int64],
+) -> MergedBatch:
+    """Messages of inputs, given by their index, one batch after the other; ``order`` says which of them comes when."""
+    input_of = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])[order]
+    own = np.concatenate([batch.offsets for _, batch in parts])[order]
+    headers = [batch.headers for _, batch in parts]
+    flat = None if None in headers else [one for some in headers if some is not None for one in some]
+    places = pa.array(order)
+    return MergedBatch(
+        chain,
+        _chain_offsets(input_of, own, before),
+        np.concatenate([batch.timestamps_ms for _, batch in parts])[order],
+        _joined([batch.values for _, batch in parts]).take(places),
+        _joined([batch.keys for _, batch in parts]).take(places),
+        None if flat is None else tuple(flat[place] for place in order.tolist()),
+        tuple(inputs),
+        input_of,
+        own,
+        tuple(before),
+    )
+
+
+def _chain_offsets(
+    input_of: NDArray[np.int64], own: NDArray[np.int64], before: Sequence[Position]
+) -> NDArray[np.int64]:
+    """What each message adds to the sum is what its input goes on by."""
+    steps = np.zeros(len(own), np.int64)
+    for number, first in enumerate(before):
+        mine = np.flatnonzero(input_of == number)
+        steps[mine] = np.diff(own[mine] + 1, prepend=int(first))
+    return np.cumsum(steps) + (sum(before) - 1)
+
+
+def _joined(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
+    if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    return pa.concat_arrays(columns)

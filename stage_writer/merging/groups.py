@@ -1,0 +1,94 @@
+"""Which topics are merged, and whether Kafka has them as they have to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from common.merged import LONGEST, InputEnd, chain_topic, inputs_of, is_merged, merged_position
+from common.spans import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Topics whose partitions of one number are read as one chain."""
+
+    topics: tuple[str, ...]
+    longest_idle_s: float = 0.0
+    """How long an input that was read to its end is waited for."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for names that are too long together."""
+        if len(chain_topic(self.topics)) > LONGEST:
+            msg = f"the names of the topics {', '.join(sorted(self.topics))} are longer than {LONGEST} together"
+            raise ConfigError(msg, "a topology that joins them needs shorter ones: their chain has all of their names")
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All groups of a writer. A topic is in one at most. Raises ConfigError for one in two."""
+
+    groups: tuple[Group, ...]
+    _by_topic: dict[str, Group] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            for topic in group.topics:
+                if topic in self._by_topic:
+                    msg = f"the topic {topic} is read together with two sets of other topics"
+                    raise ConfigError(msg, "join all of them in one part of one topology")
+                self._by_topic[topic] = group
+
+    def group_of(self, topic: str) -> Group | None:
+        """The group of a topic; None for one that is read by itself."""
+        return self._by_topic.get(topic)
+
+    def chain_of(self, source: TopicPartition) -> TopicPartition:
+        """The chain that a Kafka partition goes into: its own for most."""
+        group = self._by_topic.get(source.topic)
+        return source if group is None else TopicPartition(chain_topic(group.topics), source.partition)
+
+    def longest_idle_s(self, chain: TopicPartition) -> float:
+        """Of a merged chain."""
+        group = self._by_topic[inputs_of(chain)[0].topic]
+        return group.longest_idle_s
+
+    def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+        """Positions of Kafka partitions as those of chains; a chain whose inputs are not all there is left out."""
+        found: dict[TopicPartition, Position] = {}
+        for source, position in positions.items():
+            chain = self.chain_of(source)
+            if not is_merged(chain.topic):
+                found[source] = position
+            elif all(one in positions for one in inputs_of(chain)):
+                found[chain] = merged_position(InputEnd(one, positions[one]) for one in inputs_of(chain))
+        return found
+
+    def require_equal_counts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises ConfigError where topics of one group have differing numbers of partitions; absent ones are passed."""
+        counts: dict[str, int] = {}
+        for source in partitions:
+            counts[source.topic] = counts.get(source.topic, 0) + 1
+        for group in self.groups:
+            known = {topic: counts[topic] for topic in sorted(group.topics) if topic in counts}
+            if len(set(known.values())) > 1:
+                raise _unequal(known)
+
+
+def _unequal(counts: Mapping[str, int]) -> ConfigError:
+    told = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+    msg = (
+        f"topics that a topology joins have differing numbers of partitions ({told}), so that records of one key do "
+        "not meet in one task"
+    )
+    most = max(counts.values())
+    return ConfigError(
+        msg,
+        f"repartition the smaller ones by a topic of {most} partitions (`through`), or make topics with equal counts",
+    )

@@ -1,0 +1,290 @@
+"""A merged chain against a plain oracle: one order, and each message once, whatever brings and cuts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import CapturingLogger
+
+from common.merged import InputEnd, inputs_at, inputs_of, merged_position
+from common.settings import StartAt
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.merging.batch import MergedBatch
+from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.source import MergingSource
+from stage_writer.ports import Polled
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from common.settings import Start, Stream
+    from stage_writer.ports import GroupListener
+
+CHAIN = TopicPartition(Topic("a+b+c"), Partition(0))
+INPUTS = inputs_of(CHAIN)
+GROUPS = Groups((Group(("b", "a", "c"), 5.0),))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a log."""
+
+    offset: int
+    time_ms: int
+
+
+Logs = dict[TopicPartition, tuple[Record, ...]]
+Told = tuple[str, int]
+"""A topic and an offset."""
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Logs:
+    """Logs with holes, and with times in any order."""
+    made: Logs = {}
+    for source in INPUTS:
+        steps = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 12)), max_size=12))
+        offsets = np.cumsum([step for step, _ in steps], dtype=np.int64).tolist()
+        made[source] = tuple(Record(offset, time_ms) for offset, (_, time_ms) in zip(offsets, steps, strict=True))
+    return made
+
+
+def end_of(log: Sequence[Record]) -> int:
+    """There is always a transaction's marker at the end."""
+    return (log[-1].offset if log else 0) + 2
+
+
+def oracle(found: Logs) -> list[Told]:
+    """Record by record: of the next ones the one with the lowest time, and of the first topic."""
+    left = {source: list(log) for source, log in found.items()}
+    order: list[Told] = []
+    while any(left.values()):
+        source = min((one for one in left if left[one]), key=lambda one: (left[one][0].time_ms, one))
+        order.append((str(source.topic), left[source].pop(0).offset))
+    return order
+
+
+@dataclass(slots=True)
+class Brokers:
+    """A source that delivers what a test says, of all logs."""
+
+    logs: Logs
+    listener: GroupListener | None = None
+    at: dict[TopicPartition, int] = field(default_factory=dict)
+    paused: set[TopicPartition] = field(default_factory=set)
+    plan: dict[TopicPartition, int] = field(default_factory=dict)
+    """How many records of which the next poll brings."""
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        del streams
+        self.listener = listener
+
+    def assign(self, sources: Collection[TopicPartition]) -> None:
+        assert self.listener is not None
+        found = self.listener.assigned(sources)
+        self.paused = (self.paused - set(sources)) | {source for source in sources if source not in found}
+        self.at |= {source: int(found.get(source, 10**6)) for source in sources}
+
+    def poll(self, timeout_s: float) -> Polled:
+        del timeout_s
+        batches, ends = [], {}
+        for source, position in list(self.at.items()):
+            if source in self.paused:
+                continue
+            new = [one for one in self.logs[source] if one.offset >= position][: self.plan.get(source, 0)]
+            if new:
+                batches.append(batch_of(source, new))
+                self.at[source] = new[-1].offset + 1
+            if not [one for one in self.logs[source] if one.offset >= self.at[source]]:
+                ends[source] = Position(end_of(self.logs[source]))
+        return Polled(tuple(batches), ends)
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        self.at[source] = int(position)
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        self.paused |= set(sources)
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        self.paused -= set(sources)
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        return Position(0 if start is StartAt.EARLIEST else end_of(self.logs[source]))
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        del streams
+        return {source: Position(end_of(log)) for source, log in self.logs.items()}
+
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return {source: Position(end_of(self.logs[source])) for source in sources}
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        return {topic: f"id-{topic}" for topic in topics}
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        return {source for source in sources if source.topic == "b"}
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        assert all(source in self.logs for source in positions)
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """The writer's side: begins chains where it is told, and takes what comes."""
+
+    begin: Position
+    batches: list[MergedBatch] = field(default_factory=list)
+    ends: list[Position] = field(default_factory=list)
+    had: list[TopicPartition] = field(default_factory=list)
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.had += sources
+        return dict.fromkeys(sources, self.begin)
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        self.had = [source for source in self.had if source not in sources]
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        self.revoked(sources)
+
+    def take(self, polled: Polled) -> None:
+        assert not polled.faults
+        for batch in polled.batches:
+            assert isinstance(batch, MergedBatch)
+            assert batch.source == CHAIN
+            self.batches.append(batch)
+        self.ends += polled.ends.values()
+
+    @property
+    def told(self) -> list[Told]:
+        return [one for batch in self.batches for one in messages_of(batch)]
+
+
+def batch_of(source: TopicPartition, records: Sequence[Record]) -> MessageBatch:
+    return MessageBatch(
+        source,
+        np.array([one.offset for one in records], np.int64),
+        np.array([one.time_ms for one in records], np.int64),
+        pa.array([f"{source.topic}{one.offset}".encode() for one in records], pa.binary()),
+        pa.array([b"key"] * len(records), pa.binary()),
+        tuple([("offset", b"%d" % one.offset)] for one in records),
+    )
+
+
+def messages_of(batch: MergedBatch) -> list[Told]:
+    """What it holds, read through its inputs' batches; all that is said of a message has to agree."""
+    found: dict[int, Told] = {}
+    for part in batch.by_input():
+        topic = str(part.batch.source.topic)
+        for index, offset, value in zip(
+            part.index.tolist(), part.batch.offsets.tolist(), part.batch.values.to_pylist(), strict=True
+        ):
+            assert value == f"{topic}{offset}".encode() == batch.values[index].as_py()
+            assert batch.headers is not None
+            assert batch.headers[index] == [("offset", b"%d" % offset)]
+            found[index] = (topic, offset)
+    assert sorted(found) == list(range(len(batch)))
+    return [found[index] for index in sorted(found)]
+
+
+def start_at(position: int = 0) -> Position:
+    return merged_position(InputEnd(source, Position(position)) for source in INPUTS)
+
+
+def reading(found: Logs, begin: Position, clock: HandClock, ahead_bytes: int) -> tuple[Brokers, MergingSource, Reader]:
+    brokers, reader = Brokers(found), Reader(begin)
+    source = MergingSource(brokers, GROUPS, clock, CapturingLogger(), ahead_bytes)
+    source.subscribe([], reader)
+    brokers.assign(INPUTS)
+    return brokers, source, reader
+
+
+def drain(brokers: Brokers, source: MergingSource, reader: Reader, clock: HandClock) -> None:
+    """Read to the ends, with time enough for idle inputs."""
+    for _ in range(60):
+        brokers.plan = dict.fromkeys(INPUTS, 2)
+        reader.take(source.poll(0.0))
+        clock.now_s += 1.0
+
+
+polls = st.lists(st.dictionaries(st.sampled_from(INPUTS), st.integers(0, 4)), max_size=25)
+
+
+@given(logs(), polls, st.sampled_from([0, 20, 10_000]))
+def test_no_interleaving_of_polls_changes_the_order(
+    found: Logs, planned: list[dict[TopicPartition, int]], ahead: int
+) -> None:
+    clock = HandClock()
+    brokers, source, reader = reading(found, start_at(), clock, ahead)
+    for plan in planned:
+        brokers.plan = plan
+        reader.take(source.poll(0.0))
+        clock.now_s += 6.0  # an input that was not read to its end is waited for, however long that takes
+    drain(brokers, source, reader, clock)
+    assert reader.told == oracle(found)
+    offsets = np.concatenate([batch.offsets for batch in reader.batches]) if reader.batches else np.zeros(0)
+    assert np.all(np.diff(offsets) > 0)
+    assert inputs_at(reader.ends[-1]) == tuple(InputEnd(one, Position(end_of(found[one]))) for one in INPUTS)
+
+
+@given(logs(), polls, st.data())
+def test_a_restart_from_any_message_goes_on_with_the_next(
+    found: Logs, planned: list[dict[TopicPartition, int]], data: st.DataObject
+) -> None:
+    clock, begin, done = HandClock(), start_at(), []
+    for cut_short in [*data.draw(st.lists(st.integers(0, 6), max_size=4)), None]:
+        brokers, source, reader = reading(found, begin, clock, 10_000)
+        for plan in planned:
+            brokers.plan = plan
+            reader.take(source.poll(0.0))
+        drain(brokers, source, reader, clock)
+        if not reader.batches:
+            break
+        assert all(batch.offsets[0] >= begin for batch in reader.batches)
+        # A flush ends after some message of some batch; the process dies, and the next reads on from the marker.
+        count = data.draw(st.integers(1, len(reader.batches))) if cut_short is not None else len(reader.batches)
+        sealed = [*reader.batches[: count - 1], *_cut(reader.batches[count - 1], cut_short)]
+        done += [one for batch in sealed for one in messages_of(batch)]
+        begin = sealed[-1].end if sealed else begin
+        assert begin == sum(end.position for end in inputs_at(begin))
+    assert done == oracle(found)
+
+
+def _cut(batch: MergedBatch, count: int | None) -> list[MergedBatch]:
+    kept = batch if count is None else batch.part(0, min(count, len(batch)))
+    rest = batch.after(kept.end) if len(kept) else batch
+    assert len(kept) + len(rest) == len(batch)
+    return [kept] if len(kept) else []
+
+
+@given(logs(), polls)
+def test_a_chain_that_loses_an_input_and_gets_it_back_loses_nothing(
+    found: Logs, planned: list[dict[TopicPartition, int]]
+) -> None:
+    clock = HandClock()
+    brokers, source, reader = reading(found, start_at(), clock, 10_000)
+    for number, plan in enumerate(planned):
+        brokers.plan = plan
+        reader.take(source.poll(0.0))
+        if number % 3 == 2:
+            taken = reader.batches[-1].end if reader.batches else start_at()
+            source.revoked([INPUTS[1]])
+            del brokers.at[INPUTS[1]]
+            assert reader.had == []
+            if number % 2:
+                reader.take(source.poll(0.0))
+            reader.begin = taken
+            brokers.assign([INPUTS[1]])
+            assert reader.had == [CHAIN]
+    drain(brokers, source, reader, clock)
+    assert reader.told == oracle(found)
