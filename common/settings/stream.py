@@ -19,7 +19,7 @@ from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topology import check_topology
-from common.settings.values import StartAt, StartValue
+from common.settings.values import DurationS, StartAt, StartValue
 from common.table_urls import comparable, is_catalog_name
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
@@ -62,6 +62,14 @@ class Stream(Section):
         description="A function that makes the rows: `package.module:build`, which gives a `Topology` or a "
         "`StreamsBuilder`. The writer imports it; `columns` are the table's then.",
         examples=["shop.sessions:build"],
+    )
+    max_task_idle_s: DurationS = Field(
+        default=0.0,
+        alias="max_task_idle",
+        description="How long a task that joins topics waits for one that was read to its end, while others have "
+        "records: `0s` only takes what Kafka has already, more also waits for producers that are late. Records are "
+        "joined in the order of their times as far as they are there.",
+        examples=["5s"],
     )
     framing: str = Field(
         default="none",
@@ -412,6 +420,11 @@ class Stream(Section):
         """Where its tables lie, with the keys that say so."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
         return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()))
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether chains of several topics together (common/merged.py) may be this stream's."""
+        return self.topology is not None and self.several_topics
 
     @property
     def several_topics(self) -> bool:

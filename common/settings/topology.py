@@ -23,6 +23,9 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 def check_topology(stream: Stream) -> None:
     """Raise ValueError for what cannot be beside a topology."""
     if stream.topology is None:
+        if stream.max_task_idle_s:
+            msg = "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
+            raise ValueError(msg)
         return
     if not _FUNCTION.fullmatch(stream.topology):
         msg = (
