@@ -117,7 +117,7 @@ def with_chains(
 def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
     """The id of a chain's topics: theirs, put together; None where one of them has none, or is not known."""
     known = [found for one in topics_of(topic) if (found := ids.get(one)) is not None]
-    return AND.join(known) if len(known) == len(topics_of(topic)) else None
+    return ",".join(known) if len(known) == len(topics_of(topic)) else None
 
 
 class StoredInput(Stored):

@@ -1,0 +1,217 @@
+"""Several topics as one chain on a real broker: their order, restarts, idle inputs, and who gets what."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from structlog import get_logger
+
+from common.errors import ConfigError
+from common.merged import chain_topic, inputs_at
+from common.ports import SystemClock
+from common.settings import Settings, StartAt
+from common.spans import Position, TopicPartition
+from stage_writer.merging.batch import MergedBatch
+from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.source import MergingSource
+from stage_writer.shell.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from devservices.kafka import KafkaCluster
+
+pytestmark = pytest.mark.broker
+
+Told = tuple[str, int, int]
+"""A topic, a partition and an offset."""
+
+
+class Member:
+    """A writer's side of the source: begins chains where it left them, and takes what comes."""
+
+    def __init__(self, kafka: KafkaCluster, group: str, topics: tuple[str, ...], idle_s: float = 0.0) -> None:
+        stream = {"app_id": "a", "topics": [*topics], "table": "file:///t", "columns": "id INT", "topology": "no:where"}
+        self.settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
+                "stage": {"url": "file:///stage"},
+                "writer": {"group_id": group},
+                "streams": [stream],
+            }
+        )
+        clock = SystemClock()
+        self.inner = KafkaSource(self.settings, clock, get_logger(), with_headers=False, co_partitioned=True)
+        self.source = MergingSource(self.inner, Groups((Group(topics, idle_s),)), clock, get_logger(), 1_000)
+        self.begin: dict[TopicPartition, Position] = {}
+        self.mine: set[TopicPartition] = set()
+        self.told: dict[TopicPartition, list[Told]] = {}
+        self.ends: dict[TopicPartition, Position] = {}
+
+    def join(self) -> None:
+        self.source.subscribe(self.settings.streams, self)
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.mine |= set(sources)
+        return {one: self.begin.get(one) or self.source.resolve(one, StartAt.EARLIEST) for one in sources}
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        self.mine -= set(sources)
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        self.revoked(sources)
+
+    def read(self, until: Callable[[], bool], within_s: float = 30.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not until():
+            assert time.monotonic() < deadline_s, (self.told, self.ends, self.mine)
+            polled = self.source.poll(0.1)
+            assert not polled.faults
+            for batch in polled.batches:
+                assert isinstance(batch, MergedBatch)
+                assert batch.source in self.mine
+                of = {int(n): one for one in batch.by_input() for n in one.index}
+                told = self.told.setdefault(batch.source, [])
+                for number, offset in enumerate(batch.input_offsets.tolist()):
+                    told.append((str(of[number].batch.source.topic), int(batch.source.partition), offset))
+                self.begin[batch.source] = batch.end
+            self.ends |= polled.ends
+
+    def count(self) -> int:
+        return sum(map(len, self.told.values()))
+
+
+@pytest.fixture
+def members(kafka: KafkaCluster) -> Iterator[Callable[..., Member]]:
+    made: list[Member] = []
+
+    def member(group: str, topics: tuple[str, ...], idle_s: float = 0.0) -> Member:
+        made.append(Member(kafka, group, topics, idle_s))
+        return made[-1]
+
+    yield member
+    for one in made:
+        one.source.close()
+
+
+def send(kafka: KafkaCluster, topic: str, partition: int, *times_ms: int) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for time_ms in times_ms:
+        producer.produce(topic, b"{}", partition=partition, timestamp=time_ms)
+    assert producer.flush(30) == 0
+
+
+def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
+    kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
+) -> None:
+    a, b = sorted([new_topic(2, prefix="a"), new_topic(2, prefix="b")])
+    send(kafka, a, 0, *range(1000, 3000, 2))
+    send(kafka, b, 0, *range(1001, 3001, 2), 3001)
+    send(kafka, a, 1, 1000)
+    first = members(f"{a}-1", (b, a))
+    first.join()
+    first.read(lambda: len(first.ends) == 2)
+    chain = next(one for one in first.mine if one.partition == 0)
+    assert chain.topic == chain_topic([a, b])
+    wanted = [one for offset in range(1000) for one in ((a, 0, offset), (b, 0, offset))] + [(b, 0, 1000)]
+    assert first.told[chain] == wanted, "the bound of what waits pauses topics in turn, and their order stays"
+    assert first.ends[chain] == 2001
+    assert first.source.end_positions(first.settings.streams)[chain] == 2001
+    assert first.source.high_watermarks([chain]) == {chain: Position(2001)}
+    ids = first.source.topic_ids([chain.topic])
+    assert len((ids[chain.topic] or "").split(",")) == 2
+    # What was read behind a marker's end is read again, and nothing else.
+    first.told.clear()
+    middle = first.source.resolve(chain, StartAt.EARLIEST)
+    first.source.seek(chain, middle)
+    first.ends.clear()
+    first.read(lambda: chain in first.ends)
+    assert first.told[chain] == wanted
+    # A chain that is paused for long looks again at inputs that were read to their ends.
+    first.source.pause([chain])
+    first.ends.clear()
+    send(kafka, a, 0, 5000)
+    send(kafka, b, 0, 4000)
+    deadline_s = time.monotonic() + 1.5
+    first.read(lambda: time.monotonic() > deadline_s)
+    first.told.clear()
+    first.source.resume([chain])
+    first.read(lambda: chain in first.ends)
+    assert first.told[chain] == [(b, 0, 1001), (a, 0, 1000)]
+
+
+def test_an_idle_topic_is_waited_for_no_longer_than_asked(
+    kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
+) -> None:
+    a, b = new_topic(1), new_topic(1)
+    one = members(f"{a}-2", (a, b), 2.0)
+    one.join()
+    one.read(lambda: bool(one.ends))
+    began_s = time.monotonic()
+    send(kafka, a, 0, 1000)
+    one.read(lambda: one.count() == 1)
+    send(kafka, a, 0, 2000)
+    send(kafka, b, 0, 1500)
+    one.read(lambda: one.count() == 3)
+    assert [topic for topic, _, _ in one.told[next(iter(one.mine))]] == [a, b, a]
+    assert time.monotonic() - began_s < 20
+
+
+def test_members_share_partitions_by_their_numbers_and_lose_none(
+    kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
+) -> None:
+    a, b = new_topic(4), new_topic(4)
+    for partition in range(4):
+        send(kafka, a, partition, 1000, 2000)
+        send(kafka, b, partition, 1500, 2500)
+    first, second = members(f"{a}-3", (a, b)), members(f"{a}-3", (a, b))
+    first.join()
+    first.read(lambda: len(first.ends) == 4)
+    second.begin = first.begin
+    second.join()
+    deadline_s = time.monotonic() + 30
+    while not (len(first.mine) == len(second.mine) == 2 and first.mine.isdisjoint(second.mine)):
+        assert time.monotonic() < deadline_s
+        first.read(lambda: True)
+        for one in (first, second):
+            stop_s = time.monotonic() + 0.2
+            one.read(lambda stop_s=stop_s: time.monotonic() > stop_s)
+    for partition in range(4):
+        send(kafka, a, partition, 3000)
+    second.read(lambda: second.count() == 2)
+    first.read(lambda: first.count() == 16 + 2)
+    told = [one for member in (first, second) for found in member.told.values() for one in found]
+    assert len(told) == len(set(told)) == 20
+
+
+def test_topics_of_differing_numbers_of_partitions_are_refused(
+    new_topic: Callable[..., str], members: Callable[..., Member]
+) -> None:
+    a, b = new_topic(2), new_topic(3)
+    one = members(f"{a}-4", (a, b))
+    deadline_s = time.monotonic() + 30
+    while len(one.inner.end_positions(one.settings.streams)) < 5:  # until the broker tells of both
+        assert time.monotonic() < deadline_s
+    with pytest.raises(ConfigError, match=f"{a} has 2, {b} has 3|{b} has 3, {a} has 2") as refused:
+        one.join()
+    assert "through" in refused.value.remedy
+
+
+def test_a_chain_ends_where_its_inputs_do(
+    kafka: KafkaCluster, new_topic: Callable[..., str], members: Callable[..., Member]
+) -> None:
+    a, b = sorted([new_topic(1), new_topic(1)])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": a})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(b, b"{}")
+    producer.commit_transaction(30)
+    send(kafka, a, 0, 1000)
+    one = members(f"{a}-5", (a, b))
+    one.join()
+    one.read(lambda: bool(one.ends))
+    (end,) = one.ends.values()
+    assert [int(found.position) for found in inputs_at(end)] == [1, 2], "a transaction's marker is passed too"

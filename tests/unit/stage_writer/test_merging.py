@@ -1,0 +1,106 @@
+"""Which topics are merged, what is refused, and what an operator can do to their chains."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from bootstrap.merged import with_chain
+from common.errors import ConfigError, MarkerError, UsageError
+from common.markers import Manifest, Marker, MarkerName, Origin
+from common.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
+from common.settings import Settings, StartAt
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.merging.groups import Group, Groups
+from stage_writer.shell.kafka import consumer_properties
+
+CHAIN = TopicPartition(Topic("a+b"), Partition(0))
+A, B = inputs_of(CHAIN)
+
+
+def place(a: int, b: int) -> Position:
+    return merged_position([InputEnd(A, Position(a)), InputEnd(B, Position(b))])
+
+
+def settings(**kafka: str) -> Settings:
+    stream = {"app_id": "x", "topics": ["a", "b"], "table": "file:///t", "columns": "id INT", "topology": "shop:build"}
+    return Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "h:1", **kafka}, "stage": {"url": "file:///s"}, "streams": [stream]}
+    )
+
+
+def state() -> PartitionState:
+    markers = []
+    for start, end in ((place(0, 0), place(2, 3)), (place(2, 3), place(4, 3))):
+        name = MarkerName(CHAIN, start)
+        manifest = Manifest(Span(start, end), None, "x", Origin.FLUSH, "w", 1, records=1)
+        markers.append(StagedMarker(name.path, name, Marker(name, manifest)))
+    ends = Ends(place(0, 0), place(9, 9))
+    return PartitionState(CHAIN, "x", StartAt.EARLIEST, ends, None, markers)
+
+
+def test_partitions_of_one_number_are_one_chain() -> None:
+    groups = Groups((Group(("b", "a"), 2.0),))
+    other = TopicPartition(Topic("c"), Partition(0))
+    assert groups.chain_of(A) == groups.chain_of(B) == CHAIN
+    assert groups.chain_of(other) == other
+    assert groups.longest_idle_s(CHAIN) == 2.0
+    assert groups.chains({A: Position(2), other: Position(5)}) == {other: Position(5)}
+    assert groups.chains({A: Position(2), B: Position(3)}) == {CHAIN: Position(5)}
+
+
+def test_a_topic_in_two_groups_and_names_without_an_end_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the topic a is read together with two sets"):
+        Groups((Group(("a", "b")), Group(("a", "c"))))
+    with pytest.raises(ConfigError, match="longer than 249 together"):
+        Group(("a" * 200, "b" * 200))
+
+
+def test_partitions_of_one_number_go_to_one_member() -> None:
+    assert consumer_properties(settings())["partition.assignment.strategy"] == "cooperative-sticky"
+    assert consumer_properties(settings(), co_partitioned=True)["partition.assignment.strategy"] == "range"
+    new = consumer_properties(settings(**{"group.protocol": "consumer"}), co_partitioned=True)
+    assert new["group.remote.assignor"] == "range"
+    given = settings(**{"partition.assignment.strategy": "cooperative-sticky"})
+    with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy is 'cooperative-sticky'"):
+        consumer_properties(given, co_partitioned=True)
+
+
+def test_a_stream_takes_the_chains_of_its_topics() -> None:
+    (stream,) = settings().streams
+    assert stream.takes("a+b")
+    assert not stream.takes("a+c")
+    assert stream.may_merge
+
+
+def test_ends_and_ids_are_those_of_the_inputs_together() -> None:
+    other = TopicPartition(Topic("c"), Partition(0))
+    ends = {A: Position(2), B: Position(3), other: Position(4), TopicPartition(Topic("a"), Partition(7)): Position(1)}
+    assert with_chains(ends, [CHAIN]) == {CHAIN: Position(5), other: Position(4)}
+    assert with_chains(ends, [other]) == ends
+    assert ids_together(Topic("a+b"), {Topic("a"): "x", Topic("b"): "y"}) == "x,y"
+    assert ids_together(Topic("a+b"), {Topic("a"): "x"}) is None
+    assert ids_together(Topic("a"), {Topic("a"): "x"}) == "x"
+
+
+def test_an_end_without_its_inputs_holds_the_chain() -> None:
+    require_inputs(CHAIN, place(2, 3))
+    require_inputs(A, Position(5))
+    with pytest.raises(MarkerError, match=re.escape("the chain of a+b/0 ends at 5, and nothing says how far")):
+        require_inputs(CHAIN, Position(5))
+
+
+def test_a_chain_of_several_topics_is_rewound_to_where_a_marker_ends() -> None:
+    assert plan_rewind(state(), Position(5), Author("me", 1)).position == 5
+    assert with_chain([A, B, TopicPartition(Topic("a"), Partition(1))], "a+b") == [CHAIN]
+    loaded = PartitionState(CHAIN, "x", StartAt.EARLIEST, Ends(place(0, 0), place(9, 9)), Position(6))
+    with pytest.raises(UsageError, match="nothing says how far each of them is at 6"):
+        plan_rewind(loaded, Position(6), Author("me", 1))
+
+
+def test_nothing_is_skipped_in_a_chain_of_several_topics() -> None:
+    with pytest.raises(UsageError, match="one number does not say which of them to skip in"):
+        plan_skip(state(), Position(8), Author("me", 1))
