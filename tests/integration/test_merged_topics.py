@@ -80,6 +80,10 @@ class Member:
                 self.begin[batch.source] = batch.end
             self.ends |= polled.ends
 
+    def look_for(self, seconds: float) -> None:
+        stop_s = time.monotonic() + seconds
+        self.read(lambda: time.monotonic() > stop_s)
+
     def count(self) -> int:
         return sum(map(len, self.told.values()))
 
@@ -135,8 +139,7 @@ def test_records_come_in_the_order_of_their_times_and_go_on_where_a_marker_ends(
     first.ends.clear()
     send(kafka, a, 0, 5000)
     send(kafka, b, 0, 4000)
-    deadline_s = time.monotonic() + 1.5
-    first.read(lambda: time.monotonic() > deadline_s)
+    first.look_for(1.5)
     first.told.clear()
     first.source.resume([chain])
     first.read(lambda: chain in first.ends)
@@ -177,8 +180,7 @@ def test_members_share_partitions_by_their_numbers_and_lose_none(
         assert time.monotonic() < deadline_s
         first.read(lambda: True)
         for one in (first, second):
-            stop_s = time.monotonic() + 0.2
-            one.read(lambda stop_s=stop_s: time.monotonic() > stop_s)
+            one.look_for(0.2)
     for partition in range(4):
         send(kafka, a, partition, 3000)
     second.read(lambda: second.count() == 2)
