@@ -44,6 +44,7 @@ DONE = "done"
 STRAY = "stray"
 VERSION = 5
 """The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 8)."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NAME = re.compile(rf"done/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/(?P<start>\d{{1,20}})\.done", re.ASCII)
 
 
@@ -415,9 +416,17 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
     )
 
 
+def _leaves_its_root(path: str) -> bool:
+    """Whether a path is no data file's below its table: it leads away, or into the table's log (rule 4)."""
+    first, *rest = path.split("/")
+    steps = {first, *rest} & {"", ".", ".."}
+    is_url = _SCHEME.match(first) is not None and "=" not in first
+    return bool(steps) or is_url or first == "_delta_log" or "\\" in path or "\0" in path
+
+
 def _table_from_stored(stored: _StoredTable) -> StagedTable:
     for file in stored.files:
-        if file.path.startswith("/") or ".." in file.path.split("/") or "://" in file.path:
+        if _leaves_its_root(file.path):
             msg = f"the path {file.path!r} leaves its table's root"
             raise ValueError(msg)
         if file.partition_values is None and not file.path.startswith(f"{STAGED}/"):

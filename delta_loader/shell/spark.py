@@ -6,7 +6,8 @@ Rules:
 2. Spark is told to reach S3 as fsspec is: ``fs.s3a.*`` is derived from ``stage.storage_options``.
 3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
 4. On S3, Delta's log is written by `delta_loader.shell.log_store`'s, which is safe with several drivers.
-5. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
+5. Secrets are told to Java when it runs, and are not on its command line (docs/security.md).
+6. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import os
 from importlib import resources
 from typing import TYPE_CHECKING, cast
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from common.errors import TableError
+from common.errors import ConfigError, TableError
+from common.settings.load import mask
 from delta_loader.shell.jars import JarGroup, ensure_jars
 from delta_loader.shell.log_store import ensure_log_store, is_ours, is_s3, log_store_options
 from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
+from delta_loader.shell.trust import authorities_of, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from common.settings import Settings
@@ -51,13 +55,29 @@ def build_session(settings: Settings) -> SparkSession:
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
+    authorities = authorities_of(settings.stage.storage_options, os.environ) if "s3" in groups else None
     try:
+        _start_java(options, settings.hidden)
+        if authorities is not None:
+            trust(SparkContext._gateway, authorities)  # noqa: SLF001 - PySpark's own way to Java
         spark = builder.getOrCreate()
+    except ConfigError:
+        raise
     except Exception as error:
         # PySpark raises RuntimeErrors of its own, Java's exceptions, and those of its subprocess.
         msg = f"Spark does not start: {error}"
         raise TableError(msg, "check that Java 17 or later is installed, and what loader.spark says") from error
     return spark
+
+
+def _start_java(options: Mapping[str, str], hidden: Collection[str]) -> None:
+    """Start Java before PySpark does, which puts every option on its command line, for all on this machine to read."""
+    shown = {
+        key: value
+        for key, value in options.items()
+        if mask(key, value) == value and not any(secret in value for secret in hidden if secret)
+    }
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
@@ -80,7 +100,8 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.ui.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
+        # Not extraJavaOptions, which are the user's to give.
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
         **s3_options(settings.stage.storage_options, environ),
         **log_store_options(given),
     }

@@ -22,9 +22,10 @@ times = st.none() | st.integers(-(2**62), 2**62)
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
 sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 names = st.builds(MarkerName, sources, st.integers(0, MAX_POSITION - 1).map(Position))
-paths = texts.filter(
-    lambda path: path != "" and not path.startswith("/") and ".." not in path.split("/") and "://" not in path
+steps = texts.map(lambda text: text.translate({ord(char): "_" for char in "/\\\0:"})).filter(
+    lambda step: step not in {"", ".", "..", "_delta_log"}
 )
+paths = st.lists(steps, min_size=1, max_size=3).map("/".join)
 files = st.builds(StagedFile, paths, st.dictionaries(texts, st.none() | texts, max_size=3), counts, counts, texts)
 mixed_files = st.builds(StagedFile, paths.map("data/{}".format), st.none(), counts, counts, texts)
 tables = st.builds(

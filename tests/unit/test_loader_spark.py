@@ -12,6 +12,7 @@ from common.settings import Settings
 from delta_loader.schedule import Schedule
 from delta_loader.shell.log_store import CLASS, is_ours
 from delta_loader.shell.spark import jar_groups, s3_options, session_options, spark_url
+from delta_loader.shell.trust import authorities_of
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 S3A = "spark.hadoop.fs.s3a."
@@ -100,6 +101,13 @@ def test_credentials_and_endpoints_come_from_where_fsspec_takes_them(
     given: dict[str, object], environ: dict[str, str], key: str, value: str
 ) -> None:
     assert s3_options(given, environ)[f"{S3A}{key}"].split(",")[-1] == value
+
+
+def test_the_stores_authority_is_the_one_of_fsspecs_client() -> None:
+    assert authorities_of({}, {}) is None
+    assert authorities_of({"client_kwargs": {"verify": True}}, {}) is None
+    assert authorities_of({}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/a.pem")
+    assert authorities_of({"client_kwargs": {"verify": "/b.pem"}}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/b.pem")
 
 
 def test_an_interval_counts_from_a_runs_beginning() -> None:

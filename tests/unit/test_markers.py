@@ -154,13 +154,32 @@ def test_a_broken_manifest_is_refused_by_marker_and_field(change: dict[str, obje
     assert said in caught.value.problem
 
 
-@pytest.mark.parametrize("data", [b"{", b"\xff\xfe", b"[]", b"null", b"{}", b" "])
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"{", b"\xff\xfe", b"[]", b"null", b"{}", b" ", b"\0" * 10),
+        pytest.param(b'{"version": 1, "x": %s}' % DEEP, id="deep"),
+        pytest.param(DEEP[:100_000], id="deep and cut"),
+        pytest.param(b'{"version": %s}' % (b"9" * 5000), id="a long number"),
+        b'{"version": 1e400}',
+        b'{"version": true}',
+    ],
+)
 def test_what_is_no_manifest_at_all_is_refused(data: bytes) -> None:
     with pytest.raises(MarkerError, match=NAME.path):
         manifest_from_bytes(NAME, data)
 
 
-@pytest.mark.parametrize("path", ["../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet", "file:/etc/passwd"),
+        *("_delta_log/00000000000000000007.json", "./_delta_log/a.parquet", "a\\..\\b", "a\0b"),
+    ],
+)
 def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
     content = stored()
     content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]

@@ -1,0 +1,87 @@
+"""The certificate authorities that Java trusts, beside its own: those that the store's client for Python is told of.
+
+Rules:
+
+1. One setting serves both services: what fsspec's client verifies with (``client_kwargs: {verify: PATH}``, or
+   ``AWS_CA_BUNDLE``) becomes Java's trust store, Java's own authorities with it.
+2. Java reads its trust store when it first speaks TLS, so this comes right after its start, before any file system.
+3. It is for the driver. The executors of a cluster are told by who runs the cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+from common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from delta_loader.shell.gateway import Java
+
+_STORE = "javax.net.ssl.trustStore"
+_PASSWORD = "changeit"  # noqa: S105 - a store of public certificates has to have one; this is Java's own
+
+
+def authorities_of(storage_options: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:
+    """The file of certificates (PEM) that the store is verified with; None for those of the system."""
+    client = storage_options.get("client_kwargs")
+    given = client.get("verify") if isinstance(client, dict) else None
+    if isinstance(given, str):
+        return Path(given)
+    bundle = environ.get("AWS_CA_BUNDLE")
+    return Path(bundle) if bundle else None
+
+
+def trust(gateway: Java, authorities: Path) -> None:
+    """Have Java trust these authorities as well; a trust store that the user gave is left alone. Raises ConfigError."""
+    system = gateway.jvm.java.lang.System
+    if system.getProperty(_STORE) is not None:
+        return
+    try:
+        found = _certificates(gateway.jvm, authorities)
+    except Py4JError as error:
+        msg = f"{authorities} is not there, or holds no certificates"
+        raise ConfigError(msg, "give client_kwargs.verify, or AWS_CA_BUNDLE, the path of a PEM file") from error
+    store = gateway.jvm.java.security.KeyStore.getInstance("PKCS12")
+    store.load(None, None)
+    for number, certificate in enumerate([*found, *_usual(gateway.jvm)]):
+        store.setCertificateEntry(str(number), certificate)
+    folder = Path(tempfile.mkdtemp(prefix="delta-loader-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = str(folder / "authorities.p12")
+    password = gateway.new_array(gateway.jvm.char, len(_PASSWORD))
+    for index, letter in enumerate(_PASSWORD):
+        password[index] = letter
+    stream = gateway.jvm.java.io.FileOutputStream(path)
+    store.store(stream, password)
+    stream.close()
+    for key, value in {"": path, "Type": "PKCS12", "Password": _PASSWORD}.items():
+        system.setProperty(f"{_STORE}{key}", value)
+
+
+def _certificates(jvm: Java, path: Path) -> list[Java]:
+    stream = jvm.java.io.FileInputStream(str(path))
+    try:
+        found = list(jvm.java.security.cert.CertificateFactory.getInstance("X.509").generateCertificates(stream))
+    finally:
+        stream.close()
+    return found
+
+
+def _usual(jvm: Java) -> list[Java]:
+    """Java's own, out of their file: to ask Java for them would settle what it trusts."""
+    path = Path(jvm.java.lang.System.getProperty("java.home")) / "lib" / "security" / "cacerts"
+    if not path.exists():
+        return []
+    store = jvm.java.security.KeyStore.getInstance(jvm.java.security.KeyStore.getDefaultType())
+    stream = jvm.java.io.FileInputStream(str(path))
+    store.load(stream, None)
+    stream.close()
+    return [found for alias in list(store.aliases()) if (found := store.getCertificate(alias)) is not None]
