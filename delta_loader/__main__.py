@@ -214,10 +214,11 @@ def _run(loader: Loader, stopped: Event) -> None:
     while _stand_by(loader, stopped):
         turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on)
         if turn is None:
+            loader.turns.collected(loader.service.collect())
             stopped.wait(_LOOK_S)
             continue
         with loader.loading():
-            reports = loader.service.run_pass(stop, turn.app_ids)
+            reports = loader.service.run_pass(stop, turn.app_ids, hurries=loader.turns.hurries)
         _require_spark(loader)
         loader.turns.ended(turn, reports, datetime.now(UTC), cut_short=stop())
         if turn.app_ids is None:

@@ -90,17 +90,38 @@ class StreamTurn(Protocol):
         """Something that is another one once a stream under way has come further; asked from any thread."""
 
 
+class Hurries(Protocol):
+    """Asked while a pass waits for streams at their turns."""
+
+    def __call__(self, at_it: frozenset[str], /) -> bool:
+        """Whether another pass is due, of a stream that is not one of these."""
+
+
+def never(_at_it: frozenset[str], /) -> bool:
+    """`Hurries` where nothing is due before the pass has ended."""
+    return False
+
+
 class Turns(Protocol):
     """Gives streams their turns, one after the other or several at a time."""
 
-    def __call__(self, turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False) -> frozenset[str]:
-        """Take each stream's turn, of those that are not at one from before; which of all are still at it.
+    def __call__(
+        self, turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False, hurries: Hurries = never
+    ) -> frozenset[str]:
+        """Take each stream's turn; one that is at one from before has another one then. Which of all are still at it.
 
-        With ``to_the_end`` none of ``app_ids`` is.
+        With ``to_the_end`` none of ``app_ids`` is. ``hurries`` is asked meanwhile, and ends the wait, not the turns.
         """
 
 
-def one_by_one(turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False) -> frozenset[str]:  # noqa: ARG001 - it always is
+def one_by_one(
+    turn: StreamTurn,
+    app_ids: Sequence[str],
+    /,
+    *,
+    to_the_end: bool = False,  # noqa: ARG001 - it always is
+    hurries: Hurries = never,  # noqa: ARG001 - the same
+) -> frozenset[str]:
     """`Turns` without threads, in order."""
     for app_id in app_ids:
         turn.run(app_id, lambda: False)

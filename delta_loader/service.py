@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
-from delta_loader.ports import one_by_one
+from delta_loader.ports import never, one_by_one
 from delta_loader.streams.book import Book
 from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.report import StreamReport
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
-    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, TableMaker, Turns
+    from delta_loader.ports import ColumnAdder, DeltaTables, Hurries, NewId, OpenStore, ParallelMap, TableMaker, Turns
     from delta_loader.replace import Replacements
     from delta_loader.stage import Stage
     from delta_loader.streams.refusals import Refusing
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
+_STILL_AT_IT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ class _AtIt:
     since_s: float
     """Of its beginning, or of its last progress that a pass saw."""
     commits: int = 0
+    told_s: float = 0.0
+    """When it was told of last, or began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +132,43 @@ class LoaderService:
         app_ids: Collection[str] | None = None,
         *,
         to_the_end: bool = False,
+        hurries: Hurries = never,
     ) -> list[StreamReport]:
         """Load everything that is loadable now, or of some streams only; what has ended since the pass before.
 
         ``stop`` is asked between commits; a commit under way is finished. With ``to_the_end`` no stream is left at it.
+        ``hurries`` says when another pass is due, for which this one does not wait for all of its streams.
         """
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
         self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
         turn = _Turn(self._load, stop, self._commits)
         wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
-        at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end)
-        reports = [self._at_it.pop(app_id).report for app_id in self._streams if self._has_ended(app_id, at_it)]
-        if self._ports.valid_through is not None:
-            self._ports.valid_through.tell(reports)
+        at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
+        reports = self._ended(at_it)
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
-        self.book.passed(reports)
         self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
         self._tell_at_it()
         return reports
 
-    def _has_ended(self, app_id: str, at_it: frozenset[str]) -> bool:
-        return app_id in self._at_it and app_id not in at_it
+    def collect(self) -> list[StreamReport]:
+        """Streams of earlier passes that have ended since the last look."""
+        if not self._at_it:
+            return []
+        reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._commits), ()))
+        if reports:
+            self._tell_streams(reports)
+        return reports
+
+    def _ended(self, at_it: frozenset[str]) -> list[StreamReport]:
+        ended = [app_id for app_id in self._streams if app_id in self._at_it and app_id not in at_it]
+        reports = [self._at_it.pop(app_id).report for app_id in ended]
+        if self._ports.valid_through is not None:
+            self._ports.valid_through.tell(reports)
+        self.book.passed(reports)
+        return reports
 
     def _commits(self, app_id: str) -> int:
         at_it = self._at_it.get(app_id)
@@ -161,7 +177,7 @@ class LoaderService:
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
         """One turn of a stream, or another slice of one."""
         now_s = self._ports.clock.monotonic_s()
-        at_it = self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s))
+        at_it = self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, told_s=now_s))
         at_it.report.begin()
         self._run_stream(self._streams[app_id], at_it.report, stop)
 
@@ -234,6 +250,10 @@ class LoaderService:
         metrics, failed = self._ports.metrics, any(report.failure for report in reports)
         metrics.add(catalogue.LOADER_RUNS, outcome="failure" if failed else "success")
         metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
+        self._tell_streams(reports)
+
+    def _tell_streams(self, reports: Sequence[StreamReport]) -> None:
+        metrics = self._ports.metrics
         for app_id, count in self._failures.items():
             metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
         if reports and not any(self._failures.values()):
@@ -252,6 +272,9 @@ class LoaderService:
         for app_id, at_it in self._at_it.copy().items():
             if at_it.report.commits != at_it.commits:
                 at_it.commits, at_it.since_s = at_it.report.commits, now_s
+            if now_s - at_it.told_s < _STILL_AT_IT_S:
+                continue
+            at_it.told_s = now_s
             self._ports.log.warning(
                 "stream is still at it",
                 app_id=app_id,

@@ -4,7 +4,8 @@ Rules:
 
 1. Loads of one stream that news asks for begin at least ``60 s / max_commits_per_minute`` apart. The first after a
    quiet time begins at once, so what is rare is loaded soon, and what never ends is loaded at an even pace.
-2. A stream that failed is tried again by itself, after a pause that doubles up to a minute, with or without news.
+2. A stream that failed is tried again by itself, after a pause that doubles up to a minute, with or without news. While
+   it is at it, only news asks for another load.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Pace:
     @property
     def due_s(self) -> float | None:
         """When to load next; None while nothing asks for it."""
-        if self.failures:
+        if self.failures and (self.began_s is None or self.began_s <= self.ended_s):
             return self.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 10))
         if not self.has_news:
             return None

@@ -6,7 +6,9 @@ Rules:
    schedule, and each that somebody asks for. A time that passed while a turn lasted is not made up for.
 2. With ``schedule: on-marker`` the signs of writers are looked at once a second, and the streams that they name are
    loaded, each at its pace (delta_loader/core/pacing.py). A look at everything once a minute finds what none told of.
-3. While the loader is paused there is no turn; signs stay in the stage until it goes on.
+3. What is told of while a turn lasts does not wait for the slowest stream of it (`hurries`). A stream that is at its
+   own turn is loaded once more after that (delta_loader/streams/turns.py, rule 4).
+4. While the loader is paused there is no turn; signs stay in the stage until it goes on.
 """
 
 from __future__ import annotations
@@ -99,18 +101,29 @@ class Turns:
         return turn
 
     def ended(self, turn: Turn, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
-        """A turn's pass is done, or was ``cut_short``. Streams without a report are still at it: they come again."""
-        now_s = self._clock.monotonic_s()
-        for app_id in (self._paces.keys() if turn.app_ids is None else turn.app_ids) - {one.app_id for one in reports}:
-            self._paces[app_id] = self._paces[app_id].told()
-        for report in reports:
-            if report.app_id in self._paces:
-                failed = report.failure is not None
-                self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
+        """A turn's pass is done, or was ``cut_short``. Streams without a report are still at it."""
+        if cut_short:
+            for app_id in (self._paces.keys() if turn.app_ids is None else turn.app_ids) - {
+                one.app_id for one in reports
+            }:
+                self._paces[app_id] = self._paces[app_id].told()
+        self.collected(reports)
         if turn.app_ids is None:
             self._due = self._schedule.next_after(turn.began, now)
         for asked in turn.asked:
             asked.answer(None if cut_short else reports)
+
+    def collected(self, reports: Sequence[StreamReport]) -> None:
+        """Streams have ended their turns."""
+        now_s = self._clock.monotonic_s()
+        for report in reports:
+            if report.app_id in self._paces:
+                failed = report.failure is not None
+                self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
+
+    def hurries(self, at_it: frozenset[str]) -> bool:
+        """Whether a stream that is not one of these has news that is due (rule 3)."""
+        return bool(self._due_now() - at_it)
 
     def give_up(self) -> None:
         """Nobody is answered any more: the loader stops, or has lost its lease."""
@@ -133,18 +146,22 @@ class Turns:
         return Turn(reason, None, now, asked)
 
     def _told(self, now: datetime) -> Turn | None:
-        if self._news is None:
+        due = self._due_now()
+        if not due:
             return None
+        self._begin(due)
+        return Turn(Reason.ON_MARKER, due, now)
+
+    def _due_now(self) -> frozenset[str]:
+        if self._news is None:
+            return frozenset()
         now_s = self._clock.monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             for app_id in self._news.take() & self._paces.keys():
                 self._paces[app_id] = self._paces[app_id].told()
-        due = {app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s}
-        if not due:
-            return None
-        self._begin(due)
-        return Turn(Reason.ON_MARKER, frozenset(due), now)
+        due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)
+        return frozenset(due)
 
     def _begin(self, app_ids: Collection[str]) -> None:
         now_s = self._clock.monotonic_s()

@@ -7,8 +7,9 @@ Rules:
    of the line. So a backlog of one stream costs the others a slice, and no more loads run than there are places.
 3. A turn that shows no progress for as long as `patience_s` (a commit that hangs) lends its place to the next in line,
    and goes on in its thread. At most `_MOST_LENT` places are lent, so that what is only slow does not eat the memory.
-4. A pass ends once each stream of it has ended its turn, or is at it for longer than `patience_s`; the latter go on,
-   and are in no other pass until they have ended.
+4. A pass ends once each stream of it has ended its turn, or is at it for longer than `patience_s`, or once another
+   pass is due (``hurries``). Those that are still at it go on, and another pass that wants one of them has it make
+   another turn after that one, which sees what was staged meanwhile.
 5. Threads stay for the next pass: a thread of Python's has one of the JVM's, with a connection of its own.
 """
 
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
+from delta_loader.ports import never
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from delta_loader.ports import StreamTurn
+    from delta_loader.ports import Hurries, StreamTurn
 
 PATIENCE_S = 30.0
 SLICE_S = 30.0
@@ -67,25 +70,39 @@ class StreamTurns:
         self._changed = Condition()
         self._line: deque[str] = deque()
         self._turns: dict[str, StreamTurn] = {}
+        self._again: dict[str, StreamTurn] = {}
         self._since_s: dict[str, float] = {}
         self._running: dict[str, _Running] = {}
         self._threads = 0
         self._idle = 0
         self._closed = False
 
-    def __call__(self, turn: StreamTurn, app_ids: Sequence[str], *, to_the_end: bool = False) -> frozenset[str]:
+    def __call__(
+        self, turn: StreamTurn, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
+    ) -> frozenset[str]:
         """One pass (rule 4); those of all passes that are still at it."""
-        with self._changed:
-            for app_id in app_ids:
-                if app_id not in self._turns:
-                    self._turns[app_id] = turn
-                    self._line.append(app_id)
-            while not self._is_over(app_ids, to_the_end=to_the_end):
+        self._want(turn, app_ids)
+        while True:
+            with self._changed:
+                at_it = frozenset(self._turns)
+                if self._is_over(app_ids, to_the_end=to_the_end):
+                    return at_it
                 self._lend()
                 self._staff()
                 self._changed.notify_all()
                 self._changed.wait(min(_LOOK_S, self._patience_s))
-            return frozenset(self._turns)
+                at_it = frozenset(self._turns)
+            if hurries(at_it):  # it may ask a store: without the lock
+                return at_it
+
+    def _want(self, turn: StreamTurn, app_ids: Sequence[str]) -> None:
+        with self._changed:
+            for app_id in app_ids:
+                if app_id in self._running:
+                    self._again[app_id] = turn
+                elif app_id not in self._turns:
+                    self._turns[app_id] = turn
+                    self._line.append(app_id)
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
         """Wait for the commits under way, but not for ever; what is still at it then."""
@@ -157,7 +174,9 @@ class StreamTurns:
         finally:
             self._changed.acquire()
             del self._running[app_id]
-            if gave_way and not self._closed:
+            again = self._again.pop(app_id, None)
+            if (again is not None or gave_way) and not self._closed:
+                self._turns[app_id] = again or turn
                 self._line.append(app_id)
             else:
                 del self._turns[app_id], self._since_s[app_id]

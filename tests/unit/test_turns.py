@@ -134,15 +134,49 @@ def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> No
     assert tried == [0, 5, 15, 35]
 
 
-def test_a_stream_that_was_still_at_it_when_its_turn_ended_has_another_one() -> None:
+def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
     world.news.streams.add("orders")
     turn = world.next()
     assert turn is not None
+    at_it = frozenset({"orders"})
+    world.news.streams |= {"orders"}
+    world.clock.now_s += 15
+    assert not world.turns.hurries(at_it), "its own turn comes after that one"
+    world.news.streams |= {"a/b=c"}
+    assert not world.turns.hurries(at_it), "the stage is looked at once a second"
+    world.clock.now_s += 1
+    assert world.turns.hurries(at_it)
     world.turns.ended(turn, [], world.now)
+    assert world.look() == {"orders", "a/b=c"}
+
+
+def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
+    world = World()
+    world.look()
+    world.clock.now_s = 20
+    world.news.streams.add("orders")
+    turn = world.next()
+    assert turn is not None
+    world.turns.ended(turn, [], world.now, cut_short=True)
     assert [world.look(1) for _ in range(10)][-1] == {"orders"}
+
+
+def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() -> None:
+    world = World()
+    turn = world.next()
+    assert turn is not None
+    failed = StreamReport("orders", failure=StoreError("the store is away"))
+    world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
+    again = world.next(6)
+    assert again is not None
+    world.turns.ended(again, [], world.now)
+    assert [world.next(1) for _ in range(20)] == [None] * 20
+    world.turns.collected([failed])
+    found = [world.next(1) for _ in range(12)]
+    assert [turn.app_ids for turn in found if turn is not None] == [frozenset({"orders"})]
 
 
 def test_a_schedule_without_news_loads_at_its_times_only() -> None:
