@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark benchmark-loader cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog benchmark benchmark-latency benchmark-loader cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -88,6 +88,9 @@ benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (
 
 benchmark-loader: setup ## what a load costs against Spark's own read and append (SCALE=…, SECTIONS="files bytes", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
+
+benchmark-latency: setup ## from a record's making until it is readable: on-marker, and Structured Streaming with a trigger of as many seconds
+	$(BIN)/python -m benchmarks.latency
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
 	$(BIN)/pytest tests/integration/test_cluster.py

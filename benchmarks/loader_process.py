@@ -45,7 +45,7 @@ def run_loader(config: Path, folder: Path) -> Used:
                 break
             python_bytes = max(python_bytes, peak_resident_bytes(process.pid))
             python_s = cpu_s(process.pid) or python_s
-            below = list(_below(process.pid))
+            below = list(processes_below(process.pid))
             jvm_bytes = max(jvm_bytes, *map(peak_resident_bytes, below), 0)
             jvm_s = sum(map(cpu_s, below)) or jvm_s
             time.sleep(_LOOK_EVERY_S)
@@ -58,11 +58,12 @@ def run_loader(config: Path, folder: Path) -> Used:
     return Used(wall_s, python_s + jvm_s, python_bytes, jvm_bytes, text)
 
 
-def _below(pid: int) -> Iterator[int]:
+def processes_below(pid: int) -> Iterator[int]:
+    """The processes that one has started, and those that they have."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
     except OSError:
         return
     for child in map(int, children):
         yield child
-        yield from _below(child)
+        yield from processes_below(child)

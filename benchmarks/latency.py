@@ -1,0 +1,266 @@
+"""How soon a record is readable: ``python -m benchmarks.latency`` (`make benchmark-latency`).
+
+Records come at an even pace, and each is asked how long it took from its making (Kafka's timestamp) until the commit
+that has it stood in the table's log. First by a stage writer and a loader with ``schedule: on-marker``, then by Spark
+Structured Streaming with a trigger of as many seconds as our writer's ``flush_after``; one after the other, on the same
+machine, with the same cores. What comes in the first seconds is not counted, while both are warming up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Annotated, Self
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import typer
+import yaml
+from confluent_kafka import Producer
+from pyspark.sql import functions
+
+from benchmarks.loader_process import processes_below
+from benchmarks.measure import Meter
+from benchmarks.spark import meter_of, start
+from devservices import processes
+from devservices.kafka import running_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.measure import Cost
+    from devservices.kafka import KafkaCluster
+
+_PARTITIONS = 4
+_TICK_S = 0.01
+_LOOK_S = 0.005
+_START_S = 120
+_TAIL_S = 60
+_NOW_AND_THEN_S = 0.5
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How records come."""
+
+    rate: int
+    """A second."""
+    warm_up_s: int
+    measured_s: int
+
+    @property
+    def records(self) -> int:
+        """Of the whole run."""
+        return self.rate * (self.warm_up_s + self.measured_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one side did."""
+
+    waited_s: np.ndarray
+    """Of each record that is counted."""
+    commits: int
+    """That brought them."""
+    cost: Cost
+    """Of the time in which records came."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """When each version of a table came to be, seen by somebody who looks every few milliseconds."""
+
+    table: Path
+    seen_s: dict[int, float] = field(default_factory=dict)
+    _ended: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        version = 0
+        while not self._ended.wait(_LOOK_S):
+            while self._commit(version).exists():
+                self.seen_s[version] = time.time()
+                version += 1
+
+    def _commit(self, version: int) -> Path:
+        return self.table / "_delta_log" / f"{version:020d}.json"
+
+    def added(self) -> list[tuple[float, Path]]:
+        """The data files, and when they became readable."""
+        return [
+            (seen_s, self.table / json.loads(line)["add"]["path"])
+            for version, seen_s in sorted(self.seen_s.copy().items())
+            for line in self._commit(version).read_text("utf-8").splitlines()
+            if line.startswith('{"add":')
+        ]
+
+
+@app.command()
+def main(
+    rate: Annotated[int, typer.Option(help="Records a second.")] = 1_000,
+    seconds: Annotated[int, typer.Option(help="That are measured, of each side.")] = 60,
+    warm_up: Annotated[int, typer.Option(help="Seconds before them.")] = 40,
+    every: Annotated[float, typer.Option(help="flush_after, and Spark's trigger, in seconds.")] = 1.0,
+) -> None:
+    """Measure and print."""
+    pace = Pace(rate, warm_up, seconds)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="latency-")))
+        kafka = stack.enter_context(running_kafka())
+        _say("| side | p50 s | p99 s | highest s | commits | CPU-s a minute |")
+        _say("| --- | ---: | ---: | ---: | ---: | ---: |")
+        for name, side in (("ours, on-marker", _ours), ("Spark", _spark)):
+            place = folder / side.__name__.strip("_")
+            place.mkdir()
+            _say(_line(name, side(kafka, pace, place, every)))
+
+
+def _line(name: str, found: Found) -> str:
+    p50, p99 = np.percentile(found.waited_s, [50, 99])
+    minute = 60 * found.cost.cpu_s / found.cost.wall_s
+    return f"| {name} | {p50:.2f} | {p99:.2f} | {found.waited_s.max():.2f} | {found.commits} | {minute:.1f} |"
+
+
+def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Found:
+    topic = kafka.create_topic("ours", _PARTITIONS)
+    config = folder / "config.yaml"
+    config.write_text(yaml.safe_dump(_config(kafka, topic, folder, every_s)), "utf-8")
+    with ExitStack() as stack:
+        watch = stack.enter_context(Watch(folder / "table"))
+        pids: list[int] = []
+        for name in ("delta_loader", "stage_writer"):
+            command = [sys.executable, "-m", name, "run", str(config)]
+            child = processes.start(command, folder / f"{name}.log")
+            stack.callback(child.stop)
+            pids.append(child.process.pid)
+        feed = Feed(kafka, topic)
+        feed.until(lambda: bool(watch.added()))
+        pids += [below for pid in pids for below in processes_below(pid)]
+        return _measured(feed, pace, watch, Meter(*pids), "_kafka_timestamp")
+
+
+def _spark(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Found:
+    topic, session = kafka.create_topic("spark", _PARTITIONS), start(kafka.bootstrap_servers, folder)
+    source = session.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    record = functions.from_json(functions.col("value").cast("string"), "id BIGINT, name STRING").alias("record")
+    rows = source.option("subscribe", topic).load().select(record, "topic", "partition", "offset", "timestamp")
+    written = rows.select("record.*", "topic", "partition", "offset", "timestamp").writeStream.format("delta")
+    written = written.option("checkpointLocation", str(folder / "checkpoint"))
+    with ExitStack() as stack:
+        stack.callback(session.stop)
+        watch = stack.enter_context(Watch(folder / "table"))
+        query = written.trigger(processingTime=f"{every_s} seconds").start(str(folder / "table"))
+        stack.callback(query.stop)
+        feed = Feed(kafka, topic)
+        feed.until(lambda: bool(watch.added()))
+        return _measured(feed, pace, watch, meter_of(session), "timestamp")
+
+
+def _measured(feed: Feed, pace: Pace, watch: Watch, meter: Meter, column: str) -> Found:
+    began_s = feed.evenly(pace)
+    cost = meter.read()
+    deadline_s = time.monotonic() + _TAIL_S
+    while True:
+        waited = [(seen_s, seen_s - made_s[made_s >= began_s]) for seen_s, made_s in _made(watch, column)]
+        found = sum(len(ages) for _, ages in waited)
+        if found >= pace.records:
+            break
+        if time.monotonic() > deadline_s:
+            msg = f"{found:,} of {pace.records:,} records are readable"
+            raise RuntimeError(msg)
+        time.sleep(1)
+    counted_s = began_s + pace.warm_up_s
+    counted = [ages[seen_s - ages >= counted_s] for seen_s, ages in waited]
+    commits = {seen_s for (seen_s, _), ages in zip(waited, counted, strict=True) if len(ages)}
+    return Found(np.concatenate(counted), len(commits), cost)
+
+
+def _made(watch: Watch, column: str) -> Iterator[tuple[float, np.ndarray]]:
+    """By file, when it became readable, and when its records were made."""
+    for seen_s, path in watch.added():
+        times = pq.read_table(path, columns=[column])[column]
+        yield seen_s, pc.cast(times.cast("timestamp[us]"), "int64").to_numpy() / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Records into a topic."""
+
+    kafka: KafkaCluster
+    topic: str
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """One now and then, until something is so."""
+        producer, deadline_s = self._producer(), time.monotonic() + _START_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                msg = f"nothing of {self.topic} became readable"
+                raise RuntimeError(msg)
+            producer.produce(self.topic, b'{"id": -1}', partition=0)
+            producer.flush(_TAIL_S)
+            time.sleep(_NOW_AND_THEN_S)
+
+    def evenly(self, pace: Pace) -> float:
+        """At a pace; when the first was made."""
+        time.sleep(_NOW_AND_THEN_S)
+        producer, sent = self._producer(), 0
+        began_s = int(time.time() * 1000) / 1000
+        while sent < pace.records:
+            due = min(pace.records, int((time.time() - began_s) * pace.rate))
+            for number in range(sent, due):
+                value = b'{"id": %d, "name": "the name of %d"}' % (number, number)
+                producer.produce(self.topic, value, partition=number % _PARTITIONS)
+            sent = due
+            producer.poll(0)
+            time.sleep(_TICK_S)
+        producer.flush(_TAIL_S)
+        return began_s
+
+    def _producer(self) -> Producer:
+        return Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 5})
+
+
+def _config(kafka: KafkaCluster, topic: str, folder: Path, every_s: float) -> dict[str, object]:
+    columns = "id BIGINT, name STRING"
+    stream = {"app_id": "latency", "topics": [topic], "table": str(folder / "table"), "columns": columns}
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": str(folder / "stage")},
+        "writer": {"http": None, "flush_after": f"{round(every_s * 1000)}ms"},
+        "loader": {
+            "http": None,
+            "schedule": "on-marker",
+            "max_commits_per_minute": round(60 / every_s),
+            "spark": {"spark.master": f"local[{os.cpu_count()}]"},
+        },
+        "logs": {"format": "json"},
+        "streams": [stream],
+    }
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    app()
