@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stage_writer.topologies.stores import Changes, MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores.files import (
+    changes_from_bytes,
+    changes_to_pieces,
+    snapshot_from_bytes,
+    snapshot_to_pieces,
+)
 
 if TYPE_CHECKING:
     from stage_writer.topologies.stores import Backend, Snapshot, WindowStore
-    from stage_writer.topologies.stores.stores import SnapshotEntry
 
 Anything: TypeAlias = Any  # a key or a value
 RETENTION_MS = 40
@@ -86,10 +91,10 @@ class Histories(RuleBasedStateMachine):
         # What the chain says: the state at its tail, and the files that its tail names.
         self.at_tail = Model()
         self.markers = 0
-        self.snapshot: list[SnapshotEntry] = []
-        self.changes: list[Changes] = []
+        self.snapshot = b""
+        self.changes: list[bytes] = []
         self.reading: Snapshot | None = None
-        self.read: list[SnapshotEntry] = []
+        self.read = b""
         self.covered = 0
 
     @rule()
@@ -157,14 +162,14 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def read_snapshot(self) -> None:
         assert self.reading is not None
-        entries = list(self.reading.entries())
+        data = snapshot_to_pieces(self.reading).to_bytes()
         self.reading.close()
         self.reading = None
         state, _ = self.sealed[self.covered - 1]
         again = Stores.open(BUILDERS, MemoryBackend())
-        again.restore(entries, [], "read")
+        again.restore(snapshot_from_bytes("read", data), [], "read")
         assert_same(again, state)
-        self.read = entries
+        self.read = data
 
     # The flush that writes a snapshot has no marker before it has read it.
     @precondition(lambda self: self.sealed and not (self.reading is not None and self.covered == 1))
@@ -174,9 +179,9 @@ class Histories(RuleBasedStateMachine):
         self.markers += 1
         self.covered -= 1
         if self.covered == 0 and self.read:
-            self.snapshot, self.changes, self.read = self.read, [], []
+            self.snapshot, self.changes, self.read = self.read, [], b""
         else:
-            self.changes.append(changes)
+            self.changes.append(changes_to_pieces(changes).to_bytes())
         self.at_tail = state
         self.stores.sealed(f"marker {self.markers}")
 
@@ -187,10 +192,11 @@ class Histories(RuleBasedStateMachine):
         self.crash_backend(same_machine=same_machine)
         self.stores = Stores.open(BUILDERS, self.backend)
         if self.stores.mark != tail or tail is None:
-            self.stores.restore(self.snapshot, self.changes, tail)
+            snapshot = snapshot_from_bytes("snapshot", self.snapshot) if self.snapshot else ()
+            self.stores.restore(snapshot, (changes_from_bytes("changes", data) for data in self.changes), tail)
         self.model = self.at_tail.copy()
         self.undone_to = self.model.copy()
-        self.sealed, self.reading, self.read, self.covered = [], None, [], 0
+        self.sealed, self.reading, self.read, self.covered = [], None, b"", 0
 
     def crash_backend(self, *, same_machine: bool) -> None:
         if not same_machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ class Changes:
 
     spaces: Mapping[Space, Mapping[bytes, bytes | None]]
     """By the stores' names."""
+    kinds: Mapping[Space, str] = field(default_factory=dict)
+    """Of all stores of the task: how their bytes are read."""
 
     @property
     def entries(self) -> int:

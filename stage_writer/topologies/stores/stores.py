@@ -3,10 +3,10 @@
 How a task is run (everything but what is said otherwise from one thread):
 
     stores = Stores.open(builders, MemoryBackend())
-    if stores.mark != tail_mark: stores.restore(snapshot_entries, changes_oldest_first, tail_mark)
+    if stores.mark != tail_mark: stores.restore(snapshot, changes_oldest_first, tail_mark)  # files.py reads them
     stores.begin_record(); …the processors…; stores.undo_record() if one of them raised
     changes = stores.seal()            # a flush begins: these changes are its own
-    snapshot = stores.snapshot()       # instead of the changes, sometimes: entries may be read in another thread
+    snapshot = stores.snapshot()       # instead of the changes, sometimes: files.py writes it, in any thread
     stores.sealed(new_tail_mark)       # the flush's marker is there: once for each seal(), in their order
     stores.close()                     # what was not sealed is gone
 
@@ -22,9 +22,10 @@ Rules:
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigError
+from common.errors import ConfigError, StateError
 from stage_writer.topologies.stores.builders import BY_TIME, StoreBuilder, StoredStore, StoreKind, milliseconds
 from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.layers import Journal, Layers
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import timedelta
 
-    from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
+    from stage_writer.topologies.stores.backend import Backend, Space
     from stage_writer.topologies.stores.layers import Entry
 
 TASK_STORE = "__task"
 """A key-value store that each task has: the engine's own."""
-_BATCH_ENTRIES = 10_000
 SnapshotEntry = tuple["Space", bytes, bytes]
 
 
 class Snapshot:
     """The state at a seal. `entries` may be read in another thread; `close` it, or nothing is merged any more."""
 
-    def __init__(self, spaces: Mapping[Space, Callable[[], Iterator[Entry]]]) -> None:
+    def __init__(self, spaces: Mapping[Space, Callable[[], Iterator[Entry]]], kinds: Mapping[Space, str]) -> None:
         self._spaces = spaces
+        self.kinds = kinds
         self.is_open = True
 
     def entries(self) -> Iterator[SnapshotEntry]:
@@ -168,7 +169,7 @@ class Stores:
         """What changed since the last seal; what comes now belongs to the next one."""
         self._journal.begin()
         sealed = {space: layers.seal() for space, layers in self._layers.items()}
-        return Changes({name: sealed[name] for name in self._stores if sealed[name]})
+        return Changes({name: sealed[name] for name in self._stores if sealed[name]}, self._kinds)
 
     def sealed(self, mark: str) -> None:
         """The marker of the oldest seal is there (rule 1)."""
@@ -184,28 +185,19 @@ class Stores:
 
     def snapshot(self) -> Snapshot:
         """The state at the last seal, to be called right after it (rule 2)."""
-        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores})
+        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores}, self._kinds)
         self._snapshots.append(found)
         return found
 
-    def restore(self, snapshot: Iterable[SnapshotEntry], changes: Iterable[Changes], mark: str | None) -> None:
-        """Hold what was sealed by the mark: a snapshot, and the changes after it, the oldest first (rule 3).
+    def restore(self, snapshot: Iterable[Changes], changes: Iterable[Changes], mark: str | None) -> None:
+        """Hold what was sealed by the mark: a snapshot, in parts, and the changes after it, the oldest first (rule 3).
 
-        Without either the state is empty: that of a task that begins.
+        Without either the state is empty: that of a task that begins. Raises StateError for a store of another kind.
         """
         self._backend.clear()
-        batch: dict[Space, SpaceChanges] = {}
-        held = 0
-        for space, key, value in snapshot:
-            if space in self._stores:
-                batch.setdefault(space, {})[key] = value
-                held += 1
-            if held >= _BATCH_ENTRIES:
-                self._backend.apply(self._with_indexes(batch), None)
-                batch, held = {}, 0
-        self._backend.apply(self._with_indexes(batch), None)
-        for each in changes:
-            known = {space: each.spaces[space] for space in each.spaces if space in self._stores}
+        for each in chain(snapshot, changes):
+            self._require_kinds(each.kinds)
+            known = {space: changed for space, changed in each.spaces.items() if space in self._stores}
             self._backend.apply(self._with_indexes(known), None)
         if mark is not None:
             self._backend.apply({}, mark)
@@ -218,6 +210,13 @@ class Stores:
     def close(self) -> None:
         """Let go of the backend."""
         self._backend.close()
+
+    def _require_kinds(self, kinds: Mapping[Space, str]) -> None:
+        for name, kind in kinds.items():
+            own = self._kinds.get(name)
+            if own is not None and own != kind:
+                msg = f"the state store {name} is a {own} store of the topology, and a {kind} store in the state"
+                raise StateError(msg, "give the new store a name of its own; the old one is forgotten then")
 
     def _with_indexes(
         self, changes: Mapping[Space, Mapping[bytes, bytes | None]]

@@ -1,0 +1,191 @@
+"""The files of a task's state: what changed in a flush, or, now and then, everything (a snapshot).
+
+    changes_to_pieces(changes), snapshot_to_pieces(snapshot)            → Pieces, to be uploaded
+    changes_from_bytes(path, data)                                      → Changes
+    snapshot_from_bytes(path, data), snapshot_from_file(path, opened)   → parts, for `Stores.restore`
+
+A file is a head and blocks:
+
+    head    KDXSTATE, version (1 byte), then a block of {"kind": "changes" or "snapshot", "stores": {name: kind}}
+    block   length, length when decompressed, checksum (4 bytes each, big-endian), then that many bytes of zstd over
+            MessagePack: [store, [key, value, key, value, …]], a value being null where its key was deleted
+    end     a block of the number of blocks before it
+
+Rules:
+
+1. Nothing is taken from a block before its checksum was right, which holds its place too; and a file without its end is
+   not whole. What is wrong is a StateError that names the file, and never another state.
+2. A newer version is refused. What a file holds is bytes, numbers and names: nothing of it is run or imported.
+3. A writer holds what it has compressed, never a copy of the whole that is not; a reader holds one block.
+"""
+
+from __future__ import annotations
+
+import struct
+from io import BytesIO
+from typing import TYPE_CHECKING, BinaryIO
+from zlib import crc32
+
+import msgpack
+import pyarrow as pa
+
+from common.errors import StateError
+from common.pieces import Pieces
+from stage_writer.topologies.stores.changes import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from stage_writer.topologies.stores.backend import Space, SpaceChanges
+    from stage_writer.topologies.stores.stores import Snapshot
+
+MAGIC = b"KDXSTATE"
+VERSION = 1
+CHANGES, SNAPSHOT = "changes", "snapshot"
+_BLOCK = struct.Struct(">III")
+_BLOCK_BYTES = 2**20
+_LONGEST_BLOCK_BYTES = 2**30
+_CODEC = pa.Codec("zstd", compression_level=1)
+
+
+def changes_to_pieces(changes: Changes) -> Pieces:
+    """The changes of a flush, as a file."""
+    entries = (
+        (space, key, changed[key]) for space, changed in sorted(changes.spaces.items()) for key in sorted(changed)
+    )
+    return Pieces(_blocks(CHANGES, changes.kinds, entries))
+
+
+def snapshot_to_pieces(snapshot: Snapshot) -> Pieces:
+    """A whole state, as a file. Reads the snapshot's entries, in whatever thread it is called; does not close it."""
+    return Pieces(_blocks(SNAPSHOT, snapshot.kinds, snapshot.entries()))
+
+
+def changes_from_bytes(path: str, data: bytes) -> Changes:
+    """The inverse of `changes_to_pieces`. Raises StateError, which names the file."""
+    spaces: dict[Space, dict[bytes, bytes | None]] = {}
+    kinds: Mapping[Space, str] = {}
+    for part in _parts(path, BytesIO(data), CHANGES):
+        kinds = part.kinds
+        for space, changed in part.spaces.items():
+            spaces.setdefault(space, {}).update(changed)
+    return Changes(spaces, kinds)
+
+
+def snapshot_from_bytes(path: str, data: bytes) -> Iterator[Changes]:
+    """A snapshot in parts, one after the other. Raises StateError, which names the file."""
+    return _parts(path, BytesIO(data), SNAPSHOT)
+
+
+def snapshot_from_file(path: str, opened: BinaryIO) -> Iterator[Changes]:
+    """The same of a file that is read as it is needed, and closed by the caller."""
+    return _parts(path, opened, SNAPSHOT)
+
+
+def _blocks(
+    kind: str, kinds: Mapping[Space, str], entries: Iterable[tuple[Space, bytes, bytes | None]]
+) -> Iterator[bytes]:
+    yield MAGIC + bytes((VERSION,))
+    head = {"kind": kind, "stores": {name: str(each) for name, each in kinds.items()}}
+    yield _block(0, head)
+    number = 1
+    for part in _grouped(entries):
+        yield _block(number, part)
+        number += 1
+    yield _block(number, number)
+
+
+def _grouped(entries: Iterable[tuple[Space, bytes, bytes | None]]) -> Iterator[list[object]]:
+    flat: list[bytes | None] = []
+    held, current = 0, ""
+    for space, key, value in entries:
+        if flat and (space != current or held >= _BLOCK_BYTES):
+            yield [current, flat]
+            flat, held = [], 0
+        current = space
+        flat += (key, value)
+        held += len(key) + len(value or b"") + 8
+    if flat:
+        yield [current, flat]
+
+
+def _block(number: int, content: object) -> bytes:
+    raw = msgpack.packb(content)
+    data = _CODEC.compress(raw, asbytes=True)
+    return b"".join((_BLOCK.pack(len(data), len(raw), crc32(data, number)), data))
+
+
+def _parts(path: str, opened: BinaryIO, kind: str) -> Iterator[Changes]:
+    blocks = _read(path, opened)
+    kinds = _kinds(path, next(blocks, None), kind)
+    yield Changes({}, kinds)  # also without entries it says of what kinds the stores are
+    number = 1
+    for content in blocks:
+        if content == number and not isinstance(content, bool):
+            if opened.read(1):
+                raise _unreadable(path, "something follows its end")
+            return
+        yield Changes(_entries(path, content), kinds)
+        number += 1
+    raise _unreadable(path, "it ends too early")
+
+
+def _read(path: str, opened: BinaryIO) -> Iterator[object]:
+    start = opened.read(len(MAGIC) + 1)
+    if len(start) <= len(MAGIC) or not start.startswith(MAGIC):
+        raise _unreadable(path, "it is no state file, or not whole")
+    version = start[len(MAGIC)]
+    if version > VERSION:
+        msg = f"the state file {path} has format version {version}; this program reads up to {VERSION}"
+        raise StateError(msg, "upgrade this service to at least the release of the service that wrote it")
+    number = 0
+    while head := opened.read(_BLOCK.size):
+        if len(head) < _BLOCK.size:
+            raise _unreadable(path, "it ends too early")
+        length, raw_length, checksum = _BLOCK.unpack(head)
+        if max(length, raw_length) > _LONGEST_BLOCK_BYTES:
+            raise _unreadable(path, f"its block {number} is too long")
+        data = opened.read(length)
+        if len(data) < length:
+            raise _unreadable(path, "it ends too early")
+        if crc32(data, number) != checksum:
+            raise _unreadable(path, f"the checksum of its block {number} is another one")
+        yield _unpacked(path, data, raw_length)
+        number += 1
+
+
+def _unpacked(path: str, data: bytes, raw_length: int) -> object:
+    try:
+        raw = _CODEC.decompress(data, decompressed_size=raw_length, asbytes=True)
+        content: object = msgpack.unpackb(raw)
+    except (ValueError, TypeError, OSError, MemoryError, msgpack.UnpackException) as error:
+        raise _unreadable(path, str(error)) from error
+    return content
+
+
+def _kinds(path: str, head: object, kind: str) -> dict[Space, str]:
+    match head:
+        case {"kind": str(found), "stores": dict(stores)} if all(
+            isinstance(name, str) and isinstance(each, str) for name, each in stores.items()
+        ):
+            if found != kind:
+                raise _unreadable(path, f"it holds {found}, and {kind} were wanted")
+            return stores
+        case _:
+            raise _unreadable(path, "its head says nothing known")
+
+
+def _entries(path: str, content: object) -> dict[Space, SpaceChanges]:
+    match content:
+        case [str(space), list(flat)] if len(flat) % 2 == 0:
+            keys, values = flat[0::2], flat[1::2]
+            if set(map(type, keys)) <= {bytes} and set(map(type, values)) <= {bytes, type(None)}:
+                return {space: dict(zip(keys, values, strict=True))}
+    raise _unreadable(path, "a block holds something else than entries")
+
+
+def _unreadable(path: str, why: str) -> StateError:
+    return StateError(
+        f"the state file {path} cannot be read: {why}",
+        "bring it back from a version or a backup of the bucket, or rewind the chain to a marker whose state is there",
+    )
