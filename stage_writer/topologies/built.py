@@ -255,6 +255,9 @@ class _Bound:
         except ConfigError as error:
             msg = f"the step {node.name!r}: {error.problem}"
             raise type(error)(msg, error.remedy) from error
+        if not early and getattr(step, "needs_kafka", False):
+            msg = f"the step {node.name!r} stands after a processor, and asks for kafka.*"
+            raise SchemaError(msg, "put what you need of it into a column before the first processor")
         self.columns[node.name] = step.columns
         if early:
             self._early_nodes.add(node.name)

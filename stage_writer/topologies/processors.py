@@ -63,7 +63,7 @@ class ProcessorContext(Protocol):
         """The state store of that name, which the processor must be connected to."""
 
     def drop(self, record: Record, reason: str = "late") -> None:
-        """Leave a record out: counted by its reason, or to the dead letters, as the topology says (`Late`)."""
+        """Leave a record out, counted by its reason; or, when it is late, as the topology says (`Late`)."""
 
     @property
     def topic(self) -> str | None:

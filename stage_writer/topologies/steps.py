@@ -92,6 +92,7 @@ class _Selection:
             raise SchemaError(msg, "give it at least one: name = expression")
         self._evaluator = Evaluator(columns, {f"select.{name}": text for name, text in expressions.items()})
         self.needs_headers = self._evaluator.needs_headers
+        self.needs_kafka = self._evaluator.needs_kafka
         fields = [Field(name, data_type) for name, data_type in zip(expressions, self._evaluator.types, strict=True)]
         self.columns = StructType(tuple(fields))
         self._schema = pa.schema([to_arrow_field(one) for one in fields])

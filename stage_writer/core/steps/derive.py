@@ -37,6 +37,7 @@ class Deriver:
                 raise refused(_setting(name), text, problem, remedy)
         self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
         self.needs_headers = self._evaluator.needs_headers
+        self.needs_kafka = self._evaluator.needs_kafka
         fields = [Field(name, data_type) for name, data_type in zip(derive, self._evaluator.types, strict=True)]
         self.columns = columns.with_fields(fields)
         self._added = [to_arrow_field(field) for field in fields]

@@ -98,6 +98,11 @@ class Evaluator:
         """Whether an expression asks for ``kafka.headers``."""
         return "headers" in self._kafka_parts
 
+    @property
+    def needs_kafka(self) -> bool:
+        """Whether an expression asks for any part of ``kafka``."""
+        return bool(self._kafka_parts)
+
     def evaluate(self, rows: Rows, messages: Messages) -> Evaluated:
         """The values for all rows but those that fail, which become rejects."""
         source = rows.table

@@ -35,6 +35,7 @@ class Condition:
         self.columns = columns
         self._evaluator = Evaluator(columns, {SETTING: where})
         self.needs_headers = self._evaluator.needs_headers
+        self.needs_kafka = self._evaluator.needs_kafka
         (found,) = self._evaluator.types
         if found is not Primitive.BOOLEAN:
             problem = f"its type is {type_to_ddl(found)}, and a condition is true or false"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Target = Callable[[Record], None]
 
+LATE = "late"
+"""The reason for which a record may go to the dead letters."""
 PUNCTUATING = -1
 """The place of no message: a punctuation is called."""
 
@@ -109,8 +111,8 @@ class NodeContext:
 
     def drop(self, record: Record, reason: str = "late") -> None:
         """See `ProcessorContext.drop`."""
-        if self._late_to_dead_letters and self._current.place != PUNCTUATING:
-            msg = f"{self._node}: the record of time {record.timestamp_ms} is dropped: {reason}"
+        if reason == LATE and self._late_to_dead_letters and self._current.place != PUNCTUATING:
+            msg = f"{self._node}: the record's time {record.timestamp_ms} is too late for its window"
             raise LateRecordError(msg)
         self._outbox.dropped.append((self._current.index, reason))
 

@@ -61,7 +61,7 @@ class Early:
         """The messages that no processor is given. The first exit is the source's."""
         places = np.flatnonzero(~covered)
         source = self.exits[0]
-        return Exit(source.node, places, source.rows.select([]).take(pa.array(places)))
+        return Exit(source.node, places, source.rows.slice(0, 0))
 
 
 def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:

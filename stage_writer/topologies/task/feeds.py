@@ -53,12 +53,17 @@ class Feed:
         if refused:
             kept = ~np.isin(index, np.fromiter(refused, np.int64, len(refused)))
             if not kept.all():
-                index, places, rows = index[kept], places[kept], rows.filter(kept)
+                index, places, rows = (
+                    index[kept],
+                    places[kept],
+                    rows if self.target is _no_target else rows.filter(kept),
+                )
         reader, listed = self.reader, places.tolist()
         keys, times = reader.keys, reader.times_ms
         if len(places) < len(self.input):
             keys, times = [keys[place] for place in listed], [times[place] for place in listed]
-        fields = zip(keys, reader.values(rows, places), times, reader.headers(listed))  # noqa: B905 - headers may repeat
+        values = repeat(None) if self.target is _no_target else reader.values(rows, places)
+        fields = zip(keys, values, times, reader.headers(listed))  # noqa: B905 - headers may repeat
         return zip(index.tolist(), listed, times, map(tuple.__new__, repeat(Record), fields))  # noqa: B905 - one length
 
     def steps(self, number: int, refused: Collection[int]) -> Iterator[Step]:

@@ -62,14 +62,13 @@ class Made:
 class RowMaker:
     """Makes the rows of a task's tables."""
 
-    def __init__(self, topology: BuiltTopology, group: TaskGroup, schemas: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, topology: BuiltTopology, group: TaskGroup, writers: Mapping[str, RowWriter]) -> None:
         self._topology = topology
-        self._schemas = schemas
+        self._writers = writers
         self._steps = [node for node in group.nodes if isinstance(node, StepNode) and node.name in topology.late]
         self._columns = {
             node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
         }
-        self._writers = {table: RowWriter(schema) for table, schema in schemas.items()}
 
     def made_of(self, outbox: Outbox) -> Made:
         """The rows of what processors gave. Raises TopologyError (rule 2)."""
@@ -89,22 +88,10 @@ class RowMaker:
         return made
 
     def fitted(self, table: str, part: Part) -> tuple[Part, list[Reject]]:
-        """Rows of columns as rows of a table, whose columns they have; without those that lack what is NOT NULL."""
-        schema = self._schemas[table]
-        rows = part.rows.select(schema.names)
-        lacking = np.zeros(len(rows), np.bool_)
-        rejects = []
-        for field in schema:
-            column = rows[field.name]
-            if not field.nullable and column.null_count:
-                nulls = column.is_null().combine_chunks().to_numpy(zero_copy_only=False)
-                why = f"the column `{field.name}` is NOT NULL, and null was given"
-                found = np.flatnonzero(nulls & ~lacking)
-                rejects += [Reject(int(part.index[row]), ErrorClass.MISSING_FIELD, why) for row in found]
-                lacking |= nulls
-        if lacking.any():
-            rows, part = rows.filter(pa.array(~lacking)), Part(part.index[~lacking], part.rows)
-        return Part(part.index, rows.cast(schema)), rejects
+        """Rows of columns as rows of a table, without those that lack what is NOT NULL."""
+        rows, problems = self._writers[table].fitted(part.rows)
+        rejects = [Reject(int(part.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
+        return Part(np.delete(part.index, list(problems)) if problems else part.index, rows), rejects
 
     def _pass_on(self, node: StepNode, part: Part, given: dict[str, list[Part]], made: Made) -> None:
         for child in self._topology.children.get(node.name, ()):

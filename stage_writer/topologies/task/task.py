@@ -31,6 +31,7 @@ from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.late import Part, RowMaker, joined
 from stage_writer.topologies.task.memory import ClockMemory
 from stage_writer.topologies.task.running import Runner
+from stage_writer.topologies.task.writing import RowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,11 +55,15 @@ class Task:
     """One instance of a group of a topology. Not for two threads at a time."""
 
     def __init__(
-        self, topology: BuiltTopology, task_id: TaskId, stores: TaskStores, output_schema: Mapping[str, pa.Schema]
+        self,
+        topology: BuiltTopology,
+        task_id: TaskId,
+        stores: TaskStores,
+        output_schema: Mapping[str, pa.Schema | RowWriter],
     ) -> None:
         """The stores are open, and stand where the task goes on.
 
-        ``output_schema`` has the columns of each table that the topology's sinks name.
+        ``output_schema`` has the columns of each table that the topology's sinks name, or what makes its rows.
         """
         self.topology = topology
         self.task_id = task_id
@@ -70,7 +75,10 @@ class Task:
         self._graph = GraphMaker(topology, self.group, str(task_id), by_name, shared).make()
         fails = topology.fails_on_error
         self._runner = Runner(str(task_id), self._graph, stores, shared, fails_on_error=fails)
-        self._maker = RowMaker(topology, self.group, output_schema)
+        writers = {
+            table: found if isinstance(found, RowWriter) else RowWriter(found) for table, found in output_schema.items()
+        }
+        self._maker = RowMaker(topology, self.group, writers)
         self._memory = ClockMemory(stores)
         self._memory.recall(self._clock)
         self._is_record_wise = any(self._graph.entries.values())

@@ -5,7 +5,7 @@ Rules:
 1. A row's dict has the table's columns and no others; a column that it lacks is null. Nothing is rounded, cut off or
    left out: what does not fit its column is refused, with the column, the value and why.
 2. All rows are tried together, and looked at one by one only when that fails.
-3. A time without a zone is UTC's. A bare number is no time: nobody knows whether it counts seconds or microseconds.
+3. A time without a zone is UTC's.
 """
 
 from __future__ import annotations
@@ -13,33 +13,53 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+
+from stage_writer.topologies.task.checks import check_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Row = dict[str, Any]
-_SHOWN_CHARACTERS = 100
+
+
+Problems = dict[int, str]
+"""Why rows do not fit, by their places."""
 
 
 class RowWriter:
     """Makes rows of one table."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+        self._schema = schema
         self._names = frozenset(schema.names)
-        self._temporal = [field.name for field in schema if _has_times(field.type)]
 
-    def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, dict[int, str]]:
-        """The rows of those dicts that fit, and why the others do not, by their places."""
+    def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
+        """Rows of other columns, which the table's are among: those that fit, and why the others do not."""
+        rows = rows.select(self._schema.names)
+        problems: Problems = {}
+        for field in self._schema:
+            if not field.nullable and rows[field.name].null_count:
+                nulls = rows[field.name].is_null().combine_chunks().to_numpy(zero_copy_only=False)
+                why = f"the column `{field.name}` is NOT NULL, and null was given"
+                problems.update(dict.fromkeys(np.flatnonzero(nulls).tolist(), why))
+        if problems:
+            kept = np.ones(len(rows), np.bool_)
+            kept[list(problems)] = False
+            rows = rows.filter(pa.array(kept))
+        return rows.cast(self._schema), problems
+
+    def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
+        """The rows of those dicts that fit, and why the others do not."""
         if not values:
-            return self.schema.empty_table(), {}
+            return self._schema.empty_table(), {}
         found = self._together(values)
         if isinstance(found, pa.Table):
             return found, {}
         problems = {place: why for place, value in enumerate(values) if (why := self._problem(value)) is not None}
         fitting = [value for place, value in enumerate(values) if place not in problems]
-        again = self._together(fitting) if fitting else self.schema.empty_table()
+        again = self._together(fitting) if fitting else self._schema.empty_table()
         if isinstance(again, str):
             raise RuntimeError(again)  # noqa: TRY004 - rows that fit one by one fit together
         return again, problems
@@ -51,7 +71,7 @@ class RowWriter:
             return f"it has no column {min(map(repr, unknown))}"
         everywhere = frozenset[Any].intersection(*map(frozenset, shapes))
         columns = []
-        for field in self.schema:
+        for field in self._schema:
             if field.name in everywhere:
                 listed = list(map(itemgetter(field.name), values))
             else:
@@ -60,7 +80,7 @@ class RowWriter:
                 columns.append(_column(listed, field))
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 return f"the column `{field.name}`: {error}"
-        return pa.table(columns, schema=self.schema)
+        return pa.table(columns, schema=self._schema)
 
     def _problem(self, value: Row) -> str | None:
         found = self._together([value])
@@ -68,19 +88,9 @@ class RowWriter:
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    if _has_times(field.type) and any(type(value) is int or type(value) is float for value in values):
-        msg = f"{_first_number(values)} is a number and no {field.type}: give a datetime or a date"
-        raise TypeError(msg)
+    check_values(values, field.type)
     column = pa.array(values, field.type)
     if not field.nullable and column.null_count:
         msg = "it is NOT NULL, and null was given"
         raise ValueError(msg)
     return column
-
-
-def _first_number(values: list[Any]) -> str:
-    return repr(next(value for value in values if type(value) is int or type(value) is float))[:_SHOWN_CHARACTERS]
-
-
-def _has_times(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind))

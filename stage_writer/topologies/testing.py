@@ -1,0 +1,310 @@
+"""A topology without Kafka, store or table: for tests of users' topologies.
+
+    driver = TopologyTestDriver(build(), columns="page STRING, clicks BIGINT")
+    driver.pipe_input("clicks", "ada", {"page": "/"}, timestamp_ms=1_000)
+    assert driver.rows() == [{"page": "/", "clicks": 1}]
+
+Rules:
+
+1. It runs the writer's own parts: its decoder, the tasks, their stores. What a message becomes here, it becomes there.
+2. Each call of `pipe_input` is a conversion that is staged at once; `restart` then restores the tasks from what was
+   staged, as another writer would.
+3. What a topology writes to a topic that it also reads comes back to it, in the partition of the message that it was
+   made for.
+4. Time by the wall clock stands still but for `advance_wall_clock`. As in the writer, punctuations by it are called
+   when the next input comes.
+5. A table without declared columns takes any dict, and any batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import parse_ddl, to_arrow_schema
+from common.spans import Partition, Topic
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.topologies.keys import key_encoder
+from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.task.inputs import Input
+from stage_writer.topologies.task.reading import dicts_of
+from stage_writer.topologies.task.task import Task, TaskId
+from stage_writer.topologies.task.writing import Problems, Row, RowWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.nodes import SourceNode
+    from stage_writer.topologies.records import Headers, Key, TopicRecord, Value
+    from stage_writer.topologies.stores import Changes
+    from stage_writer.topologies.task.inputs import Output
+
+
+class Checkable(Protocol):
+    """A `Topology`, or what else can be checked as one."""
+
+    def check(self) -> BuiltTopology:
+        """The topology as it runs."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that was refused."""
+
+    topic: str
+    partition: int
+    offset: int
+    error_class: str
+    error: str
+
+
+class Message(NamedTuple):
+    """A message for `TopologyTestDriver.pipe_inputs`."""
+
+    topic: str
+    key: Key
+    value: Value
+    """What a producer would send as JSON; None for a tombstone; bytes as they are."""
+    timestamp_ms: int
+    headers: Headers = ()
+    partition: int = 0
+
+
+class TopologyTestDriver:
+    """Feeds a topology, and shows what comes out. Raises ConfigError for a topology that does not fit."""
+
+    def __init__(
+        self,
+        topology: Checkable,
+        *,
+        columns: str | None = None,
+        routes: Mapping[str, str | None] | None = None,
+        wall_clock_ms: int = 0,
+    ) -> None:
+        """``columns`` are those of the stream's table, and ``routes`` has those of the other ones (rule 5)."""
+        self._topology = topology.check()
+        self._wall_clock_ms = wall_clock_ms
+        declared = {"": columns, **(routes or {})}
+        self._writers = {table: _writer(declared.get(table)) for table in self._topology.tables}
+        self._decoders = {
+            topic: None if source.columns is None else Decoder(source.columns)
+            for topic, source in self._topology.sources.items()
+        }
+        self._tasks: dict[TaskId, _Driven] = {}
+        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+        self._topics: dict[str, list[TopicRecord]] = defaultdict(list)
+        self._dead_letters: list[DeadLetter] = []
+        self._dropped: Counter[str] = Counter()
+        self._commits = 0
+
+    def pipe_input(
+        self,
+        topic: str,
+        key: Key,
+        value: Value,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        *,
+        partition: int = 0,
+    ) -> None:
+        """Give one message; without a time it has the wall clock's."""
+        time_ms = self._wall_clock_ms if timestamp_ms is None else timestamp_ms
+        self.pipe_inputs([Message(topic, key, value, time_ms, headers, partition)])
+
+    def pipe_inputs(self, messages: Iterable[Message]) -> None:
+        """Give several messages, which are converted together."""
+        waiting = deque([list(messages)])
+        while waiting:
+            waiting.extend(self._converted(waiting.popleft()))
+
+    def advance_wall_clock(self, by: timedelta) -> None:
+        """Let the machine's clock go on (rule 4)."""
+        self._wall_clock_ms += round(by.total_seconds() * 1000)
+
+    def rows(self, table: str = "") -> list[Row]:
+        """The rows that have come since this was asked last."""
+        return self._rows.pop(table, [])
+
+    def topic_records(self, topic: str) -> list[TopicRecord]:
+        """The records for a topic that have come since this was asked last."""
+        return self._topics.pop(topic, [])
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The messages that were refused since this was asked last."""
+        found, self._dead_letters = self._dead_letters, []
+        return found
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """How many records processors have left out, by their reason."""
+        return self._dropped
+
+    @property
+    def commits(self) -> int:
+        """How often a processor has asked for a flush."""
+        return self._commits
+
+    def store(self, name: str, partition: int = 0) -> Any:  # noqa: ANN401 - one of the three kinds of stores
+        """A task's state store. Raises KeyError when the topology has none of that name."""
+        for group in self._topology.groups:
+            if any(builder.name == name for builder in group.stores):
+                return self._task(TaskId(Topic(group.name), Partition(partition))).stores.store(name)
+        raise KeyError(name)
+
+    def restart(self) -> None:
+        """Lose all tasks, and restore them from what was staged."""
+        for driven in self._tasks.values():
+            driven.restore(self._topology, self._writers)
+
+    def close(self) -> None:
+        """Close the processors."""
+        for driven in self._tasks.values():
+            driven.task.close()
+
+    def _task(self, task_id: TaskId) -> _Driven:
+        if task_id not in self._tasks:
+            self._tasks[task_id] = _Driven(self._topology, task_id, self._writers)
+        return self._tasks[task_id]
+
+    def _converted(self, messages: Sequence[Message]) -> Iterable[list[Message]]:
+        """Convert messages; gives those that come back (rule 3)."""
+        by_input: dict[TaskId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for number, message in enumerate(messages):
+            group = self._topology.group_of(message.topic)
+            task_id = TaskId(Topic(group.name), Partition(message.partition))
+            by_input[task_id][message.topic].append(number)
+        for task_id, by_topic in by_input.items():
+            inputs = [self._input(topic, numbers, messages) for topic, numbers in by_topic.items()]
+            driven = self._task(task_id)
+            output = driven.task.process(inputs, self._wall_clock_ms)
+            driven.commit()
+            places = {int(number): (given, place) for given in inputs for place, number in enumerate(given.index)}
+            back = self._taken(output, places)
+            if back:
+                yield back
+
+    def _taken(self, output: Output, places: Mapping[int, tuple[Input, int]]) -> list[Message]:
+        for table, (_, rows) in output.tables.items():
+            self._rows[table] += self._writers[table].dicts_of(rows)
+        for reject in output.rejects:
+            given, place = places[reject.index]
+            self._refused(given.topic, given.partition, int(given.offsets[place]), reject)
+        self._dropped += output.dropped
+        self._commits += output.wants_commit
+        back = []
+        for record in output.topics:
+            self._topics[record.topic].append(record)
+            if record.topic in self._topology.sources:
+                partition = places[record.index][0].partition
+                topic, key, value, time_ms, headers, _ = record
+                back.append(Message(topic, key, value, time_ms, headers, partition))
+        return back
+
+    def _refused(self, topic: str, partition: int, offset: int, reject: Reject) -> None:
+        self._dead_letters.append(DeadLetter(topic, partition, offset, str(reject.error_class), reject.error))
+
+    def _input(self, topic: str, numbers: Sequence[int], messages: Sequence[Message]) -> Input:
+        """The messages of one topic, decoded; those that cannot be are dead letters already."""
+        source = self._topology.sources[topic]
+        of_topic = [messages[number] for number in numbers]
+        partition = of_topic[0].partition
+        first = self._offsets[topic, partition]
+        self._offsets[topic, partition] += len(of_topic)
+        kept = np.arange(len(of_topic))
+        values = pa.array([_bytes_of(message.value) for message in of_topic], pa.binary())
+        decoder = self._decoders[topic]
+        gone = values.is_null().to_numpy(zero_copy_only=False)
+        if decoder is None:
+            rows = pa.table({"value": values})
+        else:
+            decoded = decoder.decode(values)
+            for reject in decoded.rejects:
+                self._refused(topic, partition, first + reject.index, reject)
+            order = np.concatenate([decoded.row_index, decoded.tombstones])
+            kept = np.sort(order)
+            nulls = decoded.rows.schema.empty_table()
+            empty = [pa.nulls(len(decoded.tombstones), one.type) for one in nulls.schema]
+            rows = pa.concat_tables([decoded.rows, pa.table(empty, schema=nulls.schema)])
+            rows = rows.take(pa.array(np.argsort(order, kind="stable")))
+        return Input(
+            topic,
+            partition,
+            index=np.array(numbers, np.int64)[kept],
+            offsets=first + kept,
+            timestamps_ms=np.array([message.timestamp_ms for message in of_topic], np.int64)[kept],
+            keys=pa.array([_key_of(source, message.key) for message in of_topic], pa.binary()).take(pa.array(kept)),
+            rows=rows,
+            is_null=gone[kept],
+            headers=[list(of_topic[place].headers) for place in kept] if self._topology.needs_headers else None,
+        )
+
+
+class _Driven:
+    """A task, and what was staged of its state."""
+
+    def __init__(self, topology: BuiltTopology, task_id: TaskId, writers: Mapping[str, AnyRows | RowWriter]) -> None:
+        self._task_id = task_id
+        self._staged: list[Changes] = []
+        self.restore(topology, writers)
+
+    def restore(self, topology: BuiltTopology, writers: Mapping[str, RowWriter]) -> None:
+        """Make the task anew, from what was staged."""
+        self.stores = Stores.open(topology.group_of(self._task_id.topic).stores, MemoryBackend())  # type: ignore[arg-type] # a topology's builders are the stores' own
+        self.stores.restore((), self._staged, f"{len(self._staged)}")
+        self.task = Task(topology, self._task_id, self.stores, writers)
+
+    def commit(self) -> None:
+        """What changed is staged."""
+        self._staged.append(self.stores.seal())
+        self.stores.sealed(f"{len(self._staged)}")
+
+
+class AnyRows(RowWriter):
+    """A table that takes any dicts: its Arrow table has their numbers in what was kept of them."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.schema([("number", pa.int64())]))
+        self._kept: list[Row] = []
+
+    def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
+        """All of them."""
+        return self.rows_of(list(dicts_of(rows)))
+
+    def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
+        """All of them."""
+        first = len(self._kept)
+        self._kept += values
+        return pa.table({"number": np.arange(first, len(self._kept))}), {}
+
+    def dicts_of(self, rows: pa.Table) -> list[Row]:
+        """The dicts again."""
+        return [self._kept[number] for number in rows["number"].to_pylist()]
+
+
+class DeclaredRows(RowWriter):
+    """A table with declared columns."""
+
+    def dicts_of(self, rows: pa.Table) -> list[Row]:
+        """What the table holds, as dicts."""
+        return list(dicts_of(rows))
+
+
+def _writer(columns: str | None) -> AnyRows | DeclaredRows:
+    return AnyRows() if columns is None else DeclaredRows(to_arrow_schema(parse_ddl(columns)))
+
+
+def _bytes_of(value: Value) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+def _key_of(source: SourceNode, key: Key) -> bytes | None:
+    return key if isinstance(key, bytes) else key_encoder(source.key)(key)

@@ -1,0 +1,496 @@
+"""What a task makes of its messages: order, undo, time, punctuations, steps on columns, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.errors import ConfigError, SchemaError
+from stage_writer.topologies import (
+    Derive,
+    MapBatches,
+    Processor,
+    ProcessorContext,
+    PunctuationType,
+    Record,
+    Select,
+    Topology,
+    TopologyError,
+    Where,
+)
+from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.testing import Message, TopologyTestDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+SECOND = timedelta(seconds=1)
+
+
+def each(function: Callable[[ProcessorContext, Record], None]) -> Callable[[], Processor]:
+    """A processor of one function."""
+
+    class Each(Processor):
+        def process(self, record: Record) -> None:
+            function(self.context, record)
+
+    return Each
+
+
+def numbers(**settings: str) -> Topology:
+    return Topology(**settings).add_source("numbers", "numbers", columns="n INT, text STRING")
+
+
+class Count(Processor):
+    """How often a key was seen; a record of a negative number raises, after it was counted and forwarded."""
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        self._counts = context.store("counts")
+
+    def process(self, record: Record) -> None:
+        count = (self._counts.get(record.key) or 0) + 1
+        self._counts.put(record.key, count)
+        self.context.forward(record.with_value({"key": record.key, "count": count}))
+        if record.value["n"] < 0:
+            raise ValueError(record.value["n"])
+
+
+def counting(**settings: str) -> Topology:
+    topology = numbers(**settings).add_processor("count", Count, "numbers").add_sink("rows", "count")
+    return topology.add_state_store(Stores.key_value("counts"), "count")
+
+
+def given(values: Iterable[tuple[str, int, int]]) -> list[Message]:
+    return [Message("numbers", key, {"n": number}, time_ms) for key, number, time_ms in values]
+
+
+def test_a_record_goes_to_the_end_of_one_path_before_the_next_begins() -> None:
+    seen: list[str] = []
+
+    def note(context: ProcessorContext, record: Record) -> None:
+        seen.append(f"{context.node}{record.value['n']}")
+        context.forward(record)
+
+    topology = numbers()
+    for name, parent in [("a", "numbers"), ("b", "numbers"), ("aa", "a"), ("ab", "a"), ("ba", "b")]:
+        topology.add_processor(name, each(note), parent)
+    topology.add_sink("rows", "aa", "ab", "ba")
+    TopologyTestDriver(topology).pipe_inputs(given([("k", 1, 1), ("k", 2, 2)]))
+    assert seen == ["a1", "aa1", "ab1", "b1", "ba1", "a2", "aa2", "ab2", "b2", "ba2"]
+
+
+def test_steps_before_processors_keep_that_order() -> None:
+    seen: list[str] = []
+
+    def note(context: ProcessorContext, record: Record) -> None:
+        seen.append(f"{context.node}{record.value['n']}")
+
+    topology = numbers().add_step("odd", Where("n % 2 = 1"), "numbers")
+    topology.add_processor("below", each(note), "odd").add_processor("beside", each(note), "numbers")
+    TopologyTestDriver(topology).pipe_inputs(given([("k", 1, 1), ("k", 2, 2), ("k", 3, 3)]))
+    assert seen == ["below1", "beside1", "beside2", "below3", "beside3"]
+
+
+def test_a_node_forwards_to_one_child_by_its_name() -> None:
+    def choose(context: ProcessorContext, record: Record) -> None:
+        context.forward(record, "even" if record.value["n"] % 2 == 0 else "odd")
+
+    topology = numbers().add_processor("choose", each(choose), "numbers")
+    driver = TopologyTestDriver(topology.add_sink("even", "choose", table="even").add_sink("odd", "choose"))
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 2, 2), ("k", 4, 3)]))
+    assert [row["n"] for row in driver.rows("even")] == [2, 4]
+    assert [row["n"] for row in driver.rows()] == [1]
+
+
+def test_what_a_failing_message_did_is_undone() -> None:
+    driver = TopologyTestDriver(counting(), columns="key STRING, count BIGINT")
+    driver.pipe_inputs(given([("a", 1, 1), ("a", -1, 2), ("a", 3, 3), ("b", -1, 4), ("b", 2, 5)]))
+    assert driver.rows() == [{"key": "a", "count": 1}, {"key": "a", "count": 2}, {"key": "b", "count": 1}]
+    assert driver.store("counts").get("a") == 2
+    first, second = driver.dead_letters()
+    assert (first.offset, first.error_class, first.error) == (1, "topology", "count: ValueError: -1")
+    assert second.offset == 3
+
+
+def test_a_topology_may_say_that_a_failure_ends_the_writer() -> None:
+    driver = TopologyTestDriver(counting(on_error="fail"))
+    with pytest.raises(TopologyError, match="numbers/0/1: count: ValueError: -7"):
+        driver.pipe_inputs(given([("a", 1, 1), ("a", -7, 2)]))
+
+
+def test_a_row_that_does_not_fit_takes_its_message_and_state_along() -> None:
+    driver = TopologyTestDriver(counting(), columns="key STRING, count TINYINT")
+    driver.store("counts").put("a", 126)
+    driver.pipe_inputs(given([("a", 1, 1), ("a", 1, 2), ("b", 1, 3)]))
+    assert driver.rows() == [{"key": "a", "count": 127}, {"key": "b", "count": 1}]
+    assert driver.store("counts").get("a") == 127
+    (letter,) = driver.dead_letters()
+    assert letter.offset == 1
+    assert "the stream's table does not fit: the column `count`" in letter.error
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("x INT", {"y": 1}, "no column 'y'"),
+        ("x INT", {"x": 1.5}, "`x`"),
+        ("x INT", {"x": "1"}, "`x`"),
+        ("x INT NOT NULL", {}, "NOT NULL"),
+        ("x TIMESTAMP", {"x": 1_700_000_000_000}, "of the type int"),
+        ("x DECIMAL(5,2)", {"x": Decimal("1.005")}, "`x`"),
+        ("x STRING", {"x": 1}, "`x`"),
+        ("x STRING", {"x": b"text"}, "bytes"),
+        ("x INT", {"x": True}, "bool"),
+        ("x INT", {"x": 2**40}, "`x`"),
+        ("x DATE", {"x": datetime(2026, 3, 1, 12, tzinfo=UTC)}, "datetime"),
+        ("x ARRAY<INT>", {"x": [1, 2.5]}, "2.5 is of the type float"),
+        ("x STRUCT<a: INT>", {"x": {"a": 1, "b": 2}}, "no field 'b'"),
+        ("x STRUCT<a: INT NOT NULL>", {"x": {}}, "NOT NULL"),
+        ("x MAP<STRING, INT>", {"x": {"a": "1"}}, "'1' is of the type str"),
+        ("x INT", [1], "a row is a dict of columns, not list"),
+    ],
+)
+def test_nothing_is_rounded_or_left_out_of_a_row(column: str, value: object, why: str) -> None:
+    topology = numbers().add_processor("p", each(lambda c, r: c.forward(r.with_value(value))), "numbers")
+    driver = TopologyTestDriver(topology.add_sink("rows", "p"), columns=column)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    (letter,) = driver.dead_letters()
+    assert driver.rows() == []
+    assert letter.error_class == "topology"
+    assert why in letter.error
+
+
+def test_a_row_s_missing_column_is_null_and_its_types_are_the_table_s() -> None:
+    row = {"at": datetime(2026, 3, 1, tzinfo=UTC), "price": Decimal("1.50"), "tags": {"a": 1}, "many": [{"x": 1}]}
+    topology = numbers().add_processor("p", each(lambda c, r: c.forward(r.with_value(row))), "numbers")
+    columns = "at TIMESTAMP, price DECIMAL(8,3), tags MAP<STRING, INT>, many ARRAY<STRUCT<x: INT>>, none STRING"
+    driver = TopologyTestDriver(topology.add_sink("rows", "p"), columns=columns)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert driver.rows() == [{**row, "none": None}]
+
+
+def test_a_row_is_as_it_was_when_it_was_forwarded() -> None:
+    def change(context: ProcessorContext, record: Record) -> None:
+        context.forward(record)
+        record.value["n"] = 99
+
+    driver = TopologyTestDriver(numbers().add_processor("p", each(change), "numbers").add_sink("rows", "p"))
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert driver.rows() == [{"n": 1, "text": None}]
+
+
+def test_a_processor_sees_where_its_record_is_from() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def note(context: ProcessorContext, record: Record) -> None:
+        place = (context.topic, context.partition, context.offset, context.timestamp_ms, context.stream_time_ms)
+        seen.append((*place, context.task_id, context.headers, record.headers, context.wall_clock_ms))
+
+    topology = Topology().add_source("a", "a", columns="n INT", headers=True).add_processor("p", each(note), "a")
+    driver = TopologyTestDriver(topology, wall_clock_ms=7)
+    driver.pipe_input("a", "k", {"n": 1}, 50, (("h", b"1"),), partition=3)
+    driver.pipe_input("a", "k", {"n": 1}, 40, partition=3)
+    headers = (("h", b"1"),)
+    assert seen == [("a", 3, 0, 50, 50, "a/3", headers, headers, 7), ("a", 3, 1, 40, 50, "a/3", (), (), 7)]
+
+
+class Ticks(Processor):
+    """Forwards each punctuation's time, and fails for records of a negative number."""
+
+    kind = PunctuationType.STREAM_TIME
+    intervals: tuple[int, ...] = (10, 25)
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        for interval in self.intervals:
+            context.schedule(timedelta(milliseconds=interval), self.kind, self.tick(interval))
+
+    def tick(self, interval: int) -> Callable[[int], None]:
+        def called(now_ms: int) -> None:
+            assert self.context.topic is None
+            self.context.forward(Record(None, {"every": interval, "at": now_ms}, now_ms))
+
+        return called
+
+    def process(self, record: Record) -> None:
+        if record.value["n"] < 0:
+            raise ValueError
+
+
+def ticking(processor: type[Processor]) -> TopologyTestDriver:
+    return TopologyTestDriver(numbers().add_processor("ticks", processor, "numbers").add_sink("rows", "ticks"))
+
+
+def ticks(driver: TopologyTestDriver) -> list[tuple[int, int]]:
+    return [(row["every"], row["at"]) for row in driver.rows()]
+
+
+def test_punctuations_by_stream_time_come_in_their_order_and_once_when_several_are_over() -> None:
+    driver = ticking(Ticks)
+    driver.pipe_input("numbers", "k", {"n": 1}, 3)
+    assert ticks(driver) == [(10, 3), (25, 3)]
+    driver.pipe_inputs(given([("k", 1, 9), ("k", 1, 12), ("k", 1, 11)]))
+    assert ticks(driver) == [(10, 12)]
+    driver.pipe_input("numbers", "k", {"n": 1}, 57)
+    assert ticks(driver) == [(10, 57), (25, 57)]
+    driver.pipe_inputs(given([("k", 1, 60), ("k", 1, 74), ("k", 1, 75)]))
+    assert ticks(driver) == [(10, 60), (10, 74), (25, 75)]
+
+
+def test_a_failing_message_does_not_move_the_time() -> None:
+    driver = ticking(Ticks)
+    driver.pipe_inputs(given([("k", 1, 1), ("k", -1, 1000), ("k", 1, 5)]))
+    assert ticks(driver) == [(10, 1), (25, 1)]
+    assert len(driver.dead_letters()) == 1
+    driver.pipe_input("numbers", "k", {"n": 1}, 12)
+    assert ticks(driver) == [(10, 12)]
+
+
+def test_a_message_that_a_step_leaves_out_moves_the_time() -> None:
+    topology = numbers().add_step("where", Where("n > 0"), "numbers").add_processor("ticks", Ticks, "where")
+    driver = TopologyTestDriver(topology.add_sink("rows", "ticks"))
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 0, 100), ("k", 1, 101)]))
+    assert ticks(driver) == [(10, 1), (25, 1), (10, 100), (25, 100)]
+
+
+def test_time_and_punctuations_outlive_a_restart() -> None:
+    driver = ticking(Ticks)
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 1, 12)]))
+    driver.restart()
+    driver.rows()
+    driver.pipe_inputs(given([("k", 1, 19), ("k", 1, 20), ("k", 1, 24), ("k", 1, 25)]))
+    assert ticks(driver) == [(10, 20), (25, 25)]
+
+
+def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart() -> None:
+    class WallTicks(Ticks):
+        kind = PunctuationType.WALL_CLOCK_TIME
+        intervals = (1000,)
+
+    driver = ticking(WallTicks)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    driver.advance_wall_clock(SECOND * 0.6)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    driver.restart()
+    driver.advance_wall_clock(SECOND * 0.6)
+    assert ticks(driver) == []
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert ticks(driver) == [(1000, 1200)]
+
+
+def test_a_wall_clock_punctuation_waits_when_all_messages_are_refused() -> None:
+    class WallTicks(Ticks):
+        kind = PunctuationType.WALL_CLOCK_TIME
+        intervals = (1000,)
+
+    driver = ticking(WallTicks)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    driver.advance_wall_clock(SECOND)
+    driver.pipe_input("numbers", "k", {"n": -1}, 1)
+    assert ticks(driver) == []
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert ticks(driver) == [(1000, 1000)]
+
+
+def test_a_cancelled_punctuation_is_called_no_more_unless_that_is_undone() -> None:
+    class Cancels(Processor):
+        def init(self, context: ProcessorContext) -> None:
+            super().init(context)
+            self._ticks = context.schedule(timedelta(milliseconds=10), PunctuationType.STREAM_TIME)
+
+        def punctuate(self, timestamp_ms: int) -> None:
+            self.context.forward(Record(None, {"every": 10, "at": timestamp_ms}, timestamp_ms))
+
+        def process(self, record: Record) -> None:
+            if record.value["n"] != 1:
+                self._ticks.cancel()
+            if record.value["n"] < 0:
+                raise ValueError
+
+    driver = ticking(Cancels)
+    driver.pipe_inputs(given([("k", 1, 1), ("k", -1, 5), ("k", 1, 10), ("k", 0, 11), ("k", 1, 100)]))
+    assert ticks(driver) == [(10, 1), (10, 10)]
+
+
+def test_a_punctuation_that_raises_ends_the_work() -> None:
+    class Raises(Ticks):
+        def tick(self, interval: int) -> Callable[[int], None]:
+            return lambda now_ms: self.process(Record(None, {}, now_ms + interval))
+
+    with pytest.raises(TopologyError, match="the punctuation of the node 'ticks' in the task numbers/0"):
+        ticking(Raises).pipe_input("numbers", "k", {"n": 1}, 1)
+
+
+def test_late_records_are_counted_or_dead_letters() -> None:
+    def late(context: ProcessorContext, record: Record) -> None:
+        context.forward(record)
+        if record.timestamp_ms < context.stream_time_ms:
+            context.drop(record)
+
+    for setting, rows in (("drop", 3), ("dead_letter", 2)):
+        driver = TopologyTestDriver(
+            numbers(late=setting).add_processor("p", each(late), "numbers").add_sink("rows", "p")
+        )
+        driver.pipe_inputs(given([("k", 1, 5), ("k", 2, 3), ("k", 3, 6)]))
+        assert len(driver.rows()) == rows
+        assert [letter.error_class for letter in driver.dead_letters()] == ["late"] * (3 - rows)
+        assert driver.dropped["late"] == rows - 2
+
+
+def test_a_topology_of_steps_alone_makes_rows_of_columns() -> None:
+    topology = numbers().add_step("where", Where("n > 0"), "numbers")
+    topology.add_step("made", Select({"twice": "n * 2", "at": "kafka.offset"}), "where").add_sink("rows", "made")
+    driver = TopologyTestDriver(topology, columns="twice INT, at BIGINT")
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 0, 2), ("k", 3, 3)]))
+    assert driver.rows() == [{"twice": 2, "at": 0}, {"twice": 6, "at": 2}]
+
+
+def test_a_step_s_failing_expression_refuses_the_message_on_all_paths() -> None:
+    topology = counting().add_step("made", Derive({"x": "CAST(text AS INTEGER)"}), "numbers")
+    driver = TopologyTestDriver(topology.add_sink("columns", "made", table="made"))
+    for text in ("1", "x", "3"):
+        driver.pipe_input("numbers", "k", {"n": 1, "text": text}, 1)
+    assert [row["x"] for row in driver.rows("made")] == [1, 3]
+    assert [row["count"] for row in driver.rows()] == [1, 2]
+    assert [letter.error_class for letter in driver.dead_letters()] == ["expression_failed"]
+
+
+def test_steps_after_processors_refuse_a_message_with_its_state() -> None:
+    step = Derive({"big": "CAST(126 + count AS TINYINT)"})
+    topology = counting().add_step("after", step, "count", columns="key STRING, count INT")
+    driver = TopologyTestDriver(topology.add_sink("late", "after", table="late"))
+    driver.pipe_inputs(given([("a", 1, 1), ("a", 1, 2), ("b", 1, 3)]))
+    assert [(row["key"], row["big"]) for row in driver.rows("late")] == [("a", 127), ("b", 127)]
+    assert driver.store("counts").get("a") == 1
+    assert [letter.error_class for letter in driver.dead_letters()] == ["expression_failed"]
+
+
+def test_a_users_function_of_batches() -> None:
+    def doubled(table: pa.Table) -> pa.Table:
+        return table.set_column(0, "n", [[2 * n for n in table["n"].to_pylist()]])
+
+    topology = numbers().add_step("twice", MapBatches(doubled, "n INT"), "numbers").add_sink("rows", "twice")
+    driver = TopologyTestDriver(topology, columns="n INT")
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 2, 2)]))
+    assert driver.rows() == [{"n": 2}, {"n": 4}]
+
+
+def test_tombstones_go_to_processors_and_into_no_table() -> None:
+    seen: list[Any] = []
+    topology = numbers().add_processor("p", each(lambda _, record: seen.append(record.value)), "numbers")
+    driver = TopologyTestDriver(topology.add_step("all", Where("true"), "numbers").add_sink("rows", "all", "numbers"))
+    driver.pipe_inputs([Message("numbers", "a", None, 1), *given([("k", 1, 2)])])
+    assert seen == [None, {"n": 1, "text": None}]
+    assert len(driver.rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "found"),
+    [
+        ("STRING", b"caf\xc3\xa9", "café"),
+        ("BIGINT", b"\xff" * 8, -1),
+        ("INT", b"\x00\x00\x01\x00", 256),
+        ("DOUBLE", b"\x3f\xf8" + b"\x00" * 6, 1.5),
+        ("BINARY", b"\xff", b"\xff"),
+        ("JSON", b'[1,"a"]', (1, "a")),
+    ],
+)
+def test_keys_have_the_form_that_the_source_says(form: str, key: bytes, found: object) -> None:
+    seen: list[object] = []
+    topology = Topology().add_source("a", "a", columns="n INT", key=form)
+
+    def note(context: ProcessorContext, record: Record) -> None:
+        seen.append(record.key)
+        context.forward(record)
+
+    topology.add_processor("p", each(note), "a")
+    driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="b", key=form))
+    driver.pipe_input("a", key, {"n": 1}, 1)
+    driver.pipe_input("a", None, {"n": 1}, 1)
+    assert seen == [found, None]
+    assert [record.key for record in driver.topic_records("b")] == [key, None]
+
+
+@pytest.mark.parametrize(("form", "key"), [("STRING", b"\xff"), ("BIGINT", b"12"), ("JSON", b'{"a":1}')])
+def test_a_key_of_another_form_is_a_dead_letter(form: str, key: bytes) -> None:
+    topology = Topology().add_source("a", "a", columns="n INT", key=form).add_processor("p", Processor, "a")
+    driver = TopologyTestDriver(topology)
+    driver.pipe_input("a", key, {"n": 1}, 1)
+    assert [letter.error_class for letter in driver.dead_letters()] == ["unreadable_key"]
+
+
+def test_records_have_the_time_of_a_column() -> None:
+    seen: list[int] = []
+    for columns in ("at TIMESTAMP", "at BIGINT"):
+        topology = Topology().add_source("a", "a", columns=columns, timestamp="at")
+        driver = TopologyTestDriver(topology.add_processor("p", each(lambda _, r: seen.append(r.timestamp_ms)), "a"))
+        driver.pipe_input("a", "k", {"at": "1970-01-01T00:00:01.5Z" if "TIME" in columns else 1500}, 9)
+        driver.pipe_input("a", "k", {"at": None}, 9)
+        driver.pipe_input("a", "k", None, 9)
+        assert [letter.offset for letter in driver.dead_letters()] == [1]
+    assert seen == [1500, 9, 1500, 9]
+
+
+def test_a_source_without_columns_gives_any_json() -> None:
+    seen: list[Any] = []
+    topology = Topology().add_source("a", "a").add_processor("p", each(lambda _, r: seen.append(r.value)), "a")
+    driver = TopologyTestDriver(topology)
+    for value in (b'{"a": [1, null]}', b'"text"', b"nothing", b"NaN", None):
+        driver.pipe_input("a", "k", value, 1)
+    assert seen == [{"a": [1, None]}, "text", None]
+    assert [letter.error_class for letter in driver.dead_letters()] == ["invalid_json"] * 2
+
+
+def test_several_topics_of_one_task_share_state_and_keep_their_order() -> None:
+    topology = counting().add_source("more", "more", columns="n INT").add_processor("other", Count, "more")
+    driver = TopologyTestDriver(topology.add_state_store(Stores.key_value("unused"), "other", "count"))
+    with pytest.raises(ConfigError, match="none of its own"):
+        driver.pipe_input("more", "k", {"n": 1}, 1)
+    topology = (
+        counting().add_source("more", "more", columns="n INT").add_processor("other", Count, "more", stores=["counts"])
+    )
+    driver = TopologyTestDriver(topology.add_sink("rows2", "other", table="other"))
+    driver.pipe_inputs(
+        [Message("numbers", "k", {"n": 1}, 1), Message("more", "k", {"n": 1}, 2), Message("numbers", "k", {"n": 1}, 3)]
+    )
+    assert [row["count"] for row in driver.rows()] == [1, 3]
+    assert [row["count"] for row in driver.rows("other")] == [2]
+
+
+def test_what_is_written_to_a_source_s_topic_comes_back() -> None:
+    def rekeyed(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_key(record.value["text"]))
+
+    topology = numbers().add_processor("key", each(rekeyed), "numbers").add_topic_sink("out", "key", topic="by_text")
+    topology.add_source("by_text", "by_text", columns="n INT, text STRING").add_processor("count", Count, "by_text")
+    topology.add_state_store(Stores.key_value("counts"), "count").add_sink("rows", "count")
+    driver = TopologyTestDriver(topology)
+    for text in "aba":
+        driver.pipe_input("numbers", None, {"n": 1, "text": text}, 1)
+    assert [(row["key"], row["count"]) for row in driver.rows()] == [("a", 1), ("b", 1), ("a", 2)]
+    assert len(driver.topic_records("by_text")) == 3
+
+
+def test_a_commit_that_was_asked_for_is_told() -> None:
+    topology = numbers().add_processor("p", each(lambda context, _: context.commit()), "numbers")
+    driver = TopologyTestDriver(topology)
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert driver.commits == 1
+
+
+def test_a_store_that_is_not_the_processor_s_own_is_refused_at_the_start() -> None:
+    topology = numbers().add_processor("count", Count, "numbers").add_sink("rows", "count")
+    with pytest.raises(ConfigError, match="the processor 'count' asks for the state store 'counts'"):
+        TopologyTestDriver(topology).pipe_input("numbers", "k", {"n": 1}, 1)
+
+
+def test_a_step_after_a_processor_does_not_see_kafka() -> None:
+    topology = counting().add_step("after", Derive({"x": "kafka.offset"}), "count", columns="key STRING, count INT")
+    with pytest.raises(SchemaError, match=r"kafka"):
+        topology.add_sink("late", "after").check()
