@@ -104,7 +104,7 @@ memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages
 docs: setup ## the documentation site, into build/site; a link that leads nowhere ends it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-deploy-check: setup ## lint, render and validate deploy/, and have each alert fire (the first time builds tools with Go, which takes a while)
+deploy-check: setup ## lint, render and validate deploy/, and have each alert fire (the first time builds two tools with Go, which takes a while)
 	$(BIN)/python -m devservices.deploy_tools
 	DEPLOY_TOOLS=required $(BIN)/pytest tests/architecture/test_deployment.py tests/deploy
 

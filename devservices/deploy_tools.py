@@ -1,8 +1,9 @@
 """The tools that read `deploy/`: those on the path, or else built with Go into the cache, exactly these versions.
 
-``python -m devservices.deploy_tools`` builds what is missing. That takes minutes, and for `promtool` many of them:
-Debian's package `prometheus` has one. Schemas (KEDA's CRD, and that of compose files) come out of the Go modules of the
-programs that own them, so that nothing is copied here.
+``python -m devservices.deploy_tools`` builds what is missing, which takes minutes. `promtool` would take many of them:
+where there is APT it comes out of the distribution's package `prometheus`, and nothing is installed. Schemas (KEDA's
+CRD, and that of compose files) come out of the Go modules of the programs that own them: nothing is copied here. What
+comes in seconds is fetched by the tests themselves (`quickly`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Tool:
     module: str
     version: str
     package: str = "."
+    debian: str | None = None
+    """The distribution's package that holds it."""
 
     @property
     def built(self) -> Path:
@@ -35,51 +38,81 @@ class Tool:
         return cache_folder() / "bin" / f"{self.name}-{self.version}"
 
     @property
+    def unpacked(self) -> Path:
+        """Where it is once it was taken out of the distribution's package."""
+        return cache_folder() / "bin" / f"{self.name}-{self.debian}"
+
+    @property
     def program(self) -> Path | None:
-        """What is built, or else one of the same name on the path; None where there is neither."""
+        """What is built, or unpacked, or else one of the same name on the path; None where there is neither."""
         if self.built.exists():
             return self.built
+        if self.unpacked.exists():
+            return self.unpacked
         found = shutil.which(self.name)
         return None if found is None else Path(found)
 
 
+Source = tuple[str, str, str]
+"""A file of a Go module: module, version, path."""
+
 KUSTOMIZE = Tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "v5.7.1")
 KUBECTL_VALIDATE = Tool("kubectl-validate", "sigs.k8s.io/kubectl-validate", "v0.0.4")
-PROMTOOL = Tool("promtool", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/promtool")
+PROMTOOL = Tool("promtool", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/promtool", debian="prometheus")
 TOOLS = (KUSTOMIZE, KUBECTL_VALIDATE, PROMTOOL)
-KEDA = ("github.com/kedacore/keda/v2", "v2.17.2", "config/crd/bases/keda.sh_scaledobjects.yaml")
-COMPOSE = ("github.com/compose-spec/compose-go/v2", "v2.9.0", "schema/compose-spec.json")
+KEDA: Source = ("github.com/kedacore/keda/v2", "v2.17.2", "config/crd/bases/keda.sh_scaledobjects.yaml")
+COMPOSE: Source = ("github.com/compose-spec/compose-go/v2", "v2.9.0", "schema/compose-spec.json")
 FILES = (KEDA, COMPOSE)
 
 
-def file_of(source: tuple[str, str, str]) -> Path:
+def file_of(source: Source) -> Path:
     """Where a schema is once it is fetched."""
     module, version, path = source
     return cache_folder() / "schemas" / module.replace("/", "-") / version / Path(path).name
 
 
-def missing() -> list[str]:
-    """What is not there yet."""
-    return [tool.name for tool in TOOLS if tool.program is None] + [
-        file_of(source).name for source in FILES if not file_of(source).exists()
-    ]
-
-
 def ensure() -> None:
     """Build and fetch what is missing. Raises ServiceError."""
-    if missing() and shutil.which("go") is None:
-        msg = "the tools are built with Go, and no `go` is on the path"
-        raise processes.ServiceError(msg)
     for tool in TOOLS:
-        if tool.program is None:
+        if not quickly(tool):
+            _require_go()
             print(f"building {tool.name} {tool.version}")
             _build(tool)
     for source in FILES:
-        module, version, path = source
-        target = file_of(source)
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_module(module, version) / path, target)
+        if not quickly(source):
+            _require_go()
+
+
+def quickly(what: Tool | Source) -> bool:
+    """Have a tool or a schema where that takes seconds; whether it is there now. Raises ServiceError."""
+    if isinstance(what, Tool):
+        if what.program is None and what.debian is not None and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+            _unpack(what, what.debian)
+        return what.program is not None
+    target = file_of(what)
+    if not target.exists() and shutil.which("go") is not None:
+        module, version, path = what
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as whole:
+            whole.write((_module(module, version) / path).read_bytes())
+        Path(whole.name).replace(target)
+    return target.exists()
+
+
+def _require_go() -> None:
+    if shutil.which("go") is None:
+        msg = "the tools are built with Go, and no `go` is on the path"
+        raise processes.ServiceError(msg)
+
+
+def _unpack(tool: Tool, package: str) -> None:
+    """Take a program out of a package. What APT cannot fetch (no lists, no network) is not there."""
+    tool.unpacked.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=tool.unpacked.parent) as folder:
+        fetched = subprocess.run(["apt-get", "download", package], cwd=folder, check=False, capture_output=True)
+        for file in Path(folder).glob("*.deb") if fetched.returncode == 0 else ():
+            subprocess.run(["dpkg-deb", "--extract", file, folder], check=True, capture_output=True)
+            (Path(folder) / "usr/bin" / tool.name).replace(tool.unpacked)
 
 
 def _build(tool: Tool) -> None:

@@ -1,4 +1,7 @@
-"""`deploy/` through the tools of those who own its formats; skipped where `make deploy-check` has not built them."""
+"""`deploy/` through the tools of those who own its formats.
+
+What comes in seconds is fetched here; what takes minutes is skipped where `make deploy-check` has not built it.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,20 @@ OVERLAYS = ("base", "overlays/example")
 Manifest = dict[str, object]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _tools() -> None:
-    absent = deploy_tools.missing()
+def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
+    """Skip the test that needs what is not here, unless somebody has said that all of it is."""
+    absent = [
+        one.name if isinstance(one, deploy_tools.Tool) else one[2] for one in wanted if not deploy_tools.quickly(one)
+    ]
     if absent and os.environ.get("DEPLOY_TOOLS") != "required":
         pytest.skip(f"{', '.join(absent)}: `make deploy-check` builds them")
     assert not absent
+
+
+@pytest.fixture
+def kubernetes() -> None:
+    """The tools that read manifests."""
+    require(deploy_tools.KUSTOMIZE, deploy_tools.KUBECTL_VALIDATE, deploy_tools.KEDA)
 
 
 def call(*command: str | Path | None, expected: int = 0) -> str:
@@ -50,11 +61,13 @@ def validate(text: str, folder: Path, expected: int = 0) -> str:
     return call(program, manifests, "--local-crds", crds, "--version", "1.30", expected=expected)
 
 
+@pytest.mark.usefixtures("kubernetes")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_manifests_are_what_kubernetes_takes(overlay: str, tmp_path: Path) -> None:
     validate(rendered(overlay), tmp_path)
 
 
+@pytest.mark.usefixtures("kubernetes")
 def test_the_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY / "kubernetes", tmp_path / "kubernetes")
     mine = tmp_path / "kubernetes/overlays/cpu"
@@ -67,12 +80,14 @@ def test_the_cpu_autoscaler_fits_the_base(tmp_path: Path) -> None:
     validate(text, tmp_path)
 
 
+@pytest.mark.usefixtures("kubernetes")
 def test_a_wrong_manifest_would_be_noticed(tmp_path: Path) -> None:
     text = rendered("overlays/example")
     validate(text.replace("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: often"), tmp_path, expected=1)
     validate(text.replace("maxReplicaCount: 8", "maxReplicaCount: many"), tmp_path, expected=1)
 
 
+@pytest.mark.usefixtures("kubernetes")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_container_is_confined_and_bounded(overlay: str) -> None:
     manifests: list[Manifest] = list(yaml.safe_load_all(rendered(overlay)))
@@ -100,6 +115,7 @@ def test_each_container_is_confined_and_bounded(overlay: str) -> None:
 
 
 def test_the_alert_rules_are_read_and_each_fires() -> None:
+    require(deploy_tools.PROMTOOL)
     call(deploy_tools.PROMTOOL.program, "check", "rules", "--lint-fatal", DEPLOY / "monitoring/alerts.yaml")
     call(deploy_tools.PROMTOOL.program, "test", "rules", DEPLOY / "monitoring/alerts_test.yaml")
 
@@ -109,6 +125,7 @@ def test_the_dockerfiles_have_no_findings() -> None:
 
 
 def test_the_compose_file_is_what_compose_takes() -> None:
+    require(deploy_tools.COMPOSE)
     schema = json.loads(deploy_tools.file_of(deploy_tools.COMPOSE).read_text("utf-8"))
     compose = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))
     jsonschema.Draft7Validator(schema).validate(compose)
