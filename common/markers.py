@@ -33,6 +33,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from common.changes import MergeBy
 from common.data_files import STAGED
 from common.merged import CHAIN_TOPIC, InputEnd, StoredInput, inputs_at, inputs_to_stored, position_from_stored
+from common.outboxes import checked_outboxes
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
 from common.stored import Count, Stored, StoredOffset, reading, require_known_version
@@ -183,6 +184,8 @@ class Manifest:
     """How often the topic was made anew, and its chain begun again, before this one."""
     offered: str | None = None
     """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
+    outboxes: tuple[str, ...] = ()
+    """What the topology has for Kafka topics and is not known to be there (common/outboxes.py); the oldest first."""
     state: MarkedState | None = None
     """The state of a topology's task; None of a marker that no task has made."""
 
@@ -292,6 +295,7 @@ class _StoredManifest(Stored):
     offered: str | None = None
     inputs: list[StoredInput] | None = None
     state: StoredState | None = None
+    outboxes: list[str] | None = None
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -301,6 +305,8 @@ class _StoredManifest(Stored):
             del stored["inputs"]
         if self.state is None:
             del stored["state"]
+        if self.outboxes is None:
+            del stored["outboxes"]
         return stored
 
 
@@ -330,6 +336,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "exploded": manifest.exploded,
             "offered": manifest.offered,
             "inputs": inputs_to_stored(manifest.span.end),
+            "outboxes": list(manifest.outboxes) or None,
             "state": None if manifest.state is None else state_to_stored(manifest.state),
         }
     )
@@ -412,6 +419,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         filtered=stored.filtered,
         exploded=stored.exploded,
         offered=stored.offered,
+        outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
         state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
     )
 

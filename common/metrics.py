@@ -71,6 +71,9 @@ WRITER_ROWS = _counter("stage_writer_rows_total", ("app_id",), "Rows staged, wit
 WRITER_LOST_CLAIMS = _counter(
     "stage_writer_lost_claims_total", ("topic",), "Flushes thrown away because another writer had the position."
 )
+WRITER_OUTBOX_RECORDS = _counter(
+    "stage_writer_outbox_records_total", ("app_id",), "Records of a topology that were delivered to Kafka topics."
+)
 WRITER_DROPPED = _counter(
     "stage_writer_dropped_buffers_total", ("reason",), "Buffers given up with their partition; read again by its owner."
 )

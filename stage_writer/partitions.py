@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
+    from stage_writer.outbox.ports import Outlet
     from stage_writer.places import Place
     from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, PartitionTask, Running, Tail, Wait
 
@@ -54,6 +55,8 @@ class Owned:
     wait: Wait | None = None
     """What it waits for before it is read on (stage_writer/waiting.py)."""
     waits_since_s: float = 0.0
+    outlet: Outlet | None = None
+    """What its stream's topology has for Kafka topics, on its way there."""
     task: PartitionTask | None = None
     """Of a stream with a topology: then ``converter`` is the task's own."""
 

@@ -126,7 +126,9 @@ class Sealed:
         manifest = self.marker.manifest
         lineage = Lineage() if manifest is None else Lineage(manifest.generation, manifest.topic_id)
         state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
-        return Tail(self.marker.span.end, self.marker.name.start, self.marker.name.path, digest, lineage, state)
+        outboxes = () if manifest is None else manifest.outboxes
+        name = self.marker.name
+        return Tail(self.marker.span.end, name.start, name.path, digest, lineage, state, outboxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,8 @@ class Tail:
     """The generation of the chain, and the topic that the marker is of."""
     state: StateFiles = EMPTY_STATE
     """The task's at this end; empty unless the marker itself says it."""
+    outboxes: tuple[str, ...] = ()
+    """What is not known to be delivered of the chain's (common/outboxes.py); the oldest first."""
 
 
 class Stage(Protocol):

@@ -36,6 +36,7 @@ from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.idling import Idling
 from stage_writer.intake import Intake
 from stage_writer.newsbearer import NewsBearer
+from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions import Flight, Held, Owned
 from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
@@ -97,6 +99,7 @@ class StageWriter:
         pausing: Pausing | None = None,
         tells_news: bool = False,
         samples: Samples | None = None,
+        outlets: Outlets = NO_OUTLETS,
     ) -> None:
         """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
@@ -124,6 +127,7 @@ class StageWriter:
         self._news = NewsBearer(stage, clock, log, wanted=tells_news)
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
+        self._outlets = outlets
         self._intake = Intake(self._teller, clock)
         self._ends: dict[TopicPartition, Position] = {}
         self._pressure = Pressure()
@@ -264,6 +268,7 @@ class StageWriter:
             return
         if owned.task is not None:
             owned.buffer.state = owned.task.seal(owned.buffer)
+        owned.buffer.outlet = owned.outlet
         stream, guard = owned.converter.stream, self._guard(owned)
         job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
         arrow_bytes = owned.buffer.arrow_bytes
@@ -323,6 +328,8 @@ class StageWriter:
         owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
         if owned.task is not None:
             owned.task.sealed(sealed.tail.state)
+        if owned.outlet is not None:
+            owned.outlet.sealed(sealed.tail.outboxes)
         if self._report_positions:
             self._source.report({owned.source: sealed.tail.end})
 
@@ -372,6 +379,7 @@ class StageWriter:
                     buffer, now_s = self._new_buffer(place.position, converter), self._clock.monotonic_s()
                     share = age_share_of(source)
                     owned = Owned(source, converter, place.tail, place.lineage, buffer, now_s, share, task=task)
+                    owned.outlet = self._outlets.open(source, converter.stream, place.tail)
                     self._owned[source] = owned
                 case _:
                     assert_never(found)
@@ -433,6 +441,8 @@ class StageWriter:
             owned = self._owned.pop(source, None)
             if owned is not None and owned.task is not None:
                 owned.task.close()
+            if owned is not None and owned.outlet is not None:
+                owned.outlet.leave()
             if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
                 self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
                 self._log.warning("buffer dropped", partition=str(source), reason=reason)

@@ -75,6 +75,12 @@ class PartitionState:
         return None if self.beginning is None else self.beginning.topic_id
 
     @property
+    def outboxes(self) -> tuple[str, ...]:
+        """What the chain's last marker has for Kafka topics: whoever comes after it has to name it too."""
+        last = self.staged[-1].marker if self.staged else None
+        return () if last is None or last.manifest is None else last.manifest.outboxes
+
+    @property
     def chain(self) -> Chain:
         """The markers that can be read, as a chain."""
         return read_chain(found.marker for found in self.staged if found.marker is not None)
@@ -114,6 +120,7 @@ class Author:
             created_ms=self.now_ms,
             topic_id=state.topic_id if state.chain_topic_id is None else state.chain_topic_id,
             generation=state.generation,
+            outboxes=state.outboxes,
         )
         return Marker(MarkerName(state.source, span.start), manifest)
 

@@ -29,6 +29,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
 from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
@@ -48,11 +50,13 @@ from common.markers import (
     stray_path,
 )
 from common.news import news_path
+from common.outboxes import OutboxName
 from common.pieces import Pieces
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
 from common.state_files import EMPTY_STATE, StateFileName
+from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
@@ -187,7 +191,27 @@ class ObjectStage:
 
         return change.write(self.states, name)
 
-    def manifest(self, flush: Flush, tables: tuple[StagedTable, ...], state: MarkedState | None) -> Manifest:
+    def write_outbox(self, flush: Flush) -> tuple[str, ...]:
+        """Write what a flush has for Kafka topics; what its marker has to name of its chain. Raises BrokerError."""
+        buffer, outlet = flush.buffer, flush.buffer.outlet
+        if outlet is None:
+            return () if flush.tail is None else flush.tail.outboxes
+        pending = outlet.pending()
+        if not buffer.outgoing:
+            return pending
+        name = OutboxName(flush.source, buffer.start, flush.lineage.generation, self._unique())
+        ends = ends_at(flush.source, buffer.end)
+        outgoing = Outgoing(flush.source, flush.lineage.generation, ends, pa.concat_tables(buffer.outgoing))
+        self._store.upload(name.path, outgoing_to_pieces(outgoing))
+        return (*pending, name.path)
+
+    def manifest(
+        self,
+        flush: Flush,
+        tables: tuple[StagedTable, ...],
+        state: MarkedState | None = None,
+        outboxes: tuple[str, ...] = (),
+    ) -> Manifest:
         """The marker's content."""
         buffer = flush.buffer
         return Manifest(
@@ -209,6 +233,7 @@ class ObjectStage:
             generation=flush.lineage.generation,
             offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
             state=state,
+            outboxes=outboxes,
         )
 
     def gained(self, app_id: str) -> StructType | None:
@@ -292,6 +317,7 @@ class Job:
         self._files: list[NewFile] | None = None
         self._uploaded = 0
         self._state: MarkedState | None = None
+        self._outboxes: tuple[str, ...] | None = None
         self._marker: tuple[Marker, bytes] | None = None
 
     @property
@@ -309,6 +335,8 @@ class Job:
             files[index] = replace(files[index], data=_NOTHING)
             self._uploaded += 1
         self._write_state()
+        if self._outboxes is None:
+            self._outboxes = self._stage.write_outbox(self._flush)
         marker, data = self._seal(files)
         match self._guard():
             case ClaimVerdict.CLAIM:
@@ -347,7 +375,7 @@ class Job:
         if self._marker is None:
             flush = self._flush
             tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
-            manifest = self._stage.manifest(flush, tables, self._state)
+            manifest = self._stage.manifest(flush, tables, self._state, self._outboxes or ())
             name = MarkerName(flush.source, flush.buffer.start)
             self._marker = Marker(name, manifest), manifest_to_bytes(flush.source, manifest)
         return self._marker
@@ -358,7 +386,8 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
     # A newer one than the beginning's: somebody has lost the beginning.
     lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
     state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
-    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state)
+    outboxes = () if manifest is None else manifest.outboxes
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from common.markers import TableKind
     from common.schema import StructType
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import StateChange
 
 FIRST_GUESS = 0.25
@@ -292,6 +293,10 @@ class Buffer:
     """What the table could gain."""
     state: StateChange | None = None
     """What its messages have changed in their task's state, once it is flushed."""
+    outgoing: list[pa.Table] = field(default_factory=list)
+    """Records for Kafka topics (stage_writer/outbox/records.py)."""
+    outlet: Outlet | None = None
+    """Where they are delivered from, once it is sealed."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
     _filing: Filing = Filing()
@@ -317,7 +322,8 @@ class Buffer:
     @property
     def memory_bytes(self) -> int:
         """What it holds in memory."""
-        return sum(table.memory_bytes for table in self.tables)
+        outgoing_bytes: int = sum(some.nbytes for some in self.outgoing)
+        return sum(table.memory_bytes for table in self.tables) + outgoing_bytes
 
     @property
     def arrow_bytes(self) -> int:
@@ -334,6 +340,8 @@ class Buffer:
         if self.first_record_at_s is None:
             self.first_record_at_s = now_s
         self.end = staged.end
+        if staged.outgoing is not None:
+            self.outgoing.append(staged.outgoing)
         self.records += staged.records
         self.tombstones += staged.tombstones
         self.filtered += staged.filtered
@@ -378,6 +386,8 @@ class StagedRows:
     """Rows beyond the first one of their message."""
     routed: tuple[tuple[TableFormat, pa.Table], ...] = ()
     """Rows for the tables of the stream's routes, of those that have any."""
+    outgoing: pa.Table | None = None
+    """Records for Kafka topics."""
 
     @property
     def is_piece(self) -> bool:

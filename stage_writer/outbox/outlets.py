@@ -1,0 +1,185 @@
+"""Delivers outboxes beside the writer's loop: a queue for each chain, and a few threads for all.
+
+Rules:
+
+1. Flushes go on while outboxes wait; but no more than `MOST_PENDING` of a chain, for each marker names them.
+2. What fails is tried again with growing pauses, for as long as the chain is this writer's. Where another process has
+   begun with the chain, a writer that still has it begins anew, and one that has left leaves it to the other.
+3. A chain that is left (revoked, or read again) is delivered as far as its seals go; the next owner finds done what is
+   done. Nobody waits for it but who ends the process, and that for a bounded time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import BrokerError, StateError, StoreError
+from common.outboxes import OutboxName, outbox_folder
+from stage_writer.outbox.delivery import Delivery, FencedError, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.settings.section import Option
+    from common.spans import TopicPartition
+    from stage_writer.ports import Tail
+
+MOST_PENDING = 64
+_THREADS = 4
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(slots=True)
+class KafkaOutlet:
+    """A `stage_writer.outbox.ports.Outlet`."""
+
+    delivery: Delivery
+    start: Callable[[KafkaOutlet], None]
+    """Has it worked on soon, in some thread."""
+    tail: Tail | None
+    """Where the chain ended when it was taken up, until what lies below was swept."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: deque[str] = field(default_factory=deque)
+    left: bool = False
+    is_running: bool = False
+    failing: str = ""
+    """What went wrong last; nothing while all goes well."""
+
+    def pending(self) -> tuple[str, ...]:
+        """Those that a marker has to name; BrokerError for too many (rule 1)."""
+        with self.lock:
+            found = tuple(self.waiting)
+        if len(found) >= MOST_PENDING:
+            msg = (
+                f"{len(found)} outboxes of {self.delivery.place.source} wait for Kafka: {self.failing or 'it is slow'}"
+            )
+            raise BrokerError(msg, "see that the topics that the topology writes to can be written")
+        return found
+
+    def sealed(self, paths: tuple[str, ...]) -> None:
+        """A marker names these."""
+        with self.lock:
+            self.waiting.extend(path for path in paths if path not in self.waiting)
+            begins = bool(self.waiting) and not self.is_running
+            self.is_running = self.is_running or begins
+        if begins:
+            self.start(self)
+
+    def leave(self) -> None:
+        """The chain is somebody else's."""
+        with self.lock:
+            self.left = True
+
+
+class KafkaOutlets:
+    """`stage_writer.outbox.ports.Outlets` over Kafka's transactions."""
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Option],
+        group_id: str,
+        store: ObjectStore,
+        writing: Collection[str],
+        *,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        at: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``writing`` are the app ids of streams whose topologies write to topics."""
+        self._kafka = kafka
+        self._group_id = group_id
+        self._store = store
+        self._writing = frozenset(writing)
+        self._log = log
+        self._metrics = metrics
+        self._at = at
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="outbox")
+        self._closed = threading.Event()
+        self._changed = threading.Condition()
+        self._busy = 0
+
+    def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> KafkaOutlet | None:
+        """Of a chain that ends there, with what is not known to be delivered."""
+        if stream.app_id not in self._writing:
+            return None
+        place = Place(self._kafka, self._group_id, stream.app_id, source)
+        outlet = KafkaOutlet(Delivery(place, self._store, self._at), self._start, tail)
+        outlet.sealed(() if tail is None else tail.outboxes)
+        return outlet
+
+    def _sweep(self, outlet: KafkaOutlet) -> None:
+        """Delete what lies below where the chain ended and is not named there: of lost claims, or delivered."""
+        tail, outlet.tail = outlet.tail, None
+        if tail is None:
+            return
+        folder = outbox_folder(outlet.delivery.place.source)
+        names = [(item.path, OutboxName.parse(item.path)) for item in self._store.list(folder)]
+        below = [path for path, name in names if name is not None and name.start < tail.marker]
+        self._store.delete([path for path in below if path not in tail.outboxes])
+
+    def close(self, within_s: float) -> bool:
+        """Deliver what is sealed, and end; whether all was delivered in time."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._busy == 0, within_s)
+        self._closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        return done
+
+    def _start(self, outlet: KafkaOutlet) -> None:
+        with self._changed:
+            self._busy += 1
+        self._pool.submit(self._run, outlet)
+
+    def _run(self, outlet: KafkaOutlet) -> None:
+        try:
+            self._work(outlet)
+        except Exception:  # noqa: BLE001 - a bug here must not pass for something that is delivered
+            self._log.exception("unexpected exception", part="outbox")
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _work(self, outlet: KafkaOutlet) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._closed.is_set():
+            with outlet.lock:
+                path = outlet.waiting[0] if outlet.waiting else None
+                outlet.is_running = path is not None
+            if path is None:
+                return
+            try:
+                count = outlet.delivery.deliver(path)
+                self._sweep(outlet)
+            except FencedError as error:
+                outlet.delivery.close()
+                if outlet.left:
+                    return  # rule 2
+                problem = f"another process delivers the same chain: {error}"
+            except (BrokerError, StoreError, StateError) as error:
+                problem = f"{error.problem} ({error.remedy})"
+            else:
+                with outlet.lock:
+                    outlet.waiting.popleft()
+                    outlet.failing = ""
+                pause_s = _FIRST_PAUSE_S
+                self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
+                continue
+            outlet.failing = problem
+            source = str(outlet.delivery.place.source)
+            self._log.warning(
+                "outbox not delivered, trying again", partition=source, problem=problem, retry_in_s=pause_s
+            )
+            self._closed.wait(pause_s)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

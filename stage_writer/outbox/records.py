@@ -1,0 +1,145 @@
+"""Records for Kafka topics as columns, and as an object of the stage.
+
+Rules:
+
+1. Each names the message that it was made for: by its input's index and its offset there. So whoever delivers them can
+   tell which are delivered already, also when the chain was rewound and its flushes have other bounds.
+2. An object has a head with a version and the digest of what follows: one that is short, damaged or newer is refused by
+   name. It knows the chain's generation, and where its flush ends in each input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import StateError
+from common.merged import InputEnd, inputs_at, inputs_of, position_from_stored
+from common.pieces import Pieces
+from common.spans import Position, TopicPartition
+from stage_writer.merging.batch import MergedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.topologies.records import TopicRecord
+
+_MAGIC = b"KDXOUTBX"
+_VERSION = 1
+_DIGEST_BYTES = 32
+_HEAD_BYTES = len(_MAGIC) + 1 + _DIGEST_BYTES
+_BATCH_RECORDS = 10_000
+_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp_ms", pa.int64()),
+        ("headers", _HEADERS),
+        ("input", pa.int16()),
+        ("offset", pa.int64()),
+    ]
+)
+"""What becomes a record in Kafka, and the message that it was made for (rule 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """The records of one flush, or of a part of it."""
+
+    source: TopicPartition
+    generation: int
+    ends: tuple[InputEnd, ...]
+    """Where the flush ends in each input of the chain, by topic."""
+    records: pa.Table
+
+
+def outgoing_table(records: Sequence[TopicRecord], batch: MessageBatch) -> pa.Table:
+    """Records that a task has made of a batch's messages."""
+    index = np.fromiter((record.index for record in records), np.int64, len(records))
+    if isinstance(batch, MergedBatch):
+        inputs, offsets = batch.input_of[index], batch.input_offsets[index]
+    else:
+        inputs, offsets = np.zeros(len(index), np.int64), batch.offsets[index]
+    columns = [
+        pa.array([record.topic for record in records], pa.string()),
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        pa.array([record.timestamp_ms for record in records], pa.int64()),
+        pa.array([_headers(record) for record in records], _HEADERS),
+        pa.array(inputs).cast(pa.int16()),
+        pa.array(offsets),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
+    return [{"name": name, "value": value} for name, value in record.headers] if record.headers else None
+
+
+def ends_at(source: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
+    """Where each input of a chain is at one of its positions."""
+    return inputs_at(position) or (InputEnd(source, position),)
+
+
+def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
+    """The stored form."""
+    about = {
+        "topic": str(outgoing.source.topic),
+        "partition": int(outgoing.source.partition),
+        "generation": outgoing.generation,
+        "ends": [int(end.position) for end in outgoing.ends],
+    }
+    sink = pa.BufferOutputStream()
+    schema = SCHEMA.with_metadata({"about": json.dumps(about)})
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for batch in outgoing.records.to_batches(_BATCH_RECORDS):
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    body = sink.getvalue().to_pybytes()
+    return Pieces([_MAGIC + bytes([_VERSION]) + hashlib.sha256(body).digest(), body])
+
+
+def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
+    """The inverse of `outgoing_to_pieces`. Raises StateError, which names the object."""
+    if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
+        raise _unreadable(path, "it is no outbox, or not whole")
+    version = data[len(_MAGIC)]
+    if version > _VERSION:
+        msg = f"the outbox {path} has format version {version}; this program reads up to {_VERSION}"
+        raise StateError(msg, "upgrade this service to at least the release of the service that wrote it")
+    body = memoryview(data)[_HEAD_BYTES:]
+    if hashlib.sha256(body).digest() != data[_HEAD_BYTES - _DIGEST_BYTES : _HEAD_BYTES]:
+        raise _unreadable(path, "its checksum is another one")
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+        about = json.loads((table.schema.metadata or {})[b"about"])
+        source = TopicPartition(about["topic"], about["partition"])
+        ends = tuple(
+            InputEnd(one, position_from_stored(one, int(end), None))
+            for one, end in zip(inputs_of(source), about["ends"], strict=True)
+        )
+        return Outgoing(source, int(about["generation"]), ends, table.replace_schema_metadata(None).cast(SCHEMA))
+    except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.Table:
+    """The records that were made for messages beyond a position of each input; None where nothing was delivered."""
+    offsets = outgoing.records["offset"].to_numpy()
+    inputs = outgoing.records["input"].to_numpy()
+    lowest = np.array([0 if one is None else int(one) for one in delivered], np.int64)
+    keep = offsets >= lowest[inputs] if len(offsets) else np.zeros(0, np.bool_)
+    return outgoing.records if keep.all() else outgoing.records.filter(pa.array(keep))
+
+
+def _unreadable(path: str, why: str) -> StateError:
+    return StateError(
+        f"the outbox {path} cannot be read: {why}", "bring it back from a version or a backup of the bucket"
+    )

@@ -1,0 +1,195 @@
+"""Records for Kafka topics arrive once, whatever ends the process: on a real broker, for who reads what is committed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+from structlog import get_logger
+
+from common.merged import InputEnd, inputs_of, merged_position
+from common.metrics import Metrics
+from common.outboxes import OutboxName
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.store import FsspecStore
+from stage_writer.outbox.delivery import Delivery, FencedError, Place
+from stage_writer.outbox.outlets import KafkaOutlets
+from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.ports import Tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+
+pytestmark = pytest.mark.broker
+
+Made = tuple[str, int, int]
+"""A record's value, and the input and the offset of its message."""
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Sender:
+    """A stage with outboxes, and processes that deliver them."""
+
+    def __init__(self, kafka: KafkaCluster, folder: Path, source: TopicPartition, to: str) -> None:
+        self.kafka = {"bootstrap.servers": kafka.bootstrap_servers}
+        self.store = FsspecStore(str(folder))
+        self.source = source
+        self.to = to
+        self.place = Place(self.kafka, f"writers-{to}", "shop", source)
+        self.paths: list[str] = []
+
+    def box(self, start: int, end: Position, made: Sequence[Made], generation: int = 0) -> str:
+        values, inputs, offsets = zip(*made, strict=True)
+        count = len(made)
+        columns = [
+            pa.array([self.to] * count),
+            pa.array([b"key"] * count),
+            pa.array([value.encode() for value in values]),
+            pa.array([1_000] * count),
+            pa.array([[{"name": "n", "value": b"v"}]] * count, SCHEMA.field("headers").type),
+            pa.array(inputs, pa.int16()),
+            pa.array(offsets, pa.int64()),
+        ]
+        outgoing = Outgoing(self.source, generation, ends_at(self.source, end), pa.table(columns, schema=SCHEMA))
+        name = OutboxName(self.source, Position(start), generation, f"{len(self.paths):08x}")
+        self.store.upload(name.path, outgoing_to_pieces(outgoing))
+        self.paths.append(name.path)
+        return name.path
+
+    def process(self, dies_at: str = "") -> Delivery:
+        def at(step: str) -> None:
+            if step == dies_at:
+                raise Died
+
+        return Delivery(self.place, self.store, at)
+
+    def left(self) -> list[str]:
+        return [path for path in self.paths if self.store.read(path) is not None]
+
+    def read(self, count: int) -> list[str]:
+        """What a committed reader has of the topic once it has so many, and half a second after."""
+        reader = Consumer(
+            {**self.kafka, "group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
+        )
+        try:
+            reader.assign([KafkaPartition(self.to, 0, 0)])
+            values: list[str] = []
+            deadline_s, ended = time.monotonic() + 20, False
+            while time.monotonic() < deadline_s and not (ended and len(values) >= count):
+                message = reader.poll(0.5)
+                if message is None:
+                    continue
+                error = message.error()
+                ended = error is not None and error.code() == KafkaError._PARTITION_EOF
+                if error is None:
+                    assert (message.key(), message.headers(), message.timestamp()[1]) == (b"key", [("n", b"v")], 1_000)
+                    values.append((message.value() or b"").decode())
+            return values
+        finally:
+            reader.close()
+
+
+@pytest.fixture
+def sender(kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path) -> Sender:
+    return Sender(kafka, tmp_path, TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1))
+
+
+@pytest.mark.parametrize("step", ["produced", "sent", "committed"])
+def test_each_record_arrives_once_wherever_the_process_dies(sender: Sender, step: str) -> None:
+    first = sender.box(0, Position(3), [("a", 0, 0), ("b", 0, 0), ("c", 0, 2)])
+    second = sender.box(3, Position(5), [("d", 0, 4)])
+    assert sender.process().deliver(first) == 3
+    dying = sender.process(step)
+    with pytest.raises(Died):
+        dying.deliver(second)
+    assert sender.left() == [second]
+    third = sender.box(5, Position(6), [("e", 0, 5)])
+    next_owner = sender.process()
+    assert next_owner.deliver(second) == (0 if step == "committed" else 1)
+    assert next_owner.deliver(third) == 1
+    assert next_owner.deliver(first) == 0, "what is gone was delivered"
+    assert sender.left() == []
+    assert sender.read(5) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_process_that_was_given_up_is_refused(sender: Sender) -> None:
+    given_up, owner = sender.process(), sender.process()
+    given_up.deliver(sender.box(0, Position(1), [("a", 0, 0)]))
+    owner.deliver(sender.box(1, Position(2), [("b", 0, 1)]))
+    late = sender.box(2, Position(3), [("c", 0, 2)])
+    with pytest.raises(FencedError):
+        given_up.deliver(late)
+    assert owner.deliver(late) == 1
+    assert sender.read(3) == ["a", "b", "c"]
+
+
+def test_a_rewound_chain_delivers_nothing_twice_and_a_new_generation_everything(sender: Sender) -> None:
+    sender.process().deliver(sender.box(0, Position(3), [("a", 0, 0), ("b", 0, 2)]))
+    assert sender.process().deliver(sender.box(0, Position(5), [("a", 0, 0), ("b", 0, 2), ("c", 0, 4)])) == 1
+    assert sender.process().deliver(sender.box(0, Position(1), [("x", 0, 0)], generation=1)) == 1
+    assert sender.read(4) == ["a", "b", "c", "x"]
+
+
+def test_a_chain_of_several_topics_is_delivered_by_each_of_them(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source = TopicPartition(Topic("+".join(sorted([new_topic(1), new_topic(1)]))), Partition(0))
+
+    def end(one: int, other: int) -> Position:
+        return merged_position(map(InputEnd, inputs_of(source), [Position(one), Position(other)]))
+
+    sender = Sender(kafka, tmp_path, source, new_topic(1))
+    sender.process().deliver(sender.box(0, end(2, 1), [("a", 0, 0), ("b", 1, 0), ("c", 0, 1)]))
+    again = sender.box(0, end(2, 3), [("a", 0, 0), ("b", 1, 0), ("c", 0, 1), ("d", 1, 2)])
+    assert sender.process().deliver(again) == 1
+    assert sender.read(4) == ["a", "b", "c", "d"]
+
+
+def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stage_writer.outbox.delivery._MOST_RECORDS", 3)
+    made = [(f"{offset}.{number}", 0, offset) for offset in range(6) for number in range(2)]
+    box = sender.box(0, Position(7), made)
+    transactions: list[str] = []
+
+    def at(step: str) -> None:
+        transactions.append(step)
+        if transactions.count("sent") == 3:
+            raise Died
+
+    with pytest.raises(Died):
+        Delivery(sender.place, sender.store, at).deliver(box)
+    assert sender.process().deliver(box) == 4, "two transactions of two messages each were through"
+    assert sender.read(12) == [value for value, _, _ in made]
+
+
+def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
+    stream = {"app_id": "shop", "topics": [str(sender.source.topic)], "table": "file:///t", "columns": "id INT"}
+    settings = Settings.model_validate(
+        {"kafka": sender.kafka, "stage": {"url": "file:///s"}, "streams": [{**stream, "topology": "no:where"}]}
+    )
+    lost = sender.box(0, Position(2), [("never", 0, 0)])
+    first = sender.box(0, Position(2), [("a", 0, 0)])
+    tail = Tail(Position(3), Position(2), "done/…", "", outboxes=(first,))
+    outlets = KafkaOutlets(
+        sender.kafka, sender.place.group_id, sender.store, ["shop"], log=get_logger(), metrics=Metrics()
+    )
+    outlet = outlets.open(sender.source, settings.streams[0], tail)
+    assert outlet is not None
+    second = sender.box(3, Position(4), [("b", 0, 3)])
+    outlet.sealed((first, second))
+    outlet.leave()
+    assert outlets.close(30.0)
+    assert sender.left() == []
+    assert sender.store.read(lost) is None
+    assert sender.read(2) == ["a", "b"]

@@ -1,0 +1,95 @@
+"""Outboxes as objects and in markers: what was written is read back, and anything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.errors import MarkerError, StateError
+from common.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
+from common.merged import InputEnd, inputs_of, merged_position
+from common.outboxes import OutboxName
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.merging.batch import merged_batch
+from stage_writer.outbox.records import (
+    Outgoing,
+    ends_at,
+    outgoing_from_bytes,
+    outgoing_table,
+    outgoing_to_pieces,
+    undelivered,
+)
+from stage_writer.topologies.records import TopicRecord
+
+CHAIN = TopicPartition(Topic("a+b"), Partition(3))
+A, B = inputs_of(CHAIN)
+NAME = OutboxName(CHAIN, Position(7), 1, "0a-b")
+
+
+def batch(source: TopicPartition, *offsets: int) -> MessageBatch:
+    nothing = pa.nulls(len(offsets), pa.binary())
+    return MessageBatch(source, np.array(offsets, np.int64), np.zeros(len(offsets), np.int64), nothing, nothing, None)
+
+
+def record(value: bytes | None, index: int) -> TopicRecord:
+    return TopicRecord("out", b"k", value, 5, (("h", None),) if index else (), index)
+
+
+def outgoing() -> Outgoing:
+    both = merged_batch(
+        CHAIN, (A, B), (Position(4), Position(3)), [(0, batch(A, 4, 6)), (1, batch(B, 3))], np.array([0, 2, 1])
+    )
+    table = outgoing_table([record(b"x", 0), record(None, 1), record(b"z", 2)], both)
+    return Outgoing(CHAIN, 1, ends_at(CHAIN, both.end), table)
+
+
+def test_an_outbox_is_read_as_it_was_written() -> None:
+    found = outgoing_from_bytes(NAME.path, outgoing_to_pieces(outgoing()).to_bytes())
+    assert found == outgoing()
+    assert found.records["offset"].to_pylist() == [4, 3, 6]
+    assert found.records["input"].to_pylist() == [0, 1, 0]
+    assert found.ends == (InputEnd(A, Position(7)), InputEnd(B, Position(4)))
+    plain = outgoing_table([record(b"x", 1)], batch(A, 4, 6))
+    assert (plain["input"].to_pylist(), plain["offset"].to_pylist()) == ([0], [6])
+
+
+def test_what_was_delivered_is_known_message_by_message() -> None:
+    assert undelivered(outgoing(), [Position(6), None])["offset"].to_pylist() == [3, 6]
+    assert undelivered(outgoing(), [None, None]).num_rows == 3
+    assert undelivered(outgoing(), [Position(7), Position(4)]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda data: data[:-1], "its checksum is another one"),
+        (lambda data: data[:20], "it is no outbox, or not whole"),
+        (lambda data: b"KDXOUTBX\x02" + data[9:], "has format version 2; this program reads up to 1"),
+        (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "its checksum is another one"),
+    ],
+)
+def test_a_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: str) -> None:
+    assert callable(change)
+    data = change(outgoing_to_pieces(outgoing()).to_bytes())
+    with pytest.raises(StateError, match=problem) as refused:
+        outgoing_from_bytes(NAME.path, data)
+    assert NAME.path in refused.value.problem
+
+
+def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
+    assert OutboxName.parse(NAME.path) == NAME
+    end = merged_position([InputEnd(A, Position(7)), InputEnd(B, Position(4))])
+    name = MarkerName(CHAIN, Position(7))
+    manifest = Manifest(Span(Position(7), end), None, "shop", Origin.FLUSH, "w", 1, records=1, outboxes=(NAME.path,))
+    data = marker_to_bytes(Marker(name, manifest))
+    assert marker_from_bytes(name, data) == Marker(name, manifest)
+    assert b"outboxes" not in marker_to_bytes(Marker(name, replace(manifest, outboxes=())))
+    for path in ("data/a", OutboxName(A, Position(7), 1, "0a").path, "outbox/a+b/3/../../x.records"):
+        wrong = json.dumps(json.loads(data) | {"outboxes": [path]}).encode()
+        with pytest.raises(MarkerError, match="is no outbox of"):
+            marker_from_bytes(name, wrong)
