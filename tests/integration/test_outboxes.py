@@ -1,4 +1,4 @@
-"""Records for Kafka topics arrive once, whatever ends the process: on a real broker, for who reads what is committed."""
+"""Records for Kafka topics arrive once, whatever ends the process: a real broker, read as committed."""
 
 from __future__ import annotations
 
