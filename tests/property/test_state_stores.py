@@ -5,8 +5,11 @@ The oracle holds each store as a dict of live entries and knows nothing of bytes
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hypothesis import settings
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stage_writer.topologies.stores import Changes, MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores.disk import DiskBackend, open_backend
 from stage_writer.topologies.stores.files import (
     changes_from_bytes,
     changes_to_pieces,
@@ -269,5 +273,32 @@ def assert_windows(store: WindowStore, timed: Timed) -> None:
     assert all(store.fetch(key, start) == timed.entries[start, key] for start, key in live)
 
 
+class HistoriesOnDisk(Histories):
+    """The same with the disk: a process that is killed finds what it had applied, a new machine finds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory(prefix="state")
+
+    def new_backend(self) -> Backend:
+        return open_backend(Path(self.folder.name))
+
+    def crash_backend(self, *, same_machine: bool) -> None:
+        assert isinstance(self.backend, DiskBackend)
+        if same_machine:
+            self.backend._let_go()
+            os.close(self.backend._lock)
+        else:
+            self.backend.clear()
+            self.backend.close()
+        self.backend = self.new_backend()
+
+    def teardown(self) -> None:
+        self.stores.close()
+        self.folder.cleanup()
+
+
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestHistoriesOnDisk = HistoriesOnDisk.TestCase
+TestHistoriesOnDisk.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -1,0 +1,288 @@
+"""The backend on disk: LMDB, a memory-mapped tree, one folder for each task.
+
+Chosen by measuring (benchmarks/topologies/backends.py): a get, which every record pays for, costs a third of what it
+costs with RocksDB's bindings and a fifth of SQLite's.
+
+Rules:
+
+1. What a process has applied outlives it however it ends, without waiting for the disk: the pages are the kernel's. A
+   machine that stops may lose any of it, so the folder names the start of the machine under which it was in use, and is
+   believed after another start only if it was closed, all on disk, before.
+2. What is not believed, or cannot be read, is thrown away: the stage has it. Nothing on the disk is ever the only copy.
+3. One process uses a folder at a time, by a lock that ends with it. A second one is given the next number, so that
+   nobody waits for a predecessor that still writes its last snapshot.
+4. LMDB's keys end at 511 bytes. Longer ones are kept under their beginning, in a list of all that begin so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import lmdb
+import msgpack
+
+from common.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stage_writer.topologies.stores.backend import Space
+
+_MARK, _MACHINE, _CLOSED = b"mark", b"machine", b"closed"
+_LONG_BYTES = 500
+_FIRST_MAP_BYTES = 2**30
+_MOST_SPACES = 256
+_DATA = "lmdb"
+_Bucket = dict[bytes, bytes]
+
+
+class _Open(NamedTuple):
+    environment: lmdb.Environment
+    own: lmdb._Database
+    reading: lmdb.Transaction[bytes]
+
+
+class DiskBackend:
+    """A `Backend` in a folder that is this one's alone (see `open_backend`). Raises StateError."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        """``lock`` is the open file that keeps others out (rule 3)."""
+        self._folder = folder
+        self._lock = lock
+        self._spaces: dict[Space, lmdb._Database] = {}
+        self._machine = _machine()
+        self._held: _Open | None = None
+        try:
+            self._open()
+            is_ours = self._is_believed()
+        except (lmdb.Error, OSError):
+            is_ours = False  # rule 2
+        if is_ours:
+            self._note({_MACHINE: self._machine.encode()})
+        else:
+            self.clear()
+
+    @property
+    def mark(self) -> str | None:  # noqa: D102 - the port says it
+        found = self._now.reading.get(_MARK, db=self._now.own)
+        return None if found is None else found.decode()
+
+    def get(self, space: Space, key: bytes) -> bytes | None:  # noqa: D102 - the port says it
+        database = self._spaces.get(space)
+        if database is None:
+            return None
+        with self._errors("read"):
+            if len(key) < _LONG_BYTES:
+                return self._now.reading.get(key, db=database)
+            found = self._now.reading.get(key[:_LONG_BYTES], db=database)
+            return None if found is None else _bucket(found).get(key)
+
+    def scan(  # noqa: D102 - the port says it
+        self, space: Space, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        database = self._spaces.get(space)
+        if database is None:
+            return
+        # A transaction of its own: it may be read in another thread, and kept while others are.
+        with self._errors("read"), self._now.environment.begin() as reading, reading.cursor(database) as cursor:
+            for key, value in _backward(cursor, high) if reverse else _forward(cursor, low):
+                if (key < low[:_LONG_BYTES]) if reverse else (high is not None and key >= high):
+                    return
+                entries = ((key, value),) if len(key) < _LONG_BYTES else _ordered(value, reverse=reverse)
+                for entry in entries:
+                    if low <= entry[0] and (high is None or entry[0] < high):
+                        yield entry
+
+    def count(self, space: Space) -> int:  # noqa: D102 - the port says it
+        database = self._spaces.get(space)
+        return 0 if database is None else int(self._now.reading.stat(database)["entries"])
+
+    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:  # noqa: D102
+        with self._errors("write"):
+            while True:
+                for space in changes:
+                    self._add(space)
+                try:
+                    self._write(changes, mark)
+                except lmdb.MapFullError:
+                    self._grow()
+                else:
+                    return
+
+    def clear(self) -> None:  # noqa: D102 - the port says it
+        with self._errors("clear"):
+            self._let_go()
+            shutil.rmtree(self._folder / _DATA, ignore_errors=True)
+            self._open()
+            self._note({_MACHINE: self._machine.encode()})
+
+    @property
+    def size_bytes(self) -> int:  # noqa: D102 - the port says it
+        info, stat = self._now.environment.info(), self._now.environment.stat()
+        return (info["last_pgno"] + 1) * stat["psize"]
+
+    def close(self) -> None:  # noqa: D102 - the port says it
+        if self._held is None:
+            return
+        with self._errors("close"):
+            self._now.environment.sync(True)  # noqa: FBT003 - lmdb's
+            self._note({_MACHINE: _CLOSED})
+            self._now.environment.sync(True)  # noqa: FBT003
+        self._let_go()
+        os.close(self._lock)
+
+    @property
+    def _now(self) -> _Open:
+        if self._held is None:
+            msg = f"the state in {self._folder} is closed"
+            raise StateError(msg, "")
+        return self._held
+
+    def _open(self, map_bytes: int = _FIRST_MAP_BYTES) -> None:
+        folder = self._folder / _DATA
+        folder.mkdir(parents=True, exist_ok=True)
+        held_bytes = sum(path.stat().st_size for path in folder.iterdir())
+        environment = lmdb.open(
+            str(folder), map_size=max(map_bytes, 2 * held_bytes), max_dbs=_MOST_SPACES, sync=False, metasync=False
+        )
+        own = environment.open_db(b"own")
+        self._held = _Open(environment, own, environment.begin())
+        self._spaces.clear()
+        for name in environment.dbs():
+            if bytes(name).startswith(b"space/"):
+                self._add(bytes(name).removeprefix(b"space/").decode())
+
+    def _add(self, space: Space) -> None:
+        if space not in self._spaces:
+            self._now.reading.abort()
+            self._spaces[space] = self._now.environment.open_db(b"space/" + space.encode())
+            self._renew()
+
+    def _renew(self) -> None:
+        held = self._now
+        self._held = held._replace(reading=held.environment.begin())
+
+    def _write(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:
+        held = self._now
+        held.reading.abort()
+        try:
+            with held.environment.begin(write=True) as writing:
+                for space, changed in changes.items():
+                    _put_all(writing, self._spaces[space], changed)
+                if mark is None:
+                    writing.delete(_MARK, db=held.own)
+                else:
+                    writing.put(_MARK, mark.encode(), db=held.own)
+        finally:
+            self._renew()
+
+    def _note(self, facts: Mapping[bytes, bytes]) -> None:
+        held = self._now
+        held.reading.abort()
+        with held.environment.begin(write=True) as writing:
+            for name, fact in facts.items():
+                writing.put(name, fact, db=held.own)
+        held.environment.sync(True)  # noqa: FBT003
+        self._renew()
+
+    def _grow(self) -> None:
+        held = self._now
+        map_bytes = 2 * held.environment.info()["map_size"]
+        self._let_go()
+        self._open(map_bytes)
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            held.reading.abort()
+            held.environment.close()
+            self._spaces.clear()
+
+    def _is_believed(self) -> bool:
+        """Rule 1."""
+        found = self._now.reading.get(_MACHINE, db=self._now.own)
+        return found == _CLOSED or (found is not None and found == self._machine.encode() != b"")
+
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (lmdb.Error, OSError) as error:
+            msg = f"cannot {verb} the state in {self._folder}: {error}"
+            raise StateError(msg, "check that the disk is there and has room; what is on it may be deleted") from error
+
+
+def open_backend(folder: Path) -> DiskBackend:
+    """The backend of a task whose folder this is, in the first place that nobody else uses (rule 3)."""
+    for number in count():
+        place = folder / str(number)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            msg = f"cannot keep state in {place}: {error}"
+            raise StateError(msg, "give state_folder a folder that this user may write to") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        return DiskBackend(place, lock)
+    raise AssertionError  # count() does not end
+
+
+def _machine() -> str:
+    """What names the start of this machine; nothing where there is no such name."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    return ""
+
+
+def _put_all(writing: lmdb.Transaction[bytes], database: lmdb._Database, changed: Mapping[bytes, bytes | None]) -> None:
+    for key in sorted(changed):  # neighbours are on one page
+        value = changed[key]
+        if len(key) >= _LONG_BYTES:
+            _put_long(writing, database, key, value)
+        elif value is None:
+            writing.delete(key, db=database)
+        else:
+            writing.put(key, value, db=database)
+
+
+def _put_long(writing: lmdb.Transaction[bytes], database: lmdb._Database, key: bytes, value: bytes | None) -> None:
+    found = writing.get(key[:_LONG_BYTES], db=database)
+    bucket = {} if found is None else _bucket(found)
+    if value is None:
+        bucket.pop(key, None)
+    else:
+        bucket[key] = value
+    if bucket:
+        writing.put(key[:_LONG_BYTES], msgpack.packb(bucket), db=database)
+    else:
+        writing.delete(key[:_LONG_BYTES], db=database)
+
+
+def _bucket(data: bytes) -> _Bucket:
+    found: _Bucket = msgpack.unpackb(data, strict_map_key=False)
+    return found
+
+
+def _ordered(bucket: bytes, *, reverse: bool) -> list[tuple[bytes, bytes]]:
+    return sorted(_bucket(bucket).items(), reverse=reverse)
+
+
+def _forward(cursor: lmdb.Cursor[bytes], low: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if cursor.set_range(low[:_LONG_BYTES]) if low else cursor.first():
+        yield from cursor.iternext()
+
+
+def _backward(cursor: lmdb.Cursor[bytes], high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    at_end = high is None or not cursor.set_range(high[:_LONG_BYTES])
+    if cursor.last() if at_end else True:
+        yield from cursor.iterprev()
