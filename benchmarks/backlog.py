@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import duckdb
 import typer
 
+from benchmarks import large_table
 from benchmarks.loader_process import Used, run_loader
 from benchmarks.staged import Backlog, added_paths, build, write_config
 from common.store import FsspecStore
@@ -35,11 +36,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
+    *,
     markers: Annotated[int, typer.Option(help="How many wait.")] = 10_000,
     partitions: Annotated[int, typer.Option(help="Kafka partitions that they are of.")] = 1_000,
     rows: Annotated[int, typer.Option(help="Of each marker's file.")] = 10,
     heap: Annotated[str, typer.Option(help="The JVM's, as Spark spells it.")] = "1g",
     store: Annotated[str, typer.Option(help="file or moto")] = "file",
+    table_files: Annotated[int, typer.Option(help="That the table has before, by its log; on a local disk.")] = 0,
+    max_files: Annotated[int, typer.Option(help="Of a commit.")] = 10_000,
 ) -> None:
     """Build, load, check, print."""
     with ExitStack() as stack:
@@ -52,9 +56,12 @@ def main(
         began_s = time.monotonic()
         paths = build(backlog)
         _say(f"{markers:,} markers over {backlog.partitions:,} partitions in {time.monotonic() - began_s:.0f} s")
-        config = write_config(backlog, folder, heap)
+        if table_files:
+            large_table.make(Path(backlog.table_url), table_files)
+        config = write_config(backlog, folder, heap, max_files=max_files)
         first = run_loader(config, folder)
         _say(_line("loaded", first, markers))
+        _say(f"each commit took, in s: {' '.join(f'{seconds:.1f}' for seconds in first.commits_s)}")
         again = run_loader(config, folder)
         _say(_line("an idle run", again, markers))
         wrong = list(problems(backlog, paths))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,12 @@ class Used:
     """The peak of resident memory."""
     jvm_bytes: int
     log: str
+
+    @property
+    def commits_s(self) -> list[float]:
+        """How long each commit took, by the log."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [float(line["seconds"]) for line in lines if line["event"] == "committed"]
 
 
 def run_loader(config: Path, folder: Path) -> Used:

@@ -53,6 +53,8 @@ _FIELDS = (
     Field("_kafka_offset", Primitive.LONG),
     Field("_kafka_timestamp", Primitive.TIMESTAMP),
 )
+SCHEMA = schema_to_json(StructType(_FIELDS))
+"""The table's, as Delta's metadata has it."""
 _CREATED_MS = 1_767_225_600_000
 _THREADS = 16
 
@@ -157,8 +159,7 @@ def _texts(rows: int, value_bytes: int) -> pa.Array:
 
 def _manifest(backlog: Backlog, start: Position, file: StagedFile) -> Manifest:
     span = Span(start, Position(start + backlog.rows))
-    schema = schema_to_json(StructType(_FIELDS))
-    staged = StagedTable(backlog.table_url, TableKind.ROWS, schema, ("day",), (file,))
+    staged = StagedTable(backlog.table_url, TableKind.ROWS, SCHEMA, ("day",), (file,))
     previous = max(0, start - backlog.rows) if start > backlog.begin else 0
     return Manifest(
         span=span,

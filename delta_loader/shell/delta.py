@@ -295,7 +295,7 @@ class SparkDeltaTables:
         return None
 
     def _log(self, url: str) -> Java:
-        return self._gateway.delta.DeltaLog.forTable(self._gateway.session, spark_url(url))
+        return self._gateway.log(url)
 
     def _actions(self, commit: TableCommit, written: Java | None = None) -> Java:
         """A Scala list of everything that the commit brings; ``written`` is a Java list of what Spark wrote."""

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 
 from common.data_files import delta_path
 from common.errors import TableError
+from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -61,6 +62,16 @@ class Gateway:
         self.delta: Java = self.jvm.org.apache.spark.sql.delta
         self.none: Java = self.jvm.scala.Option.empty()
         self._converters = self.jvm.scala.jdk.javaapi.CollectionConverters
+
+    def log(self, url: str) -> Java:
+        """Delta's log of a table.
+
+        What reads a checkpoint asks for the session of its thread, which a thread has that ran a query before, and no
+        other has.
+        """
+        sessions = getattr(getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
+        sessions.setActiveSession(self.session)
+        return self.delta.DeltaLog.forTable(self.session, spark_url(url))
 
     def singleton(self, name: str) -> Java:
         """One of Delta's Scala objects."""

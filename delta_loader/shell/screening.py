@@ -108,7 +108,7 @@ class SparkScreener:
     def _problem(self, target: Target, rows: DataFrame) -> tuple[DataFrame, Column | None]:
         """The rows with all columns, and what says why the table refuses one (null: it does not); None: no checks."""
         delta, session = self._gateway.delta, self._gateway.session
-        log = delta.DeltaLog.forTable(session, spark_url(target.url))
+        log = self._gateway.log(target.url)
         transaction = log.startTransaction()
         metadata, java = transaction.metadata(), rows._jdf  # noqa: SLF001 - what Delta's classes take
         made = delta.ColumnWithDefaultExprUtils.addDefaultExprsOrReturnConstraints(

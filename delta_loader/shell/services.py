@@ -177,7 +177,7 @@ class SparkServices:
         return found
 
     def _log(self, url: str) -> Java:
-        return self._gateway.delta.DeltaLog.forTable(self._gateway.session, spark_url(url))
+        return self._gateway.log(url)
 
     def _snapshot(self, url: str) -> Java:
         return self._log(url).update(False, self._gateway.none, self._gateway.none)  # noqa: FBT003 - Java knows no keywords

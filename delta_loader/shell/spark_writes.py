@@ -30,7 +30,6 @@ from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
 from delta_loader.shell.letters import letters_frame
-from delta_loader.shell.spark import spark_url
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> 
 
 def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
     """The rows of one write as a Java data frame, with the columns and types of the staged schema."""
-    log = gateway.delta.DeltaLog.forTable(gateway.session, spark_url(write.root or stage_url))
+    log = gateway.log(write.root or stage_url)
     metadata = gateway.metadata("staged", write.shape, 0)
     staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
     files = gateway.scala(gateway.adds(write.files, 0))

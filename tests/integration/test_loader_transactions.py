@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from common.ports import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
@@ -60,3 +63,17 @@ def test_a_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(
     assert state is not None
     assert state.transactions == {f"orders-{partition}": 3 for partition in range(PARTITIONS)}
     assert spark.read.format("delta").load(staging.table).distinct().count() == 4 * PARTITIONS
+
+
+def test_a_table_of_another_program_is_looked_at_from_a_thread_that_ran_no_query(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Streams have threads of their own; a checkpoint without a checksum beside it has to be read."""
+    url = str(tmp_path / "table")
+    write_deltalake(url, pa.table({"id": [1, 2]}))
+    DeltaTable(url).create_checkpoint()
+    tables = SparkDeltaTables(spark, SystemClock())
+    with ThreadPoolExecutor(1) as pool:
+        state = pool.submit(tables.state, url).result()
+    assert state is not None
+    assert (state.version, state.partition_by) == (0, ())
