@@ -237,11 +237,13 @@ class _Bound:
         early = all(parent in self._early_nodes for parent in node.parents)
         given = {parent: self.columns.get(parent) for parent in node.parents}
         if not early:
+            unknown = [parent for parent, columns in given.items() if columns is None]
             given = {parent: columns for parent, columns in given.items() if columns is not None}
-            if node.columns is None:
+            if node.columns is None and unknown:
                 problem = f"the step {node.name!r} stands after a processor, and nobody knows its columns"
                 raise SchemaError(problem, "say what the records' dicts hold: add_step(…, columns='…')")
-            given[node.name] = node.columns
+            if node.columns is not None:
+                given[node.name] = node.columns
         for parent, columns in given.items():
             if columns is None:
                 problem = f"the step {node.name!r} takes records of {parent!r}, which have no declared columns"

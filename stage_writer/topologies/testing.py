@@ -30,6 +30,7 @@ from common.spans import Partition, Topic
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.topologies.keys import key_encoder
 from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.task.inputs import Input
 from stage_writer.topologies.task.reading import dicts_of
 from stage_writer.topologies.task.task import Task, TaskId
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import timedelta
 
+    from common.schema import StructType
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.nodes import SourceNode
@@ -91,7 +93,9 @@ class TopologyTestDriver:
         self._topology = topology.check()
         self._wall_clock_ms = wall_clock_ms
         declared = {"": columns, **(routes or {})}
-        self._writers = {table: _writer(declared.get(table)) for table in self._topology.tables}
+        schemas = {table: parse_ddl(found) for table, found in declared.items() if found is not None}
+        check_tables(self._topology, schemas)
+        self._writers = {table: _writer(schemas.get(table)) for table in self._topology.tables}
         self._decoders = {
             topic: None if source.columns is None else Decoder(source.columns)
             for topic, source in self._topology.sources.items()
@@ -296,8 +300,8 @@ class DeclaredRows(RowWriter):
         return list(dicts_of(rows))
 
 
-def _writer(columns: str | None) -> AnyRows | DeclaredRows:
-    return AnyRows() if columns is None else DeclaredRows(to_arrow_schema(parse_ddl(columns)))
+def _writer(columns: StructType | None) -> AnyRows | DeclaredRows:
+    return AnyRows() if columns is None else DeclaredRows(to_arrow_schema(columns))
 
 
 def _bytes_of(value: Value) -> bytes | None:

@@ -36,7 +36,10 @@ class RowWriter:
         self._names = frozenset(schema.names)
 
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
-        """Rows of other columns, which the table's are among: those that fit, and why the others do not."""
+        """Rows of columns that are the table's (`check_tables`), but for what may be null: those that fit, as above."""
+        for field in self._schema:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
         rows = rows.select(self._schema.names)
         problems: Problems = {}
         for field in self._schema:

@@ -371,6 +371,29 @@ def test_steps_after_processors_refuse_a_message_with_its_state() -> None:
     assert [letter.error_class for letter in driver.dead_letters()] == ["expression_failed"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ("n INT", "the column 'text'"),
+        ("n SMALLINT, text STRING", "gives 'n' as INT"),
+        ("n INT, text STRING, more STRING NOT NULL", "'more' NOT NULL"),
+    ],
+)
+def test_columns_that_go_right_into_a_table_are_checked_at_the_start(columns: str, named: str) -> None:
+    with pytest.raises(SchemaError, match=named):
+        TopologyTestDriver(numbers().add_sink("rows", "numbers"), columns=columns)
+
+
+def test_columns_that_go_right_into_a_table_may_be_narrower_and_fewer() -> None:
+    driver = TopologyTestDriver(
+        numbers().add_sink("rows", "numbers"), columns="more DATE, n BIGINT NOT NULL, text STRING"
+    )
+    driver.pipe_inputs(given([("k", 1, 1)]))
+    driver.pipe_input("numbers", "k", {"text": "a"}, 1)
+    assert driver.rows() == [{"more": None, "n": 1, "text": None}]
+    assert [letter.error_class for letter in driver.dead_letters()] == ["missing_field"]
+
+
 def test_a_users_function_of_batches() -> None:
     def doubled(table: pa.Table) -> pa.Table:
         return table.set_column(0, "n", [[2 * n for n in table["n"].to_pylist()]])

@@ -1,0 +1,56 @@
+"""Whether columns that go into a table without passing a processor are the table's.
+
+Rules:
+
+1. All of them are in the table, or something would be left out; and each column that the table has NOT NULL is there.
+2. A column's type is the table's, or a narrower number. What a cast could refuse row by row is written as one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.schema import INTEGER_BITS, Primitive, quote_name, type_to_ddl
+from stage_writer.topologies.nodes import TableSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.schema import DataType, StructType
+    from stage_writer.topologies.built import BuiltTopology
+
+
+def check_tables(topology: BuiltTopology, tables: Mapping[str, StructType]) -> None:
+    """Raises SchemaError for columns that do not fit the table they go to. ``tables`` by their sinks' names."""
+    for group in topology.groups:
+        for node in group.nodes:
+            if isinstance(node, TableSink) and node.table in tables:
+                for parent in node.parents:
+                    given = topology.columns.get(parent)
+                    if given is not None:
+                        _check(node, parent, given, tables[node.table])
+
+
+def _check(sink: TableSink, parent: str, given: StructType, table: StructType) -> None:
+    what = f"the table {sink.table!r}" if sink.table else "the stream's table"
+    unknown = [name for name in given.names if name not in table.names]
+    if unknown:
+        msg = f"{parent!r} gives the column {unknown[0]!r} to the sink {sink.name!r}, and {what} does not have it"
+        raise SchemaError(msg, "add it to the table's columns, or leave it out with a Select step")
+    for field in table:
+        found = given.field(field.name)
+        if found is None:
+            if not field.nullable:
+                msg = f"{what} has the column {field.name!r} NOT NULL, and {parent!r} does not give it"
+                raise SchemaError(msg, f"give it, in the step {parent!r} for instance, or declare it without NOT NULL")
+        elif not _takes(field.type, found.type):
+            shown = type_to_ddl(field.type)
+            msg = f"{parent!r} gives {field.name!r} as {type_to_ddl(found.type)}, and {what} has it as {shown}"
+            raise SchemaError(msg, f"cast it there: CAST({quote_name(field.name)} AS {shown})")
+
+
+def _takes(table: DataType, given: DataType) -> bool:
+    bits = [INTEGER_BITS[one] for one in (given, table) if isinstance(one, Primitive) and one in INTEGER_BITS]
+    is_narrower = len(bits) == len((given, table)) and bits[0] <= bits[1]
+    return table == given or is_narrower or (table is Primitive.DOUBLE and given is Primitive.FLOAT)
