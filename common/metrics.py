@@ -64,6 +64,11 @@ WRITER_FILTERED = _counter("stage_writer_filtered_total", ("app_id",), "Records 
 WRITER_DEAD_LETTERS = _counter(
     "stage_writer_dead_letters_total", ("app_id", "error_class"), "Records sent to the dead-letter table."
 )
+WRITER_TOPOLOGY_DROPPED = _counter(
+    "stage_writer_topology_dropped_total",
+    ("app_id", "reason"),
+    "Records that a topology's processors left out, such as those that were too late.",
+)
 WRITER_FLUSHES = _counter("stage_writer_flushes_total", ("app_id", "reason"), "Flushes sealed by a marker, by reason.")
 WRITER_FILES = _counter("stage_writer_files_total", ("app_id",), "Parquet files written.")
 WRITER_BYTES = _counter("stage_writer_bytes_total", ("app_id",), "Bytes of Parquet written.")

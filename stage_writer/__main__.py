@@ -50,6 +50,8 @@ from stage_writer.shell.rights import require_rights
 from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
+from stage_writer.tasks.loading import topology_of
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.web.crew_pages import crew_routes
 from stage_writer.web.serving import Serving
 
@@ -117,7 +119,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
-    converters = converters_of(settings, reader.make)
+    converters = converters_of(settings, reader.make, Surroundings(clock.wall_ms, metrics, reader.make))
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     stage = ObjectStage(
@@ -174,7 +176,11 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if not as_json:
             typer.echo(f"{what:<8} {text}")
 
-    tell("config", f"ok: {len(converters_of(settings))} stream(s)")
+    converters = converters_of(settings)
+    tell("config", f"ok: {len(converters)} stream(s)")
+    for converter in converters:
+        if isinstance(converter, TopologyConverter):
+            tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
     tell("native", _native_text(settings))
     try:
         open_stage(settings)
@@ -267,7 +273,8 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
 def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
     """A stream's converter, with the columns that it has gained."""
     converters = converters_of(settings, find_reader(settings.writer.native).make)
-    converter = next(found for found in converters if found.stream is stream)
+    plain = (found for found in converters if isinstance(found, StreamConverter))  # others are not replayable
+    converter = next(found for found in plain if found.stream is stream)
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     gained = latest(store, stream.app_id) if stream.evolves else None
     return converter if gained is None else converter.at(gained.columns)
@@ -339,15 +346,24 @@ def schemas_of(settings: Settings) -> SchemaRegistry | None:
     return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger())
 
 
-def converters_of(settings: Settings, first_pass: MakeFirstPass = no_first_pass) -> list[StreamConverter]:
-    """The streams' converters; raises the ConfigError of the first stream that cannot work."""
+def converters_of(
+    settings: Settings, first_pass: MakeFirstPass = no_first_pass, around: Surroundings | None = None
+) -> list[StreamConverter | TopologyConverter]:
+    """The streams' converters; raises the ConfigError of the first stream that cannot work.
+
+    ``around`` is what topologies need to run; without it they are only checked.
+    """
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    converters = []
+    around = around or Surroundings(SystemClock().wall_ms, Metrics())
+    converters: list[StreamConverter | TopologyConverter] = []
     for index, stream in enumerate(settings.streams):
         try:
-            converters.append(StreamConverter(stream, schemas, first_pass=first_pass, limits=limits))
+            if stream.topology is None:
+                converters.append(StreamConverter(stream, schemas, first_pass=first_pass, limits=limits))
+            else:
+                converters.append(TopologyConverter(stream, topology_of(stream), around))
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

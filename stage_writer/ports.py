@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from common.markers import digest_of, marker_to_bytes
 from common.state_files import EMPTY_STATE
@@ -298,6 +298,9 @@ class StateStore(Protocol):
 
     def read(self, path: str) -> bytes:
         """A file's bytes."""
+
+    def open(self, path: str) -> BinaryIO:
+        """A file that is read as it is needed."""
 
 
 class FlushJob(Protocol):

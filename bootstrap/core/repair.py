@@ -12,7 +12,8 @@ Rules:
    chain, so that whoever reads it at any moment stages again, and leaves nothing out. The lowest of them goes last,
    after the marker, or the beginning, that says where to begin: a partition never stands without anything, which could
    mean the stream's ``start: latest``.
-4. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
+4. Of a stream with a topology, the place is also one at which its task's state is known (core/task_states.py).
+5. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bootstrap.core.state import begin_at_zero
+from bootstrap.core.task_states import TaskStates
 from common.errors import UsageError
 from common.markers import Marker, MarkerName, Origin
 from common.merged import is_merged
@@ -77,7 +79,8 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
     before = [marker for marker in state.chain.markers if marker.span.end == begin]
     previous = before[-1].span.start if before else None
-    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), previous), notes)
+    of_task = TaskStates.of(state.chain).at(begin) if gap is None else None
+    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), previous, of_task), notes)
 
 
 def _check_readable(state: PartitionState) -> None:
@@ -116,7 +119,8 @@ def _end(state: PartitionState) -> Position:
 def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_table: bool = False) -> RewindPlan:
     """What has to move so that the next owner stages again from ``to``, or from before it. Raises UsageError."""
     _check_above_table(state, to, below_table=below_table)
-    position = _sound(state, to)
+    states = TaskStates.of(state.chain)
+    position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
     if position < state.ends.low:
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
         raise UsageError(msg, f"give it up with `bootstrap skip` up to {state.ends.low}, after a rewind to there")
@@ -127,7 +131,7 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
     rest = replace(state, staged=kept)
     at_zero = position == 0 and rest.chain.end is None
-    marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position)
+    marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position, states.at(position))
     if marker is not None and is_merged(state.source.topic):
         ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
         msg = f"{state.source} is a chain of several topics, and nothing says how far each of them is at {position}"
@@ -136,7 +140,7 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
-    notes = _rewind_notes(state, to, position)
+    notes = (*_rewind_notes(state, to, position), *states.note(position))
     return RewindPlan(to, position, aside, marker, state.source, beginning, notes)
 
 

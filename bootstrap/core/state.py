@@ -10,9 +10,12 @@ from common.chain import Chain, read_chain
 from common.markers import Manifest, Marker, MarkerName, Origin
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
+from common.state_files import MarkedState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from common.state_files import StateFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,15 @@ class Author:
     name: str
     now_ms: int
 
-    def marker(self, state: PartitionState, origin: Origin, span: Span, previous: Position | None) -> Marker:
-        """A marker that covers a span and brings no rows."""
+    def marker(
+        self,
+        state: PartitionState,
+        origin: Origin,
+        span: Span,
+        previous: Position | None,
+        of_task: StateFiles | None = None,
+    ) -> Marker:
+        """A marker that covers a span and brings no rows; ``of_task`` is the state of a topology's task there."""
         manifest = Manifest(
             span=span,
             previous=previous,
@@ -121,12 +131,13 @@ class Author:
             topic_id=state.topic_id if state.chain_topic_id is None else state.chain_topic_id,
             generation=state.generation,
             outboxes=state.outboxes,
+            state=None if of_task is None else MarkedState(of_task, of_task),
         )
         return Marker(MarkerName(state.source, span.start), manifest)
 
-    def begin_at(self, state: PartitionState, position: Position) -> Marker:
+    def begin_at(self, state: PartitionState, position: Position, of_task: StateFiles | None = None) -> Marker:
         """The marker that says: all before ``position`` is done, begin there. Position 0 has a beginning instead."""
-        return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None)
+        return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None, of_task)
 
 
 def begin_at_zero(state: PartitionState) -> Beginning:

@@ -99,14 +99,10 @@ class StreamConverter:
         self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
-        rows = _table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge_by_of(stream))
+        rows = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge_by_of(stream))
         rows = replace(rows, waits=stream.load.waits_for_spark)
-        dead_letters = _table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
-        for name in stream.partition_by:
-            arrow_type = rows.arrow_schema.field(name).type
-            if not can_partition(arrow_type):
-                msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
-                raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+        dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
+        require_can_partition(rows)
         self._formats = (rows, dead_letters)
         self._row_formats = tuple(replace(rows, url=url) for url in stream.row_tables)
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
@@ -188,7 +184,7 @@ class StreamConverter:
             _Part(rows.index, table),
             (
                 parts.pop(OWN) if OWN in parts else _Part(_NOTHING, table.slice(0, 0)),
-                _Part(_places(rejects), _dead_letters(messages, rejects, dead.arrow_schema)),
+                _Part(_places(rejects), dead_letters_of(messages, rejects, dead.arrow_schema)),
             ),
             rejects,
             (_NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones, rows.filtered),
@@ -261,7 +257,7 @@ class KafkaColumns:
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with their place in Kafka."""
         table = rows.table
-        for field, column in zip(KAFKA_FIELDS, _kafka_columns(messages, rows.index), strict=True):
+        for field, column in zip(KAFKA_FIELDS, kafka_columns_of(messages, rows.index), strict=True):
             table = table.append_column(field.name, column)
         return rows.with_table(table)
 
@@ -357,14 +353,25 @@ def _places(rejects: Sequence[Reject]) -> Index:
     return np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
 
 
-def _table_format(
+def require_can_partition(rows: TableFormat) -> None:
+    """Raises SchemaError for a partition column of a type that cannot be one."""
+    for name in rows.partition_by:
+        arrow_type = rows.arrow_schema.field(name).type
+        if not can_partition(arrow_type):
+            msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
+            raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+
+
+def table_format(
     url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str], merge: MergeBy | None = None
 ) -> TableFormat:
+    """How a table of a stream is written."""
     table = schema if merge is None else table_columns(schema)
     return TableFormat(url, kind, schema_to_json(table), to_arrow_schema(schema), tuple(partition_by), merge=merge)
 
 
-def _kafka_columns(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
+def kafka_columns_of(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
+    """Kafka's columns (`KAFKA_FIELDS`) of some messages, given by their rising indices."""
     stamps = messages.timestamps_ms[index]
     micros = pa.array(stamps * 1000, mask=stamps == NO_TIMESTAMP, type=pa.int64())
     return (
@@ -375,12 +382,13 @@ def _kafka_columns(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
     )
 
 
-def _dead_letters(messages: Messages, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
+def dead_letters_of(messages: Messages, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
+    """The rows of the table for dead letters; ``rejects`` by rising index."""
     if not rejects:
         return schema.empty_table()
     index = _places(rejects)
     columns = [
-        *_kafka_columns(messages, index),
+        *kafka_columns_of(messages, index),
         messages.keys.take(pa.array(index)),
         messages.values.take(pa.array(index)).cast(pa.binary()),
         pa.array([str(reject.error_class) for reject in rejects]),

@@ -2,15 +2,15 @@
 
 Rules:
 
-1. The state at a chain's end is what its last flush's marker names. Markers above that were made by hand (an empty one,
-   a skip, a bootstrap) change nothing of it: their positions are no part of it.
+1. The state at a chain's end is what its last flush's marker names. Markers right above that were made by hand (an
+   empty one, a skip, a bootstrap) change nothing of it: their positions are no part of it. Above a gap nobody knows it.
 2. A chain without any marker begins with an empty state, and so does one whose flushes never had any. Where there was
    one and nobody knows it any more, nothing is guessed: the partition is held.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from common.errors import StateError
 from common.markers import MarkerName, Origin, folder_of, marker_from_bytes
@@ -43,6 +43,12 @@ class StageState:
             raise _missing(path)
         return data
 
+    def open(self, path: str) -> BinaryIO:
+        """A file that is read as it is needed. Raises StateError when it is not there."""
+        if self._store.stat(path) is None:
+            raise _missing(path)
+        return self._store.open(path)
+
 
 def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> StateFiles:
     """The state at a chain's end (rules 1 and 2). Raises StateError."""
@@ -64,8 +70,9 @@ def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> S
 
 
 def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
-    """The markers from the end down to the first that was flushed, or that says what the state is."""
+    """The markers from the end down to the first that was flushed, or that says what the state is; none below a gap."""
     found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    above: Position | None = None
     for name, path in sorted(found, reverse=True):
         if name.start > tail.marker:
             continue
@@ -73,8 +80,11 @@ def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generatio
         if data is None:
             continue  # settled, with all below it; or put aside, and then the end is no end
         marker = marker_from_bytes(name, data)
-        if marker.is_older_than(generation):
+        if marker.is_older_than(generation) or (above is not None and marker.span.end < above):
             return
+        if above is not None and marker.span.end > above:
+            continue  # a stray: of what it covers another one was there first
+        above = marker.span.start
         yield marker
         if _is_flush(marker) or (marker.manifest is not None and marker.manifest.state is not None):
             return
@@ -96,7 +106,7 @@ def _require_none_lost(
         remedy = f"rewind the chain to {lowest} or below"
     else:
         msg = f"the state of {source} at {lowest} is not known: the markers that named it are gone"
-        remedy = "rewind the chain to the start of a marker that is still there"
+        remedy = "rewind the chain to a marker that is still there, or to position 0 (`--to 0 --below-table`)"
     folder = state_folder(source)
     raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to go on from here with an empty state")
 
@@ -104,6 +114,6 @@ def _require_none_lost(
 def _missing(path: str) -> StateError:
     return StateError(
         f"the state file {path}, which the chain's last marker names, is not there",
-        "bring it back from a version or a backup of the bucket, or rewind the chain to a marker whose state is there, "
-        "or to where it began",
+        "bring it back from a version or a backup of the bucket; or rewind the chain to a marker whose state is there, "
+        "or to position 0 (`--to 0 --below-table`)",
     )

@@ -36,6 +36,7 @@ from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
+from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.operators import GivenUp, Operator, Repairs
@@ -48,11 +49,12 @@ if TYPE_CHECKING:
     from common.delta_log import TableState
     from common.markers import MarkerName
     from common.schema.evolution import Addition
+    from common.settings import Stream
     from common.table_history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
     from delta_loader.core.ways.casting import Widening
-    from stage_writer.ports import Flushing, Item, Runs
+    from stage_writer.ports import Converter, Flushing, Item, Runs
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 
@@ -71,6 +73,7 @@ def _settings(**routing: object) -> Settings:
 
 _PLAIN = _settings()
 _EVOLVING = _settings(unknown_fields="evolve")
+_COUNTING = _settings(**TOPOLOGY)
 _ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
@@ -219,6 +222,8 @@ class History:
     seed: int
     chances: Chances | None = None
     """One of `PROFILES` by the seed when absent."""
+    counting: bool = False
+    """Whether the stream has a topology, whose tasks have state."""
     world: World = field(init=False)
     broker: Broker = field(init=False)
     bucket: Bucket = field(default_factory=Bucket)
@@ -236,6 +241,7 @@ class History:
     _routed: bool = False
     _evolving: bool = False
     _values: Values = field(init=False)
+    _counts: CountBook = field(init=False)
     _broken: dict[str, int] = field(default_factory=dict)
     _registry: Registry = field(init=False)
 
@@ -246,8 +252,9 @@ class History:
         self._values = Values(self.bucket, _EVOLVING.streams[0].rescue_column)
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._leased = rng.random() < 0.5
-        self._routed = rng.random() < 0.4
-        self._evolving = not self._routed and rng.random() < 0.4
+        self._routed = not self.counting and rng.random() < 0.4
+        self._evolving = not self.counting and not self._routed and rng.random() < 0.4
+        self._counts = CountBook(self.bucket)
         for partition in range(rng.randrange(1, 4)):
             self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
 
@@ -278,6 +285,9 @@ class History:
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
         books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
+        if self.counting:
+            logs = (*self.broker.past, self.broker.logs)
+            return (*books, *self._counts.problems(TABLE, self.tables.tables.get(TABLE), logs, self._given_up.has))
         if not self._evolving:
             return books
         return (*books, *self._values.problems(TABLE, self.tables.tables.get(TABLE), self._sent()))
@@ -301,8 +311,8 @@ class History:
             if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
                 self._start(role)
         if rng.random() < produce:
-            values = _ROUTED_VALUES if self._routed else _EVOLVING_VALUES if self._evolving else _VALUES
-            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(values))
+            key = rng.choice(KEYS) if self.counting else None
+            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(self._sendable), key)
         if not self.world.healed and rng.random() < self.world.chances.recreated:
             self.world.faults[Fault.RECREATED] += 1
             self.world.tell("the topic is deleted and created again")
@@ -326,7 +336,16 @@ class History:
         self.world.tell(f"{url} is broken for {self._broken[url] - self.world.now_ms} ms")
 
     @property
+    def _sendable(self) -> Sequence[bytes | None]:
+        """The values that producers send."""
+        if self.counting:
+            return COUNTED
+        return _ROUTED_VALUES if self._routed else _EVOLVING_VALUES if self._evolving else _VALUES
+
+    @property
     def _settings(self) -> Settings:
+        if self.counting:
+            return _COUNTING
         return _ROUTED if self._routed else _EVOLVING if self._evolving else _PLAIN
 
     def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
@@ -403,7 +422,7 @@ class History:
         stage.watch(member, self._stale_claims)
         stream = self._settings.streams[0]
         service = StageWriter(
-            converters=[(EvolvingConverter if self._evolving else PlainConverter)(stream, self._registry)],
+            converters=[self._converter(stream, clock)],
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -422,6 +441,11 @@ class History:
         except KafkaDeltaExpressError as error:
             self.world.tell(f"{process.name} ends: {error.problem}")
         process.alive = False
+
+    def _converter(self, stream: Stream, clock: WorldClock) -> Converter:
+        if self.counting:
+            return converter(stream, clock.wall_ms)
+        return (EvolvingConverter if self._evolving else PlainConverter)(stream, self._registry)
 
     def _loader(self, process: Process) -> None:
         tables = SimulatedTables(self.world, self.tables, self._broken)
@@ -463,8 +487,7 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
-        found = {url: self._offsets(url) for url in places.values()}
+        found = {url: self._offsets(url) for url in (TABLE, DEAD_LETTERS, *ROUTES.values())}
         problems: list[str] = []
         known: set[Place] = set()
         for logs in (*self.broker.past, self.broker.logs):
@@ -472,7 +495,7 @@ class History:
                 place = (int(source.partition), record.offset, record.timestamp_ms)
                 known.add(place)
                 have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
-                wanted = {} if record.value is None else {places[record.value]: 1}
+                wanted = self._wanted(record.value)
                 # What nobody had staged of a topic that was deleted is gone with it.
                 may_lack = logs is not self.broker.logs or self._given_up.has(source, record.offset)
                 if have != wanted and not (may_lack and not have):
@@ -480,6 +503,13 @@ class History:
         everything = set[Place]().union(*found.values())
         problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
+
+    def _wanted(self, value: bytes | None) -> dict[str, int]:
+        """How many rows a record has in each table."""
+        if self.counting:
+            return wanted_rows(value, TABLE, DEAD_LETTERS)
+        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
+        return {} if value is None else {places[value]: 1}
 
     def _offsets(self, url: str) -> Counter[Place]:
         table = self.tables.tables.get(url)

@@ -40,6 +40,7 @@ class Record:
     offset: int
     timestamp_ms: int
     value: bytes | None
+    key: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -57,12 +58,12 @@ class Broker:
     past: list[dict[TopicPartition, list[Record]]] = field(default_factory=list)
     """The logs of topics that were deleted."""
 
-    def append(self, source: TopicPartition, value: bytes | None) -> None:
+    def append(self, source: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
         log = self.logs[source]
         after = log[-1].offset + 1 if log else 0
         hole = self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
-        log.append(Record(after + hole, self.world.now_ms, value))
+        log.append(Record(after + hole, self.world.now_ms, value, key))
 
     def recreate(self) -> None:
         """Delete the topic and create it again. Clients read on from where they were, as librdkafka does."""
@@ -274,7 +275,7 @@ class GroupMember:
                 np.array([record.offset for record in records], np.int64),
                 np.array([record.timestamp_ms for record in records], np.int64),
                 pa.array([record.value for record in records], pa.binary()),
-                pa.nulls(len(records), pa.binary()),
+                pa.array([record.key for record in records], pa.binary()),
                 None,
             )
         )

@@ -17,9 +17,11 @@ from unittest.mock import patch
 import typer
 
 from bootstrap.core.restart import Left, Restart, plan_restart
+from bootstrap.core.task_states import TaskStates
 from bootstrap.shell.turns import Turns
 from common.ports import AlreadyExists, Created
 from common.spans import Position
+from common.state_files import EMPTY_STATE
 from delta_loader import evolving
 from delta_loader.core import commits, evolve, plan
 from delta_loader.core.commits import Committed, Naming, rows_commit, side_commit
@@ -35,13 +37,15 @@ from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
+from stage_writer.tasks import kept
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topic_look import TopicLook
 from stage_writer.waiting import Waiting
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.simulation import operators
 from tests.simulation.history import History
 from tests.simulation.store import SimulatedStore
-from tests.simulation.world import LATE_CLAIMS, RECREATED, Chances
+from tests.simulation.world import LATE_CLAIMS, OPERATED, RECREATED, Chances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,13 +55,14 @@ if TYPE_CHECKING:
     from common.markers import Manifest, Marker, MarkerName, StagedTable
     from common.ports import CreateOutcome, ObjectStore
     from common.spans import TopicPartition
-    from common.state_files import MarkedState
+    from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
     from stage_writer.partitions import Owned
-    from stage_writer.ports import FlushOutcome
+    from stage_writer.ports import FlushOutcome, StateStore
+    from stage_writer.tasks.kept import KeptTask
 
 
 MOST_HISTORIES = 400
@@ -71,13 +76,15 @@ class Mutation:
     breaking: Callable[[], AbstractContextManager[object]]
     chances: Chances | None = None
     """The world in which it shows; all of them in turn when absent."""
+    counting: bool = False
+    """Whether it is one with stateful tasks."""
 
     def first_failure(self, seeds: Iterable[int]) -> int | None:
         """The first seed whose history the books refuse, or that the services do not survive."""
         for seed in seeds:
             with self.breaking():
                 try:
-                    caught = bool(History(seed, self.chances).run().problems)
+                    caught = bool(History(seed, self.chances, counting=self.counting).run().problems)
                 except (AssertionError, ValueError, KeyError):
                     caught = True
             if caught:
@@ -401,6 +408,28 @@ def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
     return patch.object(evolving, "agree", agree)
 
 
+def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
+    real = TopologyConverter.restored
+
+    def restored(self: TopologyConverter, source: TopicPartition, _: StateFiles, store: StateStore) -> KeptTask:
+        return real(self, source, EMPTY_STATE, store)
+
+    return patch.object(TopologyConverter, "restored", restored)
+
+
+def _the_marker_names_the_state_before_it() -> AbstractContextManager[object]:
+    real = kept.Change.write
+
+    def write(self: kept.Change, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
+        return replace(real(self, store, name), files=self._before)
+
+    return patch.object(kept.Change, "write", write)
+
+
+def _a_repair_begins_with_nothing() -> AbstractContextManager[object]:
+    return patch.object(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
@@ -434,6 +463,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("who has waited reads again what was dropped", _who_has_waited_reads_on_where_it_was),
     Mutation("columns are added before they are published", _columns_are_published_and_not_added),
     Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
+    Mutation("a task goes on from its chain's state", _a_task_begins_with_nothing, counting=True),
+    Mutation("rows and state are of one marker", _the_marker_names_the_state_before_it, counting=True),
+    Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, counting=True),
 )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.restart import Restart, plan_restart
 from bootstrap.core.state import Author, Ends
+from bootstrap.core.task_states import TaskStates
 from bootstrap.core.turns import last_turn, turns_folder
 from bootstrap.shell import stage as staging
 from bootstrap.shell.looking import partition_state
@@ -118,6 +119,8 @@ class Operator:
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are not staged any more names a place below the own table's.
                 to = state.in_all_tables
+                if self._stream.topology is not None and TaskStates.of(state.chain).at(to or Position(0)) is None:
+                    to = Position(0)  # what a writer says that does not know the state any more
                 self._rewind(state, to or Position(0), below_table=to != state.table)
             else:
                 self._restart(state, give_up=give_up)

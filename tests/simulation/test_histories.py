@@ -18,6 +18,14 @@ def test_every_record_once_in_every_history(first: int) -> None:
         assert not verdict.problems, f"python -m tests.simulation --seed {seed}: {verdict.problems[:5]}"
 
 
+@pytest.mark.parametrize("first", range(0, 100, HISTORIES_A_TEST))
+def test_every_count_is_right_in_every_history(first: int) -> None:
+    """Worlds with stateful tasks (counting.py)."""
+    for seed in range(first, first + HISTORIES_A_TEST):
+        verdict = History(seed, counting=True).run()
+        assert not verdict.problems, f"python -m tests.simulation --tasks --seed {seed}: {verdict.problems[:5]}"
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
     """``python -m tests.simulation.mutations`` prints which history notices each."""

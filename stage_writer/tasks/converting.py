@@ -1,0 +1,178 @@
+"""From the messages of one Kafka partition to rows, by its task: a `stage_writer.ports.Converter`.
+
+Rules:
+
+1. Each message ends in exactly one of: rows (the further ones are counted), a dead letter, the count of tombstones, the
+   count of filtered ones. What a punctuation gives belongs to the message that made it due.
+2. The task's state changes as messages are converted. So each portion is converted when it is asked for, right before
+   its rows go into the buffer, and a task whose partition has gone converts nothing more.
+3. A tombstone is a record without a value; it is counted as one where nothing was made of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.dead_letters import KAFKA_FIELDS
+from stage_writer.core.batch import Messages
+from stage_writer.core.convert import dead_letters_of, kafka_columns_of
+from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.topologies.task.inputs import Input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.state_files import StateFiles
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.core.parquet.buffer import TableFormat
+    from stage_writer.ports import PartitionTask, Runs, StateStore
+    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.topologies.task.inputs import Output
+    from stage_writer.topologies.task.task import Task
+
+    Index = NDArray[np.int64]
+
+_PORTION = 10_000
+
+
+class TaskConverter:
+    """Converts the messages of one Kafka partition."""
+
+    def __init__(self, parent: TopologyConverter, task: Task) -> None:
+        self._parent = parent
+        self._task = task
+        self._is_closed = False
+        self.wants_flush = False
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._parent.stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, TableFormat]:
+        """The stream's own table, and the one for dead letters."""
+        return self._parent.formats
+
+    def waits(self, batch: MessageBatch) -> None:
+        """Nothing has to be there first."""
+
+    def at(self, gained: StructType) -> TaskConverter:  # noqa: ARG002 - the port's
+        """A table that a topology fills gains no columns."""
+        return self
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+        """Another task: this one's partition begins again."""
+        return self._parent.restores(source, state, store)
+
+    def close(self) -> None:
+        """The partition has gone (rule 2)."""
+        if not self._is_closed:
+            self._is_closed = True
+            with suppress(Exception):  # the user's code; whatever it does, nothing of this task is used any more
+                self._task.close()
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The batches in portions, with their rows."""
+        for batch in batches:
+            for start in range(0, len(batch), _PORTION):
+                if self._is_closed:
+                    return
+                portion = batch.part(start, min(start + _PORTION, len(batch)))
+                yield [(portion, self._staged(portion))]
+
+    def _staged(self, batch: MessageBatch) -> StagedRows:
+        messages = Messages.of([batch])
+        given, rejects, tombstones = self._parent.decoded(messages)
+        output = self._task.process([given], self._parent.wall_ms())
+        self.wants_flush = self.wants_flush or output.wants_commit
+        self._parent.count_dropped(output.dropped)
+        return _staged(self._parent, messages, output, sorted([*rejects, *output.rejects], key=_index), tombstones)
+
+
+def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
+    """The messages as the task takes them; those that are neither a row nor a tombstone are left out."""
+    partition = int(messages.batches[0].source.partition)
+    if len(tombstones) == 0:
+        index, is_null = row_index, np.zeros(len(row_index), np.bool_)
+    else:
+        index = np.sort(np.concatenate([row_index, tombstones]))
+        is_null = np.isin(index, tombstones, assume_unique=True)
+        places = np.searchsorted(row_index, index)
+        rows = rows.take(pa.array(np.where(is_null, 0, places), mask=is_null))
+    headers = messages.headers
+    return Input(
+        topic,
+        partition,
+        index,
+        messages.offsets[index],
+        messages.timestamps_ms[index],
+        messages.keys.take(pa.array(index)),
+        rows,
+        is_null,
+        None if headers is None else [headers[place] for place in index.tolist()],
+    )
+
+
+def _staged(
+    parent: TopologyConverter, messages: Messages, output: Output, rejects: Sequence[Reject], tombstones: Index
+) -> StagedRows:
+    (batch,) = messages.batches
+    own, dead = parent.formats
+    with_rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(index for index, _ in output.tables.values())]))
+    rows = sum(len(index) for index, _ in output.tables.values())
+    left = np.ones(len(batch), np.bool_)
+    left[with_rows] = False
+    left[[reject.index for reject in rejects]] = False
+    empty = tombstones[left[tombstones]]
+    left[tombstones] = False
+    filtered = np.flatnonzero(left)
+    _require_all(len(batch), len(with_rows), len(rejects), len(empty), len(filtered))
+    tables = {
+        name: _with_kafka(parent, messages, index, table).cast(own.arrow_schema)
+        for name, (index, table) in output.tables.items()
+    }
+    return StagedRows(
+        end=batch.end,
+        records=len(batch),
+        tombstones=len(empty),
+        dead_letters=Counter(str(reject.error_class) for reject in rejects),
+        timestamp_bounds_ms=batch.timestamp_bounds_ms(),
+        rows=(
+            tables.pop("", own.arrow_schema.empty_table()),
+            dead_letters_of(messages, rejects, dead.arrow_schema),
+        ),
+        filtered_offsets=messages.offsets[filtered],
+        exploded=rows - len(with_rows),
+        routed=tuple((parent.routed[name], found) for name, found in tables.items()),
+    )
+
+
+def _with_kafka(parent: TopologyConverter, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
+    if not parent.stream.kafka_columns:
+        return rows
+    for field, column in zip(KAFKA_FIELDS, kafka_columns_of(messages, index), strict=True):
+        rows = rows.append_column(field.name, column)
+    return rows
+
+
+def _require_all(records: int, *parts: int) -> None:
+    """Rule 1."""
+    if sum(parts) != records:
+        msg = f"{records} messages became {parts} with rows, dead letters, tombstones and filtered ones"
+        raise RuntimeError(msg)
+
+
+def _index(reject: Reject) -> int:
+    return reject.index

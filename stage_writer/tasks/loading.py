@@ -1,0 +1,135 @@
+"""From `topology: package.module:build` to a checked topology.
+
+Rules:
+
+1. What the user's code does wrong is told with its file and line, not with this program's stack.
+2. The module is looked for as Python does, and in the current folder.
+3. What the topology asks of the stream (its topics, the tables of its sinks) is checked before anything is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError, KafkaDeltaExpressError
+from stage_writer.topologies.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from common.settings import Stream
+    from stage_writer.topologies.built import BuiltTopology
+
+
+def topology_of(stream: Stream) -> BuiltTopology:
+    """The stream's topology. Raises ConfigError, with its kinds SchemaError and ExpressionError."""
+    name = stream.topology
+    if name is None:
+        msg = f"the stream {stream.app_id!r} has no topology"
+        raise TypeError(msg)
+    module, _, function = name.partition(":")
+    made = _called(name, _function(_module(name, module), name, function))
+    build = getattr(made, "build", None)  # of a StreamsBuilder
+    made = build() if not isinstance(made, Topology) and callable(build) else made
+    if not isinstance(made, Topology):
+        problem = f"topology {name!r} gives {_article(type(made).__name__)}"
+        raise ConfigError(problem, "let it return the Topology, or the StreamsBuilder, that it makes")
+    try:
+        topology = made.check()
+    except ConfigError as error:
+        msg = f"topology {name!r}: {error.problem}"
+        raise type(error)(msg, error.remedy) from error
+    _check_topics(name, stream, topology)
+    _check_tables(name, stream, topology)
+    return topology
+
+
+def _module(name: str, module: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            problem = f"topology names the module {module!r}, and there is no module {error.name!r}"
+            remedy = f"install its package, or start the writer in the folder where it lies (this is {here})"
+            raise ConfigError(problem, remedy) from None
+        msg = f"the module of topology {name!r} cannot be imported"
+        raise _failed(msg, error) from None
+    except KafkaDeltaExpressError as error:
+        msg = f"topology {name!r}: {error.problem}"
+        raise ConfigError(msg, error.remedy) from error
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        msg = f"the module of topology {name!r} cannot be imported"
+        raise _failed(msg, error) from None
+
+
+def _function(module: ModuleType, name: str, function: str) -> Callable[[], object]:
+    found = getattr(module, function, None)
+    if found is None:
+        near = difflib.get_close_matches(function, dir(module), n=1)
+        problem = f"topology is {name!r}, and {module.__name__} has no {function!r}"
+        raise ConfigError(problem, f"did you mean {near[0]!r}?" if near else f"define it in {module.__file__}")
+    if not callable(found):
+        problem = f"topology is {name!r}, which is {_article(type(found).__name__)} and no function"
+        raise ConfigError(problem, "name a function that makes the topology")
+    return found  # type: ignore[no-any-return]
+
+
+def _called(name: str, function: Callable[[], object]) -> object:
+    try:
+        return function()
+    except KafkaDeltaExpressError as error:
+        msg = f"topology {name!r}: {error.problem}"
+        raise type(error)(msg, error.remedy) from error
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        msg = f"topology {name!r} cannot be built"
+        raise _failed(msg, error) from None
+
+
+def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
+    for topic in topology.sources:
+        if topic not in stream.topics:
+            problem = f"topology {name!r} has a source of the topic {topic!r}, which the stream does not read"
+            raise ConfigError(problem, f"add it to topics of {stream.app_id!r}, or mend the source")
+    for topic in stream.topics:
+        if topic not in topology.sources:
+            problem = f"the stream reads the topic {topic!r}, and topology {name!r} has no source for it"
+            raise ConfigError(problem, "add a source, or leave the topic out of topics")
+    for group in topology.groups:
+        if len(group.topics) > 1:
+            problem = f"topology {name!r} joins the topics {', '.join(group.topics)} in one task"
+            raise ConfigError(problem, "this release reads one topic in a task: bring the records into one topic")
+    if topology.topics_written:
+        problem = f"topology {name!r} writes to the topic {topology.topics_written[0]!r}"
+        raise ConfigError(problem, "this release writes tables only: leave the topic sink out")
+
+
+def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
+    for table in topology.tables:
+        if table and table not in stream.routes:
+            problem = f"topology {name!r} has a sink for the table {table!r}, which is none of the stream's routes"
+            near = difflib.get_close_matches(table, stream.routes, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"write routes: {{{table}: table URL}}"
+            raise ConfigError(problem, remedy)
+
+
+def _failed(what: str, error: Exception) -> ConfigError:
+    """What the user's own code did, with the place (rule 1)."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+    else:
+        frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "nowhere"
+    return ConfigError(f"{what}: {type(error).__name__}: {error} ({place})", "mend it, and try `stage-writer check`")
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"

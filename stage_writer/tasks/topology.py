@@ -1,0 +1,181 @@
+"""The conversion of a stream with a topology: what all of its tasks share.
+
+Rules:
+
+1. Each source topic is decoded by its own columns, as strictly as any stream's records; a source without columns takes
+   any JSON value, which the task reads.
+2. Only a task converts: the state belongs to a Kafka partition. This one makes tasks, from the state of a chain's end.
+3. A disk that holds the state of that end already is gone on from; whatever else it holds is thrown away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import numpy as np
+import pyarrow as pa
+
+from common import metrics as catalogue
+from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from common.markers import TableKind
+from common.schema import nullable_columns, to_arrow_schema
+from stage_writer.core.convert import require_can_partition, table_format
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.tasks.converting import input_of
+from stage_writer.tasks.kept import KeptTask, SnapshotsWhen
+from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
+from stage_writer.topologies.task.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.metrics import Metrics
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.state_files import StateFiles
+    from stage_writer.core.batch import MessageBatch, Messages
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.ports import StateStore
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.stores import Backend, Changes, StoreBuilder
+    from stage_writer.topologies.task.inputs import Input
+
+    Index = NDArray[np.int64]
+    OpenBackend = Callable[[TopicPartition], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a topology needs of its process."""
+
+    wall_ms: Callable[[], int]
+    metrics: Metrics
+    first_pass: MakeFirstPass = no_first_pass
+    open_backend: OpenBackend = lambda _: MemoryBackend()
+    when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
+
+
+class TopologyConverter:
+    """A `stage_writer.ports.Converter` whose partitions have tasks. Raises SchemaError."""
+
+    def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
+        self.stream = stream
+        self.topology = topology
+        self.wall_ms = around.wall_ms
+        self._around = around
+        columns = stream.schema_of_columns
+        table = nullable_columns(columns)
+        if stream.kafka_columns:
+            table = table.with_fields(KAFKA_FIELDS)
+        rows = replace(
+            table_format(stream.table, TableKind.ROWS, table, stream.partition_by), waits=stream.load.waits_for_spark
+        )
+        require_can_partition(rows)
+        dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
+        self.formats = (rows, dead_letters)
+        self.routed = {name: replace(rows, url=url) for name, url in stream.routes.items()}
+        self._output_schemas = dict.fromkeys(topology.tables, to_arrow_schema(columns))
+        reading = Reading(lenient=stream.coerce == "lenient")
+        self._decoders = {
+            topic: None if source.columns is None else Decoder(source.columns, reading, first_pass=around.first_pass)
+            for topic, source in topology.sources.items()
+        }
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Kafka's headers have to be read."""
+        return self.topology.needs_headers
+
+    def waits(self, batch: MessageBatch) -> None:
+        """Nothing has to be there first."""
+
+    def at(self, gained: StructType) -> TopologyConverter:  # noqa: ARG002 - the port's
+        """A table that a topology fills gains no columns."""
+        return self
+
+    def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
+        """Only a task converts (rule 2)."""
+        msg = f"messages of {batches[0].source} were converted without a task"
+        raise RuntimeError(msg)
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Restoring:
+        """A job that makes the task of a Kafka partition as it was."""
+        return Restoring(self, source, state, store)
+
+    def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
+        """The messages of one partition for its task, those that are no records, and the tombstones."""
+        topic = str(messages.batches[0].source.topic)
+        decoder = self._decoders[topic]
+        if decoder is None:
+            tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
+            rows = pa.table({"value": messages.values})
+            everything = np.arange(len(messages))
+            given = input_of(messages, topic, rows, everything, tombstones[:0])
+            return replace(given, is_null=np.isin(everything, tombstones)), [], tombstones
+        found = decoder.decode(messages.values)
+        given = input_of(messages, topic, found.rows, found.row_index, found.tombstones)
+        return given, list(found.rejects), found.tombstones
+
+    def count_dropped(self, dropped: Mapping[str, int]) -> None:
+        """Tell what processors have left out."""
+        for reason, count in dropped.items():
+            self._around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
+
+    def restored(self, source: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
+        """The task of a Kafka partition, as it was at the end of the chain that names these files."""
+        group = self.topology.group_of(source.topic)
+        stores = Stores.open(cast("tuple[StoreBuilder, ...]", group.stores), self._around.open_backend(source))
+        try:
+            changed = _Changed(state, store)
+            if stores.mark != state.mark or not state.paths:
+                _restore(stores, state, changed, store)
+            task = Task(self.topology, source, stores, self._output_schemas)
+        except BaseException:
+            stores.close()
+            raise
+        return KeptTask(self, task, stores, state, changed_bytes=changed.size_bytes, when=self._around.when)
+
+
+def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> None:
+    if state.snapshot is None:
+        stores.restore((), changed, state.mark)
+        return
+    with store.open(state.snapshot) as opened:
+        stores.restore(snapshot_from_file(state.snapshot, opened), changed, state.mark)
+
+
+class _Changed:
+    """The changes on top of the snapshot, read one after the other, and what they come to."""
+
+    def __init__(self, state: StateFiles, store: StateStore) -> None:
+        self._state = state
+        self._store = store
+        self.size_bytes = 0
+
+    def __iter__(self) -> Iterator[Changes]:
+        for path in self._state.changes:
+            changes = changes_from_bytes(path, self._store.read(path))
+            self.size_bytes += changes.size_bytes
+            yield changes
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """A job, beside the writer's loop."""
+
+    converter: TopologyConverter
+    source: TopicPartition
+    state: StateFiles
+    store: StateStore
+
+    def run(self) -> KeptTask:
+        """Raises StoreError, StateError, and ConfigError for a store that has become another one."""
+        return self.converter.restored(self.source, self.state, self.store)
