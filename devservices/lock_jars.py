@@ -19,6 +19,7 @@ from common.downloads import Jar
 from delta_loader.shell.jars import LOCK as LOADER_LOCK
 from devservices.kafka import LOCK as KAFKA_LOCK
 
+STREAMS_LOCK = Path(__file__).parent / "kafka_streams.lock"
 BENCHMARK_LOCK = Path(__file__).parent.parent / "benchmarks" / "jars.lock"
 
 _AWS = "software.amazon.awssdk"
@@ -60,6 +61,16 @@ KAFKA = Group(
     ),
     beside_pyspark=False,
 )
+# The broker's own version: what topologies are compared with.
+STREAMS = Group(
+    "kafka-streams",
+    (
+        "org.apache.kafka:kafka-streams:4.3.1",
+        "org.apache.kafka:kafka-streams-test-utils:4.3.1",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
+    beside_pyspark=False,
+)
 _SPARK = "org.apache.spark"
 _TOKENS = f"{_SPARK}:spark-token-provider-kafka-0-10_2.13"
 STREAMING = Group(
@@ -78,6 +89,7 @@ def main() -> None:
     """Write the locks."""
     _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
+    _write(STREAMS_LOCK, (STREAMS,), "Kafka Streams and its test driver, which topologies are compared with.")
     _write(BENCHMARK_LOCK, (STREAMING,), "Spark's Kafka source, for the benchmark.")
 
 

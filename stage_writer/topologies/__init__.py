@@ -1,6 +1,17 @@
 """Topologies: stateful processing of records between Kafka and the stream's tables, inside the stage writer."""
 
 from stage_writer.topologies.built import BuiltTopology, TaskGroup
+from stage_writer.topologies.dsl import (
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    Windowed,
+)
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import KeyType, ValueType
 from stage_writer.topologies.processors import Cancellable, Processor, ProcessorContext, PunctuationType
@@ -14,21 +25,30 @@ __all__ = [
     "Cancellable",
     "Derive",
     "Headers",
+    "JoinWindows",
+    "KStream",
+    "KTable",
     "Key",
     "KeyType",
     "Late",
     "MapBatches",
+    "Materialized",
     "OnError",
     "Processor",
     "ProcessorContext",
     "PunctuationType",
     "Record",
     "Select",
+    "SessionWindows",
+    "StreamsBuilder",
+    "Suppressed",
     "TaskGroup",
+    "TimeWindows",
     "TopicRecord",
     "Topology",
     "TopologyError",
     "Value",
     "ValueType",
     "Where",
+    "Windowed",
 ]

@@ -1,0 +1,212 @@
+"""Aggregates of streams: by key, by key and time window, by key and session.
+
+Rules:
+
+1. An aggregate's time is the latest of the times of its records; a session's is its end.
+2. A record without a key is in no group, and is dropped with the reason ``null_key``; so is one without a value where
+   there are no windows. Windows give a missing value to the aggregator, as in Kafka Streams.
+3. Lateness is measured by the highest time that the *operator* has seen, which is kept in a store beside the
+   aggregates: after a restart, and for a record that was undone, the same records are late as without.
+4. A window store's own retention is a window's size and grace, and one millisecond more for sessions, so that it never
+   forgets what this operator still changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from stage_writer.topologies.dsl.changes import StoredTable, value_of
+from stage_writer.topologies.dsl.tables import NULL_KEY
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Key, Record, Value
+from stage_writer.topologies.stores.keys import Windowed
+
+if TYPE_CHECKING:
+    from stage_writer.topologies.dsl.changes import Getter, Stamped
+    from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
+    from stage_writer.topologies.processors import ProcessorContext
+
+Fold: TypeAlias = Callable[[Key, Value, Value], Value]
+"""A key, a record's value and the aggregate so far (None in the beginning) give the aggregate."""
+Merge: TypeAlias = Callable[[Key, Value, Value], Value]
+"""A key and two sessions' aggregates give that of both."""
+
+LATE = "late"
+BEFORE_1970 = "before_1970"
+
+
+def fold_of_aggregator(initializer: Callable[[], Value], aggregator: Fold) -> Fold:
+    """The fold that begins with the initializer's value."""
+    return lambda key, value, so_far: aggregator(key, value, initializer() if so_far is None else so_far)
+
+
+def fold_of_reducer(reducer: Callable[[Value, Value], Value]) -> Fold:
+    """The fold that begins with the first value."""
+    return lambda _key, value, so_far: value if so_far is None else reducer(so_far, value)
+
+
+def merge_of_reducer(reducer: Callable[[Value, Value], Value]) -> Merge:
+    """Two sessions' aggregates, each of which may be missing."""
+    return lambda _key, one, two: two if one is None else reducer(one, two)
+
+
+def time_store(store: str) -> str:
+    """The store of the time that an operator has seen, beside its own."""
+    return f"{store}-time"
+
+
+class SeenTime:
+    """The highest time that an operator has seen (rule 3)."""
+
+    def __init__(self, context: ProcessorContext, store: str) -> None:
+        self._store = context.store(time_store(store))
+
+    def see(self, timestamp_ms: int) -> int:
+        """Take in a record's time, and return the highest one."""
+        highest = self._store.get("highest")
+        if highest is None or timestamp_ms > highest:
+            self._store.put("highest", timestamp_ms)
+            return timestamp_ms
+        return int(highest)
+
+
+class AggregateByKey(Processor):
+    """One aggregate for each key."""
+
+    def __init__(self, table: StoredTable, fold: Fold) -> None:
+        self._table = table
+        self._fold = fold
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store."""
+        super().init(context)
+        self._store = context.store(self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Fold the record in, and forward the change."""
+        if record.key is None or record.value is None:
+            self.context.drop(record, NULL_KEY if record.key is None else "null_value")
+            return
+        before = self._store.get(record.key)
+        old = value_of(before)
+        time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
+        new = self._fold(record.key, record.value, old)
+        self._store.put(record.key, None if new is None else [new, time_ms])
+        self.context.forward(record._replace(value=self._table.change(new, old), timestamp_ms=time_ms))
+
+
+class WindowTable(StoredTable):
+    """The table of a windowed aggregate: its keys are windowed ones."""
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads a window's aggregate."""
+        store = context.store(self.store)
+
+        def get(windowed: Windowed) -> Stamped | None:
+            found: Stamped | None = store.fetch(windowed.key, windowed.start_ms)
+            return found
+
+        return get
+
+
+class AggregateByWindow(Processor):
+    """One aggregate for each key and time window."""
+
+    def __init__(self, table: WindowTable, windows: TimeWindows, fold: Fold) -> None:
+        self._table = table
+        self._windows = windows
+        self._fold = fold
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the stores."""
+        super().init(context)
+        self._store = context.store(self._table.store)
+        self._time = SeenTime(context, self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Fold the record into each open window that it is in; it is dropped as late once for each closed one."""
+        if record.key is None or record.timestamp_ms < 0:
+            self.context.drop(record, NULL_KEY if record.key is None else BEFORE_1970)
+            return
+        closed_ms = self._time.see(record.timestamp_ms) - self._windows.grace_ms
+        for start_ms in self._windows.starts(record.timestamp_ms):
+            if start_ms + self._windows.size_ms > closed_ms:
+                self._update(record, start_ms)
+            else:
+                self.context.drop(record, LATE)
+
+    def _update(self, record: Record, start_ms: int) -> None:
+        before = self._store.fetch(record.key, start_ms)
+        old = value_of(before)
+        time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
+        new = self._fold(record.key, record.value, old)
+        self._store.put(record.key, None if new is None else [new, time_ms], start_ms)
+        windowed = Windowed(record.key, start_ms, start_ms + self._windows.size_ms)
+        self.context.forward(record._replace(key=windowed, value=self._table.change(new, old), timestamp_ms=time_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFold:
+    """How a session's aggregate begins, takes a record in, and takes another session in."""
+
+    initializer: Callable[[], Value]
+    fold: Fold
+    merge: Merge
+
+
+class SessionTable(StoredTable):
+    """The table of an aggregate over sessions."""
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads a session's aggregate."""
+        store = context.store(self.store)
+
+        def get(windowed: Windowed) -> Stamped | None:
+            found = store.fetch_session(windowed)
+            return None if found is None else [found, windowed.end_ms]
+
+        return get
+
+
+class AggregateBySession(Processor):
+    """One aggregate for each key and session; sessions that a record connects become one."""
+
+    def __init__(self, table: SessionTable, windows: SessionWindows, fold: SessionFold) -> None:
+        self._table = table
+        self._windows = windows
+        self._fold = fold
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the stores."""
+        super().init(context)
+        self._store = context.store(self._table.store)
+        self._time = SeenTime(context, self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Forward that the sessions which become one have gone, and then that one."""
+        if record.key is None or record.timestamp_ms < 0:
+            self.context.drop(record, NULL_KEY if record.key is None else BEFORE_1970)
+            return
+        time_ms, gap_ms = record.timestamp_ms, self._windows.gap_ms
+        closed_ms = self._time.see(time_ms) - self._windows.grace_ms - gap_ms
+        found = list(self._store.find_sessions(record.key, time_ms - gap_ms, time_ms + gap_ms))
+        start_ms, end_ms, so_far = time_ms, time_ms, self._fold.initializer()
+        for session, aggregate in found:
+            start_ms, end_ms = min(start_ms, session.start_ms), max(end_ms, session.end_ms)
+            so_far = self._fold.merge(record.key, so_far, aggregate)
+        if end_ms < closed_ms:
+            self.context.drop(record, LATE)
+            return
+        if (start_ms, end_ms) != (time_ms, time_ms):
+            for session, aggregate in found:
+                self._store.remove(session)
+                self._forward(session, None, aggregate)
+        merged = Windowed(record.key, start_ms, end_ms)
+        new = self._fold.fold(record.key, record.value, so_far)
+        self._store.put(merged, new)
+        self._forward(merged, new, None)
+
+    def _forward(self, session: Windowed, new: Value, old: Value) -> None:
+        self.context.forward(Record(session, self._table.change(new, old), session.end_ms))

@@ -1,0 +1,96 @@
+"""Where a topology in the DSL begins.
+
+def build() -> StreamsBuilder:
+builder = StreamsBuilder()
+clicks = builder.stream("clicks", columns="page STRING, user STRING")
+clicks.group_by(lambda user, click: click["page"], keeps_partition=True).count() …
+return builder
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.dsl.graph import Graph, Materialized
+from stage_writer.topologies.dsl.kstream import KStream
+from stage_writer.topologies.nodes import KeyType
+from stage_writer.topologies.topology import Late, OnError
+
+if TYPE_CHECKING:
+    from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.dsl.ktable import KTable
+    from stage_writer.topologies.stores import StoreBuilder
+    from stage_writer.topologies.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """How a topic is read."""
+
+    topics: tuple[str, ...]
+    columns: str | None
+    key: str
+    timestamp: str | None
+    headers: bool
+
+
+class StreamsBuilder:
+    """Makes streams and tables of topics; they make the rest. Raises ConfigError for what does not fit."""
+
+    def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
+        """See `Topology` for what becomes of errors and late records."""
+        self._graph = Graph(on_error=on_error, late=late)
+        self._sources: dict[_Source, str] = {}
+
+    def stream(
+        self,
+        *topics: str,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        headers: bool = False,
+        name: str = "",
+    ) -> KStream:
+        """The messages of topics as a stream; the arguments are those of `Topology.add_source`."""
+        source = _Source(topics, columns, key, timestamp, headers)
+        if source not in self._sources:
+            node = self._graph.name("source", name)
+            self._sources[source] = node
+            self._graph.add(
+                lambda topology: topology.add_source(
+                    node, *topics, columns=columns, key=key, timestamp=timestamp, headers=headers
+                )
+            )
+        return KStream(self, self._graph, self._sources[source])
+
+    def table(
+        self,
+        topic: str,
+        *,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """The messages of a topic as a table: the last value of each key; a tombstone takes the key away."""
+        stream = self.stream(topic, columns=columns, key=key, timestamp=timestamp)
+        return stream.to_table(materialized=materialized, name=name)
+
+    def add_state_store(self, builder: StoreBuilder) -> StreamsBuilder:
+        """A store for `KStream.process`."""
+        self._graph.store(builder)
+        return self
+
+    def build(self) -> Topology:
+        """The topology, to which nodes can be added by hand."""
+        return self._graph.build()
+
+    def check(self) -> BuiltTopology:
+        """The topology as it runs."""
+        return self.build().check()
+
+    def describe(self) -> str:
+        """The tasks' topics, nodes and stores, as text for people."""
+        return self.build().describe()

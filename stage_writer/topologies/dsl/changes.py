@@ -1,0 +1,135 @@
+"""What flows between the nodes of tables: each update, with the value that it replaces where somebody needs that.
+
+Rules:
+
+1. A table's node forwards records whose value is a `Change`. A value of None is no value: the key is not in the table.
+2. The old value is sent only when a node below asked for it while the topology was built (`Table.enable_old`), for it
+   costs a look-up, and makes a table without a name keep its rows in a store. Which tables do is as in Kafka Streams.
+3. A store of a table holds ``[value, timestamp_ms]``, so that a join can give its results their time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Key, Value
+
+if TYPE_CHECKING:
+    from stage_writer.topologies.processors import ProcessorContext
+    from stage_writer.topologies.records import Record
+
+
+class Change(NamedTuple):
+    """A key's new value, and the one before it."""
+
+    new: Value
+    old: Value
+
+
+Stamped: TypeAlias = list[Any]
+"""A value and its time (rule 3)."""
+Getter: TypeAlias = Callable[[Key], "Stamped | None"]
+
+
+class Table(ABC):
+    """How the nodes below a table see it: whether it sends old values, and how they read its rows."""
+
+    sends_old: bool = False
+
+    def enable_old(self, *, force: bool) -> bool:  # noqa: ARG002 - what others ask their parents
+        """Send old values from now on, if that is possible; ``force`` gives the table a store for it."""
+        self.sends_old = True
+        return True
+
+    @abstractmethod
+    def stores(self) -> tuple[str, ...]:
+        """The stores that a reader of this table needs. The table keeps its rows from now on."""
+
+    @abstractmethod
+    def open(self, context: ProcessorContext) -> Getter:
+        """A task's reader of the table: a key's value and time, or None."""
+
+    def change(self, new: Value, old: Value) -> Change:
+        """The change to send."""
+        return Change(new, old if self.sends_old else None)
+
+
+def value_of(stamped: Stamped | None) -> Value:
+    """The value without its time."""
+    return None if stamped is None else stamped[0]
+
+
+class StoredTable(Table):
+    """A table that always has a key-value store: an aggregate's."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+    def stores(self) -> tuple[str, ...]:
+        """Its own."""
+        return (self.store,)
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads the store."""
+        getter: Getter = context.store(self.store).get
+        return getter
+
+
+class ViewedTable(Table):
+    """A table made from another one: its rows are computed when they are read, unless it has a store of its own."""
+
+    def __init__(self, parent: Table, store: str | None) -> None:
+        self.parent = parent
+        self.store = store
+
+    def enable_old(self, *, force: bool) -> bool:
+        """From its own store, or from the old values of its parent."""
+        if self.store is not None or self.parent.enable_old(force=force):
+            self.sends_old = True
+        return self.sends_old
+
+    def stores(self) -> tuple[str, ...]:
+        """Its own, or its parent's."""
+        return self.parent.stores() if self.store is None else (self.store,)
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads its store, or computes what its parent has."""
+        if self.store is not None:
+            own: Getter = context.store(self.store).get
+            return own
+        return self.view(self.parent.open(context))
+
+    def view(self, parent: Getter) -> Getter:
+        """Reads a row through the parent's."""
+        return parent
+
+
+class TableProcessor(Processor):
+    """Forwards changes, and keeps them in the table's store when it has one."""
+
+    def __init__(self, table: Table, store: str | None) -> None:
+        self._table = table
+        self._store_name = store
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store."""
+        super().init(context)
+        self._store = None if self._store_name is None else context.store(self._store_name)
+
+    def emit(self, record: Record, new: Value, old: Value) -> None:
+        """Keep and forward; with a store, the old value is what it held."""
+        if self._store is not None:
+            old = value_of(self._store.get(record.key)) if self._table.sends_old else None
+            self._store.put(record.key, None if new is None else [new, record.timestamp_ms])
+        self.context.forward(record.with_value(self._table.change(new, old)))
+
+
+class ToStream(Processor):
+    """A table's changes as a stream of its new values."""
+
+    def process(self, record: Record) -> None:
+        """Forward the new value; None says that the key has gone."""
+        self.context.forward(record.with_value(record.value.new))

@@ -1,0 +1,108 @@
+"""The nodes that the DSL's streams and tables add, held until the topology is built.
+
+Rules:
+
+1. Nodes are named by what they do and a number for each kind, ``filter-1``, or as the user says. Stores too: the name
+   of a store is that of its state on the stage, so a topology that is going to change should name them.
+2. Which stores a node needs may become known by what is added below it. So stores are connected when the topology is
+   built, and one that no node needs is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.topology import Late, OnError, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stage_writer.topologies.processors import Processor
+    from stage_writer.topologies.stores import StoreBuilder
+
+    Adding = Callable[[Topology], object]
+    Connecting = Callable[[], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Materialized:
+    """How an operator keeps its state: under which name, on disk or in memory, and for how long."""
+
+    name: str = ""
+    """Of its store; the operator's own name by default."""
+    persistent: bool = False
+    """On disk, where state is larger than memory."""
+    retention: timedelta | None = None
+    """Of windows and sessions, for who looks into the store; by default as long as they can change."""
+
+
+class Graph:
+    """What a `StreamsBuilder` has collected."""
+
+    def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
+        self._on_error = on_error
+        self._late = late
+        self._steps: list[Adding] = []
+        self._stores: dict[str, StoreBuilder] = {}
+        self._connections: list[tuple[str, Connecting]] = []
+        self._numbers: Counter[str] = Counter()
+
+    def name(self, kind: str, given: str = "") -> str:
+        """The user's name for a node, or a new one."""
+        if given:
+            return given
+        self._numbers[kind] += 1
+        return f"{kind}-{self._numbers[kind]}"
+
+    def add(self, step: Adding) -> None:
+        """A node, by the call that adds it to the topology."""
+        self._steps.append(step)
+
+    def processor(
+        self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Connecting | None = None
+    ) -> str:
+        """A processor, and what tells its stores when all nodes are there (rule 2)."""
+        self.add(lambda topology: topology.add_processor(name, supplier, *parents))
+        if stores is not None:
+            self._connections.append((name, stores))
+        return name
+
+    def store(self, builder: StoreBuilder) -> str:
+        """A store that nodes may need."""
+        if builder.name in self._stores:
+            problem = f"two operators keep their state in the store {builder.name!r}"
+            raise ConfigError(problem, "give each its own name, with Materialized(name=…)")
+        self._stores[builder.name] = builder
+        return builder.name
+
+    def key_value(self, name: str, how: Materialized | None = None) -> str:
+        """A key-value store."""
+        return self.store(Stores.key_value(name, persistent=how is not None and how.persistent))
+
+    def build(self) -> Topology:
+        """The topology."""
+        topology = Topology(on_error=self._on_error, late=self._late)
+        for step in self._steps:
+            step(topology)
+        users: dict[str, list[str]] = {}
+        for node, connecting in self._connections:
+            for store in connecting():
+                users.setdefault(store, []).append(node)
+        for store, nodes in users.items():
+            builder = self._stores.get(store)
+            if builder is None:
+                remedy = "add it with StreamsBuilder.add_state_store, and look at its spelling"
+                msg = f"the node {nodes[0]!r} names the state store {store!r}, which is not there"
+                raise ConfigError(msg, remedy)
+            topology.add_state_store(builder, *dict.fromkeys(nodes))
+        return topology
+
+
+def span(milliseconds: int) -> timedelta:
+    """A duration for a store, a millisecond at least."""
+    return timedelta(milliseconds=max(milliseconds, 1))

@@ -1,0 +1,179 @@
+"""Joins with tables: a stream's records looked up in a table, and tables of one key side by side.
+
+Rules:
+
+1. A stream's record is joined with the row that the table has when the record arrives, and keeps its own time.
+2. A join of tables is a table: each change on either side gives a change of the joined row, at the later of both times.
+3. As in Kafka Streams, a joined row that goes away is told even when nobody was told of it before, unless old values
+   are sent.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, value_of
+from stage_writer.topologies.dsl.tables import NULL_KEY
+from stage_writer.topologies.processors import Processor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stage_writer.topologies.dsl.changes import Getter, Stamped
+    from stage_writer.topologies.processors import ProcessorContext
+    from stage_writer.topologies.records import Key, Record, Value
+
+    Joiner = Callable[[Value, Value], Value]
+
+
+class LookUp(Processor):
+    """A stream's records with the table's row of their key."""
+
+    def __init__(self, table: Table, joiner: Joiner, *, keeps_unmatched: bool) -> None:
+        self._table = table
+        self._joiner = joiner
+        self._keeps_unmatched = keeps_unmatched
+
+    def init(self, context: ProcessorContext) -> None:
+        """Open the table."""
+        super().init(context)
+        self._get = self._table.open(context)
+
+    def process(self, record: Record) -> None:
+        """Forward it joined; without a row only in a left join."""
+        if record.value is None or (record.key is None and not self._keeps_unmatched):
+            self.context.drop(record, NULL_KEY if record.key is None else "null_value")
+            return
+        row = None if record.key is None else value_of(self._get(record.key))
+        if row is not None or self._keeps_unmatched:
+            self.context.forward(record.with_value(self._joiner(record.value, row)))
+
+
+class Previous(Processor):
+    """Each record with the value that its key had before it."""
+
+    def __init__(self, store: str, joiner: Joiner) -> None:
+        self._store_name = store
+        self._joiner = joiner
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store."""
+        super().init(context)
+        self._store = context.store(self._store_name)
+
+    def process(self, record: Record) -> None:
+        """Forward it joined, and remember its value."""
+        if record.key is None or record.value is None:
+            self.context.drop(record, NULL_KEY if record.key is None else "null_value")
+            return
+        before = self._store.get(record.key)
+        self._store.put(record.key, record.value)
+        self.context.forward(record.with_value(self._joiner(record.value, before)))
+
+
+class JoinKind(Enum):
+    """Which rows a join of tables has."""
+
+    INNER = auto()
+    """Those of keys that both tables have."""
+    LEFT = auto()
+    """Those of keys that the left table has."""
+    OUTER = auto()
+    """Those of keys that one of them has."""
+
+
+class JoinedTable(Table):
+    """Two tables side by side."""
+
+    def __init__(self, left: Table, right: Table, joiner: Joiner, kind: JoinKind, store: str | None) -> None:
+        self.left = left
+        self.right = right
+        self.kind = kind
+        self.store = store
+        self.joiner = joiner
+        if kind is not JoinKind.INNER:
+            left.enable_old(force=True)
+        if kind is JoinKind.OUTER:
+            right.enable_old(force=True)
+
+    def enable_old(self, *, force: bool) -> bool:
+        """Old rows are made of the old values of both."""
+        self.left.enable_old(force=True)
+        self.right.enable_old(force=True)
+        return super().enable_old(force=force)
+
+    def stores(self) -> tuple[str, ...]:
+        """Its own, or those of both."""
+        return (*self.left.stores(), *self.right.stores()) if self.store is None else (self.store,)
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads its store, or joins the rows of both."""
+        if self.store is not None:
+            own: Getter = context.store(self.store).get
+            return own
+        left, right = self.left.open(context), self.right.open(context)
+
+        def get(key: Key) -> Stamped | None:
+            return self._row(left(key), right(key))
+
+        return get
+
+    def _row(self, left: Stamped | None, right: Stamped | None) -> Stamped | None:
+        needed = {JoinKind.INNER: (left, right), JoinKind.LEFT: (left,), JoinKind.OUTER: ()}[self.kind]
+        there = [side for side in (left, right) if side is not None]
+        if None in needed or not there:
+            return None
+        return [self.joiner(value_of(left), value_of(right)), max(time_ms for _, time_ms in there)]
+
+
+class TableJoinSide(Processor):
+    """Changes of one table, joined with the row of the other one."""
+
+    def __init__(self, table: JoinedTable, *, is_left: bool) -> None:
+        self._table = table
+        self._is_left = is_left
+
+    def init(self, context: ProcessorContext) -> None:
+        """Open the other table."""
+        super().init(context)
+        self._get = (self._table.right if self._is_left else self._table.left).open(context)
+
+    def process(self, record: Record) -> None:
+        """Forward the change of the joined row."""
+        change: Change = record.value
+        other = self._get(record.key)
+        if other is not None and other[0] is None:  # a mapper's None is no row
+            other = None
+        match self._table.kind:
+            case JoinKind.INNER:
+                matters, needs_own = other is not None, True
+            case JoinKind.LEFT if not self._is_left:
+                matters, needs_own = other is not None, False
+            case JoinKind.LEFT:
+                matters, needs_own = other is not None or change != Change(None, None), True
+            case _:
+                matters, needs_own = other is not None or change != Change(None, None), other is None
+        if not matters:
+            return
+        row = value_of(other)
+        new = None if needs_own and change.new is None else self._joined(change.new, row)
+        sends_old = self._table.sends_old and not (needs_own and change.old is None)
+        old = self._joined(change.old, row) if sends_old else None
+        time_ms = record.timestamp_ms if other is None else max(record.timestamp_ms, other[1])
+        self.context.forward(record._replace(value=Change(new, old), timestamp_ms=time_ms))
+
+    def _joined(self, own: Value, other: Value) -> Value:
+        return self._table.joiner(own, other) if self._is_left else self._table.joiner(other, own)
+
+
+class MergeSides(TableProcessor):
+    """Where both sides of a join of tables become one table."""
+
+    def __init__(self, table: JoinedTable) -> None:
+        super().__init__(table, table.store)
+
+    def process(self, record: Record) -> None:
+        """Keep the row if the table has a store, and forward the change."""
+        change: Change = record.value
+        self.emit(record, change.new, change.old)

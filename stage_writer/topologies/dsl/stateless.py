@@ -1,0 +1,125 @@
+"""Nodes that know nothing of the records before: what `KStream`'s plain operators run.
+
+Each calls the user's function and forwards; a record is never changed in place (records.py, rule 1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.processors import Processor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from stage_writer.topologies.records import Key, Record, Value
+
+    Predicate = Callable[[Key, Value], object]
+
+
+class Filter(Processor):
+    """The records of which the predicate is true (or not, for ``keep=False``)."""
+
+    def __init__(self, predicate: Predicate, *, keep: bool) -> None:
+        self._predicate = predicate
+        self._keep = keep
+
+    def process(self, record: Record) -> None:
+        """Forward it or not."""
+        if bool(self._predicate(record.key, record.value)) is self._keep:
+            self.context.forward(record)
+
+
+class MapPairs(Processor):
+    """A new key and value for each record."""
+
+    def __init__(self, mapper: Callable[[Key, Value], tuple[Key, Value]]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward the mapped pair."""
+        key, value = self._mapper(record.key, record.value)
+        self.context.forward(record._replace(key=key, value=value))
+
+
+class MapValues(Processor):
+    """A new value for each record."""
+
+    def __init__(self, mapper: Callable[[Key, Value], Value]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward the mapped value."""
+        self.context.forward(record.with_value(self._mapper(record.key, record.value)))
+
+
+class MapKey(Processor):
+    """A new key for each record."""
+
+    def __init__(self, mapper: Callable[[Key, Value], Key]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward it under its new key."""
+        self.context.forward(record.with_key(self._mapper(record.key, record.value)))
+
+
+class FlatMapPairs(Processor):
+    """Any number of pairs for each record."""
+
+    def __init__(self, mapper: Callable[[Key, Value], Iterable[tuple[Key, Value]]]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward them in their order."""
+        for key, value in self._mapper(record.key, record.value):
+            self.context.forward(record._replace(key=key, value=value))
+
+
+class FlatMapValues(Processor):
+    """Any number of values for each record."""
+
+    def __init__(self, mapper: Callable[[Key, Value], Iterable[Value]]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward them in their order."""
+        for value in self._mapper(record.key, record.value):
+            self.context.forward(record.with_value(value))
+
+
+class Peek(Processor):
+    """Each record as it is, after the user's function has seen it."""
+
+    def __init__(self, action: Callable[[Key, Value], object]) -> None:
+        self._action = action
+
+    def process(self, record: Record) -> None:
+        """Look, then forward."""
+        self._action(record.key, record.value)
+        self.context.forward(record)
+
+
+class Branch(Processor):
+    """Each record to the first child whose predicate is true of it, or to the last child when there is one more."""
+
+    def __init__(self, predicates: Sequence[Predicate], children: Sequence[str]) -> None:
+        self._predicates = tuple(zip(predicates, children, strict=False))
+        self._rest = children[len(predicates)] if len(children) > len(predicates) else None
+
+    def process(self, record: Record) -> None:
+        """Forward it to one child at most."""
+        for predicate, child in self._predicates:
+            if predicate(record.key, record.value):
+                self.context.forward(record, child)
+                return
+        if self._rest is not None:
+            self.context.forward(record, self._rest)
+
+
+class PassThrough(Processor):
+    """Each record as it is: where several paths become one, or one path gets a name."""
+
+    def process(self, record: Record) -> None:
+        """Forward it."""
+        self.context.forward(record)

@@ -1,0 +1,144 @@
+"""Changes that are held back: until a window's result is final, or for a while.
+
+Rules:
+
+1. Of a key's changes that are held, the last one is given on, at its own time, with the value before the first of them
+   for its old value: what is below sees one change.
+2. Final results are given on when no record can change them any more, the earliest window first. For a session this is
+   a millisecond later than in Kafka Streams, whose "final" result may come a second time when a record arrives that is
+   exactly as late as the grace allows.
+3. Time is the highest that this node has seen, kept in a store as in aggregates.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.dsl.aggregates import SeenTime
+from stage_writer.topologies.dsl.changes import Change, Table
+from stage_writer.topologies.dsl.windows import milliseconds
+from stage_writer.topologies.processors import Processor
+from stage_writer.topologies.records import Record
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from stage_writer.topologies.dsl.changes import Getter, Stamped
+    from stage_writer.topologies.processors import ProcessorContext
+    from stage_writer.topologies.records import Key
+
+_COUNT = "count"  # beside the keys' places, which are tuples
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """What a table's changes wait for."""
+
+    wait_ms: int | None
+    """None: for the end of their window."""
+    max_records: int | None = None
+
+    @classmethod
+    def until_window_closes(cls) -> Suppressed:
+        """One result for each window: the final one."""
+        return cls(None)
+
+    @classmethod
+    def until_time_limit(cls, limit: timedelta, max_records: int | None = None) -> Suppressed:
+        """One change of a key in that time; earlier when more than ``max_records`` keys wait."""
+        return cls(milliseconds(limit, "how long changes are held back"), max_records)
+
+
+class SuppressedTable(Table):
+    """A table as those below see it: as far as its changes were given on."""
+
+    def __init__(self, parent: Table, store: str, suppressed: Suppressed, closing_ms: int) -> None:
+        self.parent = parent
+        self.store = store
+        self.wait_ms = closing_ms if suppressed.wait_ms is None else suppressed.wait_ms
+        self.is_final = suppressed.wait_ms is None
+        self.max_records = suppressed.max_records
+        parent.enable_old(force=True)
+
+    def enable_old(self, *, force: bool) -> bool:
+        """The old values are there anyway."""
+        return super().enable_old(force=force)
+
+    def own_stores(self) -> tuple[str, ...]:
+        """What is held in the order of its time, and where each key is in it."""
+        return self.store, f"{self.store}-keys"
+
+    def stores(self) -> tuple[str, ...]:
+        """Its own and its parent's."""
+        return (*self.own_stores(), *self.parent.stores())
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """The value before what is held, or the parent's row."""
+        parent = self.parent.open(context)
+        held, places = map(context.store, self.own_stores())
+
+        def get(key: Key) -> Stamped | None:
+            place = places.get((key,))
+            if place is None:
+                return parent(key)
+            _, old, time_ms, _ = held.get((place, key))
+            return None if old is None else [old, time_ms]
+
+        return get
+
+
+class HoldBack(Processor):
+    """Runs a `SuppressedTable`."""
+
+    def __init__(self, table: SuppressedTable) -> None:
+        self._table = table
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the stores."""
+        super().init(context)
+        self._held, self._places = map(context.store, self._table.own_stores())
+        self._time = SeenTime(context, self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Hold the change, and give on those whose time has come."""
+        seen_ms = self._time.see(record.timestamp_ms)
+        self._hold(record)
+        for place, key in self._due(seen_ms - self._table.wait_ms):
+            self._give_on(place, key)
+
+    def _hold(self, record: Record) -> None:
+        change: Change = record.value
+        place, old = self._places.get((record.key,)), change.old
+        if place is None:
+            place = record.key.end_ms if self._table.is_final else record.timestamp_ms
+            self._places.put((record.key,), place)
+            self._count(1)
+        else:
+            _, old, _, _ = self._held.get((place, record.key))
+        self._held.put((place, record.key), (change.new, old, record.timestamp_ms, record.headers))
+
+    def _due(self, latest_ms: int) -> list[tuple[int, Key]]:
+        """Those whose time has come, and the earliest others when too many wait."""
+        too_many = 0 if self._table.max_records is None else self._count(0) - self._table.max_records
+        due: list[tuple[int, Key]] = []
+        for (place, key), _ in self._held.all():
+            if place > latest_ms and len(due) >= too_many:
+                break
+            due.append((place, key))
+        return due
+
+    def _give_on(self, place: int, key: Key) -> None:
+        new, old, time_ms, headers = self._held.delete((place, key))
+        self._places.delete((key,))
+        self._count(-1)
+        if new is not None or not self._table.is_final:
+            self.context.forward(Record(key, self._table.change(new, old), time_ms, headers))
+
+    def _count(self, change: int) -> int:
+        if self._table.max_records is None:
+            return 0
+        held = int(self._places.get(_COUNT) or 0) + change
+        if change:
+            self._places.put(_COUNT, held)
+        return held

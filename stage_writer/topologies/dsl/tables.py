@@ -1,0 +1,213 @@
+"""Nodes of tables: sources, filters, mapped values, groups by another key, and what is held back until a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.topologies.dsl.changes import Change, StoredTable, Table, TableProcessor, ViewedTable, value_of
+from stage_writer.topologies.processors import Processor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stage_writer.topologies.dsl.changes import Getter, Stamped
+    from stage_writer.topologies.processors import ProcessorContext
+    from stage_writer.topologies.records import Key, Record, Value
+
+NULL_KEY = "null_key"
+
+
+class SourceTable(Table):
+    """A topic, or a stream, read as a table: it keeps rows only when somebody reads them, or it has a name."""
+
+    def __init__(self, store: str, *, is_kept: bool) -> None:
+        self.store = store
+        self.is_kept = is_kept
+
+    def enable_old(self, *, force: bool) -> bool:
+        """Only a kept table knows old values."""
+        if not force and not self.is_kept:
+            return False
+        self.is_kept = self.sends_old = True
+        return True
+
+    def stores(self) -> tuple[str, ...]:
+        """Its own, which it has from now on."""
+        self.is_kept = True
+        return (self.store,)
+
+    def open(self, context: ProcessorContext) -> Getter:
+        """Reads the store."""
+        getter: Getter = context.store(self.store).get
+        return getter
+
+
+class SourceProcessor(Processor):
+    """Records become changes of their keys; the last to arrive wins, whatever its time."""
+
+    def __init__(self, table: SourceTable) -> None:
+        self._table = table
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store, if rows are kept."""
+        super().init(context)
+        self._store = context.store(self._table.store) if self._table.is_kept else None
+
+    def process(self, record: Record) -> None:
+        """Keep and forward; a record without a key is dropped."""
+        if record.key is None:
+            self.context.drop(record, NULL_KEY)
+            return
+        old: Value = None
+        if self._store is not None:
+            old = value_of(self._store.get(record.key)) if self._table.sends_old else None
+            self._store.put(record.key, None if record.value is None else [record.value, record.timestamp_ms])
+        self.context.forward(record.with_value(self._table.change(record.value, old)))
+
+
+class FilteredTable(ViewedTable):
+    """The rows of which a predicate is true (or not)."""
+
+    def __init__(
+        self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
+    ) -> None:
+        super().__init__(parent, store)
+        self._predicate = predicate
+        self._keep = keep
+        # Where the parent keeps its rows anyway, its old values save sending that a key, never sent, has gone.
+        self.sends_old = parent.enable_old(force=False)
+
+    def kept(self, key: Key, value: Value) -> Value:
+        """The value, or None where the predicate leaves it out."""
+        passes = value is not None and bool(self._predicate(key, value)) is self._keep
+        return value if passes else None
+
+    def view(self, parent: Getter) -> Getter:
+        """The parent's row, or None."""
+
+        def get(key: Key) -> Stamped | None:
+            found = parent(key)
+            return found if found is not None and self.kept(key, found[0]) is not None else None
+
+        return get
+
+
+class FilterRows(TableProcessor):
+    """Runs a `FilteredTable`."""
+
+    def __init__(self, table: FilteredTable) -> None:
+        super().__init__(table, table.store)
+        self._filtered = table
+
+    def process(self, record: Record) -> None:
+        """Forward the row, or that it has gone; nothing when it never was there."""
+        change: Change = record.value
+        new = self._filtered.kept(record.key, change.new)
+        old: Value = None
+        if self._filtered.sends_old:
+            if self._store is None:
+                old = self._filtered.kept(record.key, change.old)
+            else:
+                old = value_of(self._store.get(record.key))
+            if new is None and old is None:
+                return
+        self.emit(record, new, old)
+
+
+class MappedTable(ViewedTable):
+    """The rows with mapped values."""
+
+    def __init__(self, parent: Table, mapper: Callable[[Key, Value], Value], store: str | None) -> None:
+        super().__init__(parent, store)
+        self._mapper = mapper
+
+    def mapped(self, key: Key, value: Value) -> Value:
+        """The mapped value; None stays None."""
+        return None if value is None else self._mapper(key, value)
+
+    def view(self, parent: Getter) -> Getter:
+        """The parent's row, mapped."""
+
+        def get(key: Key) -> Stamped | None:
+            found = parent(key)
+            return None if found is None else [self.mapped(key, found[0]), found[1]]
+
+        return get
+
+
+class MapRows(TableProcessor):
+    """Runs a `MappedTable`."""
+
+    def __init__(self, table: MappedTable) -> None:
+        super().__init__(table, table.store)
+        self._mapped = table
+
+    def process(self, record: Record) -> None:
+        """Forward the mapped change."""
+        change: Change = record.value
+        needs_old = self._mapped.sends_old and self._store is None
+        old = self._mapped.mapped(record.key, change.old) if needs_old else None
+        self.emit(record, self._mapped.mapped(record.key, change.new), old)
+
+
+class Regroup(Processor):
+    """Changes under the keys that a mapper gives: what goes away from one key and what comes to another."""
+
+    def __init__(self, mapper: Callable[[Key, Value], tuple[Key, Value]]) -> None:
+        self._mapper = mapper
+
+    def process(self, record: Record) -> None:
+        """Forward what goes, then what comes, or both in one change when the key is the same."""
+        change: Change = record.value
+        old_key, old = self._pair(record.key, change.old)
+        new_key, new = self._pair(record.key, change.new)
+        if old is not None and new is not None and old_key == new_key:
+            self.context.forward(record._replace(key=new_key, value=Change(new, old)))
+            return
+        if old is not None:
+            self.context.forward(record._replace(key=old_key, value=Change(None, old)))
+        if new is not None:
+            self.context.forward(record._replace(key=new_key, value=Change(new, None)))
+
+    def _pair(self, key: Key, value: Value) -> tuple[Key, Value]:
+        if value is None:
+            return None, None
+        new_key, mapped = self._mapper(key, value)
+        return (None, None) if new_key is None else (new_key, mapped)
+
+
+class AggregateRows(Processor):
+    """An aggregate over a table's rows: the old value is taken out, then the new one put in."""
+
+    def __init__(
+        self,
+        table: StoredTable,
+        add: Callable[[Key, Value, Value], Value],
+        remove: Callable[[Key, Value, Value], Value],
+    ) -> None:
+        self._table = table
+        self._add = add
+        self._remove = remove
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store."""
+        super().init(context)
+        self._store = context.store(self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Forward the aggregate, changed."""
+        change: Change = record.value
+        before = self._store.get(record.key)
+        old = value_of(before)
+        time_ms = record.timestamp_ms
+        between = old
+        if change.old is not None and old is not None:
+            between = self._remove(record.key, change.old, old)
+            time_ms = max(time_ms, before[1])
+        new = between
+        if change.new is not None:
+            new = self._add(record.key, change.new, between)
+            if before is not None:
+                time_ms = max(time_ms, before[1])
+        self._store.put(record.key, None if new is None else [new, time_ms])
+        self.context.forward(record._replace(value=self._table.change(new, old), timestamp_ms=time_ms))

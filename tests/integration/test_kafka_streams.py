@@ -1,0 +1,63 @@
+"""The DSL beside Kafka Streams itself: the same plans on the same inputs, in both test drivers, input by input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from common.errors import DownloadError
+from tests.kafka_streams import ours, theirs
+from tests.kafka_streams.cases import DIFFERENCES, UNMATCHED_LATER, cases
+
+SEEDS = 8
+CASES = cases(SEEDS)
+Shown = list[list[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Shown]:
+    """What Kafka Streams gives for all cases, in one run of Java."""
+    if theirs.java() is None:
+        pytest.skip("there is no java: install a JDK 17, or set JAVA_HOME")
+    given = [*CASES.values(), *(case for case, _, _ in DIFFERENCES.values())]
+    try:
+        found = theirs.run(given)
+    except DownloadError as error:
+        pytest.skip(f"the jars of Kafka Streams cannot be had: {error}")
+    return dict(zip([*CASES, *DIFFERENCES], found, strict=True))
+
+
+@pytest.mark.parametrize("plan", sorted({name.rpartition("-")[0] for name in CASES}))
+def test_an_operator_gives_what_kafka_streams_gives(answers: dict[str, Shown], plan: str) -> None:
+    something = 0
+    for name in (f"{plan}-{seed}" for seed in range(SEEDS)):
+        mine, other = ours.run(CASES[name]), answers[name]
+        something += sum(map(len, other))
+        if plan in UNMATCHED_LATER:
+            _assert_same_but_for_the_time_of_unmatched(name, mine, other)
+            continue
+        for given, came, wanted in zip(CASES[name]["inputs"], mine, other, strict=True):
+            assert came == wanted, f"{name}: after {given}"
+    assert something > SEEDS
+
+
+@pytest.mark.parametrize("difference", sorted(DIFFERENCES))
+def test_where_we_differ_it_is_as_documented(answers: dict[str, Shown], difference: str) -> None:
+    case, mine, other = DIFFERENCES[difference]
+    assert ours.run(case)[-1] == mine
+    assert answers[difference][-1] == other, "Kafka Streams gives something else now: look at docs/topologies.md"
+
+
+def _assert_same_but_for_the_time_of_unmatched(name: str, mine: Shown, other: Shown) -> None:
+    """Pairs are the same after each input; what has no match comes from us as early as from them or earlier."""
+    given_on: Counter[str] = Counter()
+    for given, came, wanted in zip(CASES[name]["inputs"], mine, other, strict=True):
+        pairs = [[one for one in side if "null" not in one[2]] for side in (came, wanted)]
+        assert pairs[0] == pairs[1], f"{name}: after {given}"
+        given_on.update(str(one) for one in came if "null" in one[2])
+        given_on.subtract(str(one) for one in wanted if "null" in one[2])
+        assert min(given_on.values(), default=0) >= 0, f"{name}: after {given}: {-given_on}"
+    paired = {one[1] for side in other for one in side if "null" not in one[2]}
+    assert all(any(f"'{key}'" in one for key in paired) for one in +given_on), f"{name}: {+given_on}"

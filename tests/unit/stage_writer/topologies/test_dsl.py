@@ -1,0 +1,185 @@
+"""The DSL as a user meets it: what it refuses and why, what only it has, and what becomes of dropped records."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError
+from stage_writer.topologies import Processor, Record
+from stage_writer.topologies.dsl import (
+    JoinWindows,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
+from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.testing import TopologyTestDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stage_writer.topologies.dsl import KStream
+
+SECOND = timedelta(seconds=1)
+WITHIN = JoinWindows.of_time_difference_with_no_grace(10 * SECOND)
+
+
+def pair(own: object, other: object) -> dict[str, object]:
+    return {"own": own, "other": other}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda stream: stream.group_by_key(),
+        lambda stream: stream.to_table(),
+        lambda stream: stream.join_previous(pair),
+        lambda stream: stream.filter(lambda *_: True).join(StreamsBuilder().stream("other"), pair, WITHIN),
+        lambda stream: stream.group_by(lambda _key, value: value, keeps_partition=True),
+    ],
+)
+def test_changed_keys_have_to_go_through_a_topic(use: Callable[[KStream], object]) -> None:
+    stream = StreamsBuilder().stream("clicks").select_key(lambda _key, value: value["page"], name="by-page")
+    with pytest.raises(ConfigError, match=r"'by-page' has changed their keys") as refused:
+        use(stream)
+    assert "through" in refused.value.remedy
+    assert "keeps_partition=True" in refused.value.remedy
+
+
+def test_changed_keys_that_keep_their_partition_are_grouped() -> None:
+    builder = StreamsBuilder()
+    pages = builder.stream("clicks").group_by(lambda _key, value: value["page"], keeps_partition=True)
+    pages.count().to_stream().map(lambda page, count: (page, {"page": page, "count": count})).to()
+    driver = TopologyTestDriver(builder)
+    for page in ("/", "/help", "/"):
+        driver.pipe_input("clicks", "ada", {"page": page})
+    assert driver.rows() == [{"page": "/", "count": 1}, {"page": "/help", "count": 1}, {"page": "/", "count": 2}]
+
+
+def test_through_a_topic_the_records_come_back_and_are_grouped() -> None:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks").select_key(lambda _key, value: value["page"])
+    counts = clicks.through("clicks-by-page").group_by_key().count()
+    counts.to_stream().map(lambda page, count: (page, {"page": page, "count": count})).to()
+    driver = TopologyTestDriver(builder)
+    for page in ("/", "/help", "/"):
+        driver.pipe_input("clicks", "ada", {"page": page})
+    assert driver.rows()[-1] == {"page": "/", "count": 2}
+    assert [record.key for record in driver.topic_records("clicks-by-page")] == [b"/", b"/help", b"/"]
+    assert [group.topics for group in builder.check().groups] == [("clicks",), ("clicks-by-page",)]
+
+
+def test_a_prior_join_looks_back_only() -> None:
+    builder = StreamsBuilder()
+    builder.stream("left").join_prior(builder.stream("right"), pair, WITHIN).to()
+    driver = TopologyTestDriver(builder)
+    driver.pipe_input("left", "k", "l5", 5_000)
+    driver.pipe_input("right", "k", "r5", 5_000)  # not older
+    driver.pipe_input("right", "k", "r7", 7_000)
+    driver.pipe_input("left", "k", "l6", 6_000)
+    driver.pipe_input("right", "k", "r30", 30_000)  # too far away
+    assert driver.rows() == [pair("l5", "r7"), pair("l6", "r5")]
+
+
+def test_a_join_with_the_previous_value_survives_a_restart() -> None:
+    builder = StreamsBuilder()
+    builder.stream("prices").join_previous(pair).to()
+    driver = TopologyTestDriver(builder)
+    driver.pipe_input("prices", "gold", 1)
+    driver.restart()
+    driver.pipe_input("prices", "gold", 2)
+    driver.pipe_input("prices", "iron", 3)
+    assert driver.rows() == [pair(1, None), pair(2, 1), pair(3, None)]
+
+
+def test_what_is_late_is_counted_or_goes_to_the_dead_letters() -> None:
+    for late, dropped, refused in (("drop", {"late": 1}, 0), ("dead_letter", {}, 1)):
+        builder = StreamsBuilder(late=late)
+        windows = TimeWindows.of_size_with_no_grace(10 * SECOND)
+        counts = builder.stream("clicks").group_by_key().windowed_by(windows).count()
+        counts.to_stream().map_values(lambda count: {"count": count}).to()
+        driver = TopologyTestDriver(builder)
+        for time_ms in (1_000, 10_000, 9_999, 11_000):
+            driver.pipe_input("clicks", "ada", {}, time_ms)
+        assert [row["count"] for row in driver.rows()] == [1, 1, 2]
+        assert {reason: count for reason, count in driver.dropped.items() if count} == dropped
+        assert len(driver.dead_letters()) == refused
+
+
+def test_an_exception_takes_back_what_its_record_did() -> None:
+    def checked(_key: object, value: dict[str, int]) -> object:
+        if value["count"] == 2:
+            raise ValueError(value)
+        return None
+
+    builder = StreamsBuilder()
+    windows = TimeWindows.of_size_with_no_grace(10 * SECOND)
+    counts = builder.stream("clicks").group_by_key().windowed_by(windows).count(materialized=Materialized("counts"))
+    counts.to_stream().map_values(lambda count: {"count": count}).peek(checked).to()
+    driver = TopologyTestDriver(builder)
+    driver.pipe_input("clicks", "ada", {}, 1_000)
+    driver.pipe_input("clicks", "ada", {}, 10_000_000)
+    driver.pipe_input("clicks", "ada", {}, 10_000_001)
+    driver.pipe_input("clicks", "ada", {}, 10_000_002)
+    assert [row["count"] for row in driver.rows()] == [1, 1]
+    assert len(driver.dead_letters()) == 2
+    assert driver.store("counts").fetch("ada", 10_000_000) == [1, 10_000_000]
+
+
+def test_operators_on_columns_stand_beside_those_on_records() -> None:
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", columns="page STRING, ms BIGINT").where("ms > 10").derive({"s": "ms / 1000.0"})
+    clicks.map_values(lambda click: {"page": click["page"].upper(), "s": float(click["s"])}).to()
+    driver = TopologyTestDriver(builder, columns="page STRING, s DOUBLE")
+    driver.pipe_input("clicks", "ada", {"page": "/a", "ms": 5})
+    driver.pipe_input("clicks", "ada", {"page": "/b", "ms": 2_500})
+    assert driver.rows() == [{"page": "/B", "s": 2.5}]
+
+
+def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> None:
+    class Numbered(Processor):
+        def process(self, record: Record) -> None:
+            store = self.context.store("numbers")
+            number = (store.get(record.key) or 0) + 1
+            store.put(record.key, number)
+            self.context.forward(record.with_value({"number": number}))
+
+    builder = StreamsBuilder().add_state_store(Stores.key_value("numbers"))
+    builder.stream("clicks").process(Numbered, stores=["numbers"]).to()
+    driver = TopologyTestDriver(builder)
+    for key in ("ada", "bob", "ada"):
+        driver.pipe_input("clicks", key, {})
+    assert [row["number"] for row in driver.rows()] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: TimeWindows.of_size_with_no_grace(timedelta()), "size is zero"),
+        (lambda: TimeWindows.of_size_with_no_grace(SECOND).advance_by(2 * SECOND), "advance by 2000 ms"),
+        (lambda: TimeWindows.of_size_and_grace(SECOND, -SECOND), "grace"),
+        (lambda: SessionWindows.of_inactivity_gap_with_no_grace(timedelta()), "gap is zero"),
+        (lambda: JoinWindows.of_time_difference_with_no_grace(timedelta(microseconds=1)), "whole milliseconds"),
+        (lambda: StreamsBuilder().stream("l").join(StreamsBuilder().stream("r"), pair), "no windows"),
+        (lambda: StreamsBuilder().table("t").suppress(Suppressed.until_window_closes()), "no windows"),
+        (lambda: StreamsBuilder().table("t").group_by(lambda key, value: (key, value)), "keeps_partition"),
+        (StreamsBuilder().stream("s").process(Processor, stores=["none"])._builder.build, "'none'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert says in str(refused.value)
+    assert refused.value.remedy
+
+
+def test_two_operators_cannot_share_a_store() -> None:
+    builder = StreamsBuilder()
+    builder.stream("a").group_by_key().count(materialized=Materialized("counts"))
+    with pytest.raises(ConfigError, match="'counts'"):
+        builder.stream("b").group_by_key().count(materialized=Materialized("counts"))
