@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from bootstrap.core.repair import plan_rewind, plan_skip
@@ -14,8 +17,18 @@ from common.markers import Manifest, Marker, MarkerName, Origin
 from common.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
 from common.settings import Settings, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.merging.batch import merged_batch
+from stage_writer.merging.converting import decoded_by_topic, messages_of
 from stage_writer.merging.groups import Group, Groups
 from stage_writer.shell.kafka import consumer_properties
+from stage_writer.topologies.task.inputs import Input
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stage_writer.core.batch import Messages
 
 CHAIN = TopicPartition(Topic("a+b"), Partition(0))
 A, B = inputs_of(CHAIN)
@@ -104,3 +117,35 @@ def test_a_chain_of_several_topics_is_rewound_to_where_a_marker_ends() -> None:
 def test_nothing_is_skipped_in_a_chain_of_several_topics() -> None:
     with pytest.raises(UsageError, match="one number does not say which of them to skip in"):
         plan_skip(state(), Position(8), Author("me", 1))
+
+
+def test_a_merged_batch_is_decoded_topic_by_topic_and_told_of_as_one() -> None:
+    numbers = [np.array(found, np.int64) for found in ([4, 6], [3])]
+    parts = [
+        (number, MessageBatch(source, own, own * 0, pa.array([b"v"] * len(own)), pa.array([b"k"] * len(own)), None))
+        for number, (source, own) in enumerate(zip((A, B), numbers, strict=True))
+    ]
+    batch = merged_batch(CHAIN, (A, B), (Position(4), Position(3)), parts, np.array([0, 2, 1]))
+    assert batch.offsets.tolist() == [7, 8, 10]
+
+    def decoded(messages: Messages) -> tuple[Input, list[Reject], NDArray[np.int64]]:
+        """The last message of each topic is refused, and the first is a tombstone."""
+        (one,) = messages.batches
+        index, count = np.arange(len(one) - 1), len(one)
+        rows, is_null = pa.table({"v": messages.values}).slice(0, count - 1), np.zeros(count - 1, np.bool_)
+        times = one.timestamps_ms[: count - 1]
+        given = Input(
+            str(one.source.topic), 0, index, one.offsets[index], times, messages.keys[: count - 1], rows, is_null
+        )
+        return given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0])
+
+    inputs, rejects, tombstones = decoded_by_topic(batch, decoded)
+    assert [(one.topic, one.index.tolist(), one.offsets.tolist()) for one in inputs] == [("a", [0], [4]), ("b", [], [])]
+    assert [reject.index for reject in rejects] == [2, 1]
+    assert tombstones.tolist() == [0, 1]
+    messages = messages_of(batch)
+    index = np.array([0, 1, 2])
+    assert messages.topics(index).to_pylist() == ["a", "b", "a"]
+    assert messages.partitions(index).to_pylist() == [0, 0, 0]
+    assert messages.offsets.tolist() == [4, 3, 6]
+    assert messages_of(parts[0][1]).topics(np.array([1])).to_pylist() == ["a"]

@@ -1,0 +1,35 @@
+"""The source that a writer's settings and topologies ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.core.memory import MemoryShares
+from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.source import MergingSource
+from stage_writer.shell.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Settings
+    from stage_writer.ports import RecordSource
+
+
+def groups_of(joined: Iterable[tuple[Sequence[str], float]]) -> Groups:
+    """Of topics that tasks read, and how long they wait for idle ones; single topics make no group."""
+    return Groups(tuple(Group(tuple(topics), idle_s) for topics, idle_s in joined if len(topics) > 1))
+
+
+def source_of(
+    settings: Settings, groups: Groups, clock: Clock, log: FilteringBoundLogger, *, with_headers: bool
+) -> RecordSource:
+    """Kafka, with merged chains where there are groups. Raises ConfigError."""
+    merges = bool(groups.groups)
+    kafka = KafkaSource(settings, clock, log, with_headers=with_headers, co_partitioned=merges)
+    if not merges:
+        return kafka
+    return MergingSource(kafka, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)
