@@ -22,6 +22,7 @@ from common.evolved import latest
 from common.http.pausing import Pausing
 from common.http.server import HttpServer
 from common.logs import set_up_logs
+from common.merged import topics_of
 from common.metrics import Metrics
 from common.pages.samples import Samples
 from common.ports import SystemClock
@@ -37,13 +38,15 @@ from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
+from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_json as replayed_to_json
 from stage_writer.replay import to_text as replayed_to_text
 from stage_writer.replay_letters import Letters
 from stage_writer.service import StageWriter
-from stage_writer.shell.kafka import KafkaSource, session_s
+from stage_writer.shell.kafka import session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.rights import require_rights
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import Span, TopicPartition
     from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.merging.groups import Groups
     from stage_writer.replay import Records, Replayed
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
@@ -131,13 +135,16 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
+    with_tasks = [one for one in converters if isinstance(one, TopologyConverter)]
+    writing = {one.stream.app_id for one in with_tasks if one.topology.topics_written}
+    outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     service = StageWriter(
         converters=converters,
         limits=limits_of(settings),
         revoke_timeout_s=settings.writer.revoke_timeout_s,
         report_positions=settings.writer.report_positions,
-        source=KafkaSource(settings, clock, log, with_headers=with_headers),
+        source=source_of(settings, _groups(converters), clock, log, with_headers=with_headers),
         stage=stage,
         workers=workers,
         clock=clock,
@@ -147,6 +154,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         filing=Filing(shares.row_group, settings.writer.max_partition_values),
         pausing=pausing,
         tells_news=settings.loader.schedule == ON_MARKER,
+        outlets=outlets,
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
@@ -159,6 +167,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
+        if not outlets.close(settings.writer.revoke_timeout_s):
+            log.warning("records for Kafka topics wait for the next writer")
         workers.close()
         serving.close()
     log.info("ended")
@@ -325,18 +335,29 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 def _topics(settings: Settings) -> Iterator[str]:
     """The topics of each stream; raises the error of one that is not there."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
-    source = KafkaSource(settings, SystemClock(), silent, with_headers=False)
+    groups = _groups(converters_of(settings))
+    source = source_of(settings, groups, SystemClock(), silent, with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
     finally:
         source.close()
-    require_rights(settings, {found.topic for found in ends})
+    require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
     for stream in settings.streams:
         mine = [found for found in ends if stream.takes(found.topic)]
-        missing = [topic for topic in stream.topics if not stream.pattern and topic not in {m.topic for m in mine}]
+        missing = [
+            topic
+            for topic in stream.topics
+            if not stream.pattern and topic not in {one for m in mine for one in topics_of(m.topic)}
+        ]
         if missing:
             raise missing_topic(stream, missing[0])
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
+
+
+def _groups(converters: Sequence[StreamConverter | TopologyConverter]) -> Groups:
+    """The topics that tasks read together. Raises ConfigError."""
+    with_tasks = [one for one in converters if isinstance(one, TopologyConverter)]
+    return groups_of((group.topics, one.stream.max_task_idle_s) for one in with_tasks for group in one.topology.groups)
 
 
 def schemas_of(settings: Settings) -> SchemaRegistry | None:

@@ -19,9 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.dead_letters import KAFKA_FIELDS
-from stage_writer.core.batch import Messages
 from stage_writer.core.convert import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.merging.converting import decoded_by_topic, messages_of
+from stage_writer.outbox.records import outgoing_table
 from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.batch import MessageBatch, Messages
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.core.parquet.buffer import TableFormat
     from stage_writer.ports import PartitionTask, Runs, StateStore
@@ -93,11 +94,11 @@ class TaskConverter:
                 yield [(portion, self._staged(portion))]
 
     def _staged(self, batch: MessageBatch) -> StagedRows:
-        messages = Messages.of([batch])
-        given, rejects, tombstones = self._parent.decoded(messages)
-        output = self._task.process([given], self._parent.wall_ms())
+        inputs, rejects, tombstones = decoded_by_topic(batch, self._parent.decoded)
+        output = self._task.process(inputs, self._parent.wall_ms())
         self.wants_flush = self.wants_flush or output.wants_commit
         self._parent.count_dropped(output.dropped)
+        messages = messages_of(batch)
         return _staged(self._parent, messages, output, sorted([*rejects, *output.rejects], key=_index), tombstones)
 
 
@@ -153,9 +154,10 @@ def _staged(
             tables.pop("", own.arrow_schema.empty_table()),
             dead_letters_of(messages, rejects, dead.arrow_schema),
         ),
-        filtered_offsets=messages.offsets[filtered],
+        filtered_offsets=batch.offsets[filtered],
         exploded=rows - len(with_rows),
         routed=tuple((parent.routed[name], found) for name, found in tables.items()),
+        outgoing=outgoing_table(output.topics, batch) if output.topics else None,
     )
 
 

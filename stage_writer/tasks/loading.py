@@ -103,13 +103,6 @@ def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
         if topic not in topology.sources:
             problem = f"the stream reads the topic {topic!r}, and topology {name!r} has no source for it"
             raise ConfigError(problem, "add a source, or leave the topic out of topics")
-    for group in topology.groups:
-        if len(group.topics) > 1:
-            problem = f"topology {name!r} joins the topics {', '.join(group.topics)} in one task"
-            raise ConfigError(problem, "this release reads one topic in a task: bring the records into one topic")
-    if topology.topics_written:
-        problem = f"topology {name!r} writes to the topic {topology.topics_written[0]!r}"
-        raise ConfigError(problem, "this release writes tables only: leave the topic sink out")
 
 
 def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:

@@ -1,0 +1,167 @@
+"""A topology that joins two topics and writes to a third, with a real broker and a process that is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.markers import Marker, MarkerName, marker_from_bytes
+from common.merged import chain_topic, inputs_at
+from common.store import FsspecStore
+from tests.fakes import joining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+EACH = 200
+"""Records of each topic and partition in each phase."""
+PHASES = 4
+Joined = dict[int, list[tuple[int, int]]]
+"""By partition what its orders have to be joined with: their ids, and what was paid until then."""
+
+
+class Shop:
+    """Produces orders and payments, and joins them in its own way."""
+
+    def __init__(self, kafka: KafkaCluster, orders: str, payments: str) -> None:
+        self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
+        self.topics = (orders, payments)
+        self.dice = random.Random(7)  # noqa: S311 - a test's
+        self.joined: Joined = {0: [], 1: []}
+        self.paid: dict[tuple[int, str], int] = {}
+        self.orders = 0
+
+    def phase(self, number: int) -> None:
+        """Later than all before."""
+        for partition in range(2):
+            times = [range(number * 10_000, number * 10_000 + 9_000) for _ in self.topics]
+            events = [
+                (time_ms, topic, f"k{self.dice.randrange(20)}")
+                for topic, found in zip(self.topics, times, strict=True)
+                for time_ms in sorted(self.dice.sample(found, EACH))
+            ]
+            for time_ms, topic, key in sorted(events):
+                value = self._order(partition, key) if topic == self.topics[0] else self._payment(partition, key)
+                self.producer.produce(topic, value, key.encode(), partition=partition, timestamp=1_000_000 + time_ms)
+        assert self.producer.flush(30) == 0
+
+    def _order(self, partition: int, key: str) -> bytes:
+        self.orders += 1
+        self.joined[partition].append((self.orders, self.paid.get((partition, key), 0)))
+        return json.dumps({"id": self.orders}).encode()
+
+    def _payment(self, partition: int, key: str) -> bytes:
+        amount = self.dice.randrange(1, 100)
+        self.paid[partition, key] = self.paid.get((partition, key), 0) + amount
+        return json.dumps({"amount": amount}).encode()
+
+
+def chain_of(store: FsspecStore, topic: str, partition: int) -> list[Marker]:
+    found = sorted(item.path for item in store.list(f"done/{topic}/{partition}/"))
+    names = [name for path in found if (name := MarkerName.parse(path))]
+    return [marker_from_bytes(name, store.read(name.path) or b"") for name in names]
+
+
+def rows_of(folder: Path, chain: list[Marker]) -> list[tuple[int, int]]:
+    rows: list[tuple[int, int]] = []
+    for path in (file.path for marker in chain for table in marker.tables for file in table.files):
+        found = pq.read_table(folder / "orders" / path, partitioning=None)
+        rows += zip(found["id"].to_pylist(), found["paid"].to_pylist(), strict=True)
+    return rows
+
+
+def committed(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[int, int]]:
+    reader = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        reader.assign([KafkaPartition(topic, 0, 0)])
+        rows: list[tuple[int, int]] = []
+        deadline_s = time.monotonic() + 20
+        while time.monotonic() < deadline_s:
+            message = reader.poll(0.5)
+            error = None if message is None else message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF and len(rows) >= count:
+                break
+            if message is not None and error is None:
+                value = json.loads(message.value() or b"")
+                rows.append((value["id"], value["paid"]))
+        return rows
+    finally:
+        reader.close()
+
+
+def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders, payments, joined = new_topic(2, prefix="orders"), new_topic(2, prefix="payments"), new_topic(1)
+    monkeypatch.setenv(joining.TOPICS, f"{orders} {payments} {joined}")
+    shop = Shop(kafka, orders, payments)
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": orders, "http": None, "flush_after": "200ms"},
+            "streams": [
+                {
+                    "app_id": "shop",
+                    "topics": [orders, payments],
+                    "table": f"{tmp_path}/orders",
+                    "columns": "id BIGINT, paid BIGINT",
+                    "kafka_columns": False,
+                    "topology": "tests.fakes.joining:build",
+                }
+            ],
+        }
+    )
+    store, topic = FsspecStore(f"{tmp_path}/stage"), chain_topic([orders, payments])
+    dice = random.Random(3)  # noqa: S311 - a test's
+    for phase in range(PHASES - 1):
+        shop.phase(phase)
+        before = len(list(store.list(f"done/{topic}/")))
+        child = programs.start("stage-writer", "run", config)
+        deadline_s = time.monotonic() + 40
+        while len(list(store.list(f"done/{topic}/"))) == before:
+            assert child.is_running, child.log.read_text()
+            assert time.monotonic() < deadline_s, child.log.read_text()
+            time.sleep(0.01)
+        time.sleep(dice.uniform(0.0, 0.6))  # some time while a flush is made, or its records are delivered
+        child.signal(signal.SIGKILL)
+        child.process.wait(10)
+    shop.phase(PHASES - 1)
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    for partition in range(2):
+        chain = chain_of(store, topic, partition)
+        assert all(one.span.end == other.span.start for one, other in pairwise(chain)), chain
+        assert [int(end.position) for end in inputs_at(chain[-1].span.end)] == [PHASES * EACH] * 2
+        assert rows_of(tmp_path, chain) == shop.joined[partition]
+    found = committed(kafka, joined, shop.orders)
+    for partition in range(2):
+        ids = {number for number, _ in shop.joined[partition]}
+        assert [row for row in found if row[0] in ids] == shop.joined[partition]
+    assert len(found) == shop.orders
+    assert list(store.list("outbox/")) == [], "what is delivered is cleared away"
