@@ -133,10 +133,16 @@ class SparkScreener:
 
     def _bad(self, check: Java) -> tuple[Column, str]:
         """When a row does not pass one of Delta's checks, and what to say then."""
-        expression = self._gateway.jvm.org.apache.spark.sql.classic.ExpressionUtils.column(check.child())
-        column, constraint = Column(expression), check.constraint()
+        sql = self._gateway.jvm.org.apache.spark.sql
+        # A check that cannot be computed (a division by zero, a text that is no number) is not passed either.
+        tried = sql.catalyst.expressions.TryEval(check.child())
+        column, constraint = Column(sql.classic.ExpressionUtils.column(tried)), check.constraint()
         if constraint.getClass().getSimpleName() == "NotNull":
             return column.isNull(), f"{constraint.column().mkString('.')} is null, and the column is NOT NULL"
         name, condition = str(constraint.name()), str(constraint.expression().sql())
-        text = f"a text is too long: {condition}" if name == _LENGTHS else f"the constraint {name} fails: {condition}"
+        text = (
+            f"a text is too long: {condition}"
+            if name == _LENGTHS
+            else f"the constraint {name} fails or cannot be computed: {condition}"
+        )
         return ~functions.coalesce(column, functions.lit(False)), text  # noqa: FBT003 - a literal
