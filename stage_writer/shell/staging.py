@@ -68,6 +68,7 @@ from stage_writer.ports import (
     Sealed,
     Tail,
 )
+from stage_writer.shell.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.shell.state_files import StageState, state_at
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class ObjectStage:
         clock: Clock,
         unique: Callable[[], str],
         writer: str,
+        *,
+        state_keep_s: float = KEEP_S,
     ) -> None:
         """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process."""
         self._store = store
@@ -108,6 +111,7 @@ class ObjectStage:
         self._unique = unique
         self._writer = writer
         self.states = StageState(store)
+        self.state_cleaning = StateCleaning(store, clock, state_keep_s)
 
     def tail(self, source: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""
@@ -354,6 +358,8 @@ class Job:
         moved = not is_there or not self._stage.is_last(marker.name, self._flush.lineage.generation)
         if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
+        if not moved and self._state is not None and self._state.files.snapshot != self._state.before.snapshot:
+            self._stage.state_cleaning.clean(marker.name.topic_partition)
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
 
     def _encode(self) -> list[NewFile]:

@@ -1,0 +1,54 @@
+"""Deletes the state files of a task that nobody needs any more; its owner does, after it has sealed a snapshot.
+
+Rules: core/superseded.py says which. It is done right after a marker was claimed, in the flush's own thread: whoever
+claims is the owner. What fails is left for the next time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError, StoreError
+from common.markers import MarkerName, folder_of, marker_from_bytes
+from common.state_files import state_folder
+from stage_writer.core.superseded import superseded
+
+if TYPE_CHECKING:
+    from common.ports import Clock, ObjectStore
+    from common.spans import TopicPartition
+
+KEEP_S = 86_400.0
+
+
+class StateCleaning:
+    """Cleans one stage."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, keep_s: float) -> None:
+        """``keep_s`` is how long a file stays that nobody needs."""
+        self._store = store
+        self._clock = clock
+        self._keep_ms = int(keep_s * 1000)
+
+    def clean(self, source: TopicPartition) -> int:
+        """Delete what is not needed of a partition's; how many files that were."""
+        with suppress(StoreError, MarkerError):
+            found = self._superseded(source)
+            self._store.delete(found)
+            return len(found)
+        return 0
+
+    def _superseded(self, source: TopicPartition) -> list[str]:
+        # The files first: a marker that is settled while this looks makes the lowest one higher, and names no file that
+        # was written after the list was made.
+        files = list(self._store.list(state_folder(source)))
+        markers = sorted(
+            (name, item.path) for item in self._store.list(folder_of(source)) if (name := MarkerName.parse(item.path))
+        )
+        if not markers:
+            return []
+        name, path = markers[0]
+        data = self._store.read(path)
+        if data is None:
+            return []  # just settled
+        return superseded(files, marker_from_bytes(name, data), self._clock.wall_ms() - self._keep_ms)

@@ -1,0 +1,147 @@
+"""State files that are cleaned away: whatever the chain went through, each place it can be rewound to has its state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.markers import MarkerName, marker_to_bytes
+from common.ports import SystemClock
+from common.spans import Position
+from common.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.store import FsspecStore
+from stage_writer.shell.state_cleaning import StateCleaning
+from tests.fakes.markers import ORDERS, flush
+
+if TYPE_CHECKING:
+    from common.markers import Marker
+
+STEPS = st.lists(
+    st.sampled_from(["changes", "changes", "snapshot", "nothing", "lost claim", "settle", "rewind", "clean"]),
+    max_size=30,
+)
+
+
+class At(SystemClock):
+    """A clock that shows one time."""
+
+    def __init__(self, wall_ms: int) -> None:
+        self._wall_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+
+class History:
+    """A chain with a task's state, in a store in memory; each flush is of one position."""
+
+    def __init__(self) -> None:
+        self.store = FsspecStore("memory://state-cleaning")
+        for item in list(self.store.list("")):
+            self.store.delete([item.path])
+        self.markers: list[Marker] = []
+        self.position = 0
+        self.names = 0
+        self.cleaning = StateCleaning(self.store, At(2**45), 0)
+
+    @property
+    def state(self) -> StateFiles:
+        last = self.markers[-1].manifest if self.markers else None
+        return EMPTY_STATE if last is None or last.state is None else last.state.files
+
+    def write(self, kind: StateKind) -> str:
+        self.names += 1
+        path = StateFileName(ORDERS, Position(self.position), 0, f"u{self.names}", kind).path
+        self.store.write(path, b"state")
+        return path
+
+    def flush(self, kind: StateKind | None) -> None:
+        before = self.state
+        files = before
+        if kind is StateKind.CHANGES:
+            files = before.with_changes(self.write(kind))
+        elif kind is StateKind.SNAPSHOT:
+            files = StateFiles(self.write(kind))
+        marker = flush(self.position, self.position + 1)
+        assert marker.manifest is not None
+        marker = replace(marker, manifest=replace(marker.manifest, state=MarkedState(files, before)))
+        self.store.write(marker.name.path, marker_to_bytes(marker))
+        self.markers.append(marker)
+        self.position += 1
+
+    def drop(self, index: int) -> None:
+        self.store.delete([self.markers.pop(index).name.path])
+
+    def step(self, step: str) -> None:
+        match step:
+            case "changes" | "snapshot":
+                self.flush(StateKind(step))
+            case "nothing":
+                self.flush(None)
+            case "lost claim":
+                self.write(StateKind.SNAPSHOT)
+            case "settle" if len(self.markers) > 1:
+                self.drop(0)
+            case "rewind" if len(self.markers) > 1:
+                self.position = int(self.markers[-1].name.start)
+                self.drop(-1)
+            case "clean":
+                self.cleaning.clean(ORDERS)
+
+    @property
+    def files(self) -> set[str]:
+        return {item.path for item in self.store.list("state")}
+
+
+@given(STEPS)
+def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
+    history = History()
+    for step in steps:
+        history.step(step)
+        for marker in history.markers:
+            assert marker.manifest is not None
+            assert marker.manifest.state is not None
+            needed = {*marker.manifest.state.files.paths, *marker.manifest.state.before.paths}
+            assert needed <= history.files
+
+
+def test_what_nobody_needs_goes_when_it_is_old_enough() -> None:
+    history = History()
+    for step in ("changes", "changes", "lost claim", "snapshot", "changes"):
+        history.step(step)
+    assert history.cleaning.clean(ORDERS) == 0
+    for _ in range(3):
+        history.step("settle")
+    early = StateCleaning(history.store, At(0), 3600)
+    assert early.clean(ORDERS) == 0
+    assert len(history.files) == 5
+    assert history.cleaning.clean(ORDERS) == 3
+    assert history.files == {*history.state.paths}
+
+
+def test_without_a_marker_that_knows_the_state_everything_stays() -> None:
+    history = History()
+    for step in ("changes", "snapshot", "settle"):
+        history.step(step)
+    history.store.write(MarkerName(ORDERS, Position(0)).path, b"")
+    assert history.cleaning.clean(ORDERS) == 0
+    history.store.delete([MarkerName(ORDERS, Position(0)).path, history.markers[0].name.path])
+    assert history.cleaning.clean(ORDERS) == 0
+    assert len(history.files) == 2
+
+
+def test_another_generations_files_go_once_its_chain_is_no_more() -> None:
+    history = History()
+    for step in ("changes", "changes"):
+        history.step(step)
+    old = StateFileName(ORDERS, Position(9), 0, "old", StateKind.SNAPSHOT).path
+    history.store.write(old, b"state")
+    first = history.markers[0]
+    assert first.manifest is not None
+    renewed = replace(first, manifest=replace(first.manifest, generation=1))
+    history.store.write(renewed.name.path, marker_to_bytes(renewed))
+    history.cleaning.clean(ORDERS)
+    assert old not in history.files
