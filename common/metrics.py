@@ -6,8 +6,10 @@ record holds; docs/metrics.md is generated from this page. `Metrics` makes only 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -68,6 +70,20 @@ WRITER_TOPOLOGY_DROPPED = _counter(
     "stage_writer_topology_dropped_total",
     ("app_id", "reason"),
     "Records that a topology's processors left out, such as those that were too late.",
+)
+WRITER_STATE_RESTORED = _counter(
+    "stage_writer_state_restored_bytes_total", ("app_id",), "Bytes of state files read to restore topologies' tasks."
+)
+WRITER_STATE_RESTORE_SECONDS = _histogram(
+    "stage_writer_state_restore_seconds", ("app_id",), "Restoring a task; next to nothing from its own disk.", _SECONDS
+)
+WRITER_STATE_BYTES = _gauge(
+    "stage_writer_state_bytes",
+    ("app_id", "topic", "partition"),
+    "What a topology's task takes for its state, in memory or on disk.",
+)
+WRITER_STATE_ENTRIES = _gauge(
+    "stage_writer_state_entries", ("app_id", "topic", "partition"), "About how many entries a task's stores have."
 )
 WRITER_FLUSHES = _counter("stage_writer_flushes_total", ("app_id", "reason"), "Flushes sealed by a marker, by reason.")
 WRITER_FILES = _counter("stage_writer_files_total", ("app_id",), "Parquet files written.")
@@ -242,6 +258,7 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._made: dict[str, Counter | Gauge | Histogram] = {}
+        self._making = Lock()
 
     def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
         """Raise a counter."""
@@ -264,10 +281,13 @@ class Metrics:
             raise TypeError(metric.name)
         made.observe(value)
 
-    def forget(self, metric: Metric) -> None:
-        """Drop all label values of a gauge, before they are set anew."""
+    def forget(self, metric: Metric, **labels: str) -> None:
+        """Drop the value of a gauge that has these labels; without them all values, before they are set anew."""
         made = self._made.get(metric.name)
-        if made is not None:
+        if made is not None and labels:
+            with suppress(KeyError):
+                made.remove(*(labels[name] for name in metric.labels))
+        elif made is not None:
             made.clear()
 
     def with_process(self) -> None:
@@ -281,8 +301,9 @@ class Metrics:
     def _labelled(self, metric: Metric, labels: dict[str, str]) -> Counter | Gauge | Histogram:
         made = self._made.get(metric.name)
         if made is None:
-            made = self._make(metric)
-            self._made[metric.name] = made
+            with self._making:
+                made = self._made.get(metric.name) or self._make(metric)
+                self._made[metric.name] = made
         return made.labels(**labels) if metric.labels else made
 
     def _make(self, metric: Metric) -> Counter | Gauge | Histogram:

@@ -123,7 +123,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
-    converters = converters_of(settings, reader.make, Surroundings(clock.wall_ms, metrics, reader.make))
+    around = Surroundings(clock.wall_ms, metrics, reader.make, settings.writer.state_folder)
+    converters = converters_of(settings, reader.make, around)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     stage = ObjectStage(
@@ -132,6 +133,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         clock,
         lambda: str(uuid.uuid4()),
         writer_id,
+        state_keep_s=settings.writer.state_keep_s,
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -377,7 +379,7 @@ def converters_of(
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    around = around or Surroundings(SystemClock().wall_ms, Metrics())
+    around = around or Surroundings(SystemClock().wall_ms, Metrics(), state_folder=settings.writer.state_folder)
     converters: list[StreamConverter | TopologyConverter] = []
     for index, stream in enumerate(settings.streams):
         try:

@@ -131,6 +131,20 @@ class WriterSettings(Section):
         description="Dead letters of each class that the status page shows: where they are, and their values with each "
         "letter an x and each digit a 9. 0 for none.",
     )
+    state_folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A folder on a disk of this machine for the state stores of topologies that say `persistent=True`. "
+        "A task that finds its state there goes on from it; whatever else is there is thrown away: the stage has it. "
+        "Writers and workers may share one.",
+        examples=["/var/lib/kafka-delta-express/state"],
+    )
+    state_keep_s: DurationS = Field(
+        default=86_400.0,
+        alias="state_keep",
+        description="How long the state files of topologies stay in the stage that no marker needs any more: a marker "
+        "that an operator has put aside may be put back for as long.",
+    )
     http_token: HttpToken = Field(
         default=None,
         description="The secret that `POST /pause` and `/resume` have to bring (`Authorization: Bearer …`), of 16 "

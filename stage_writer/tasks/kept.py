@@ -23,6 +23,7 @@ from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from common.spans import TopicPartition
     from common.state_files import StateFileName
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.ports import StateStore
@@ -47,6 +48,7 @@ class KeptTask:
     def __init__(
         self,
         parent: TopologyConverter,
+        source: TopicPartition,
         task: Task,
         stores: Stores,
         files: StateFiles,
@@ -55,6 +57,8 @@ class KeptTask:
         when: SnapshotsWhen,
     ) -> None:
         """``files`` are what it was restored from, with ``changed_bytes`` of changes among them."""
+        self._source = source
+        self._keeping = parent.keeping
         self._task = task
         self._stores = stores
         self._files = files
@@ -63,6 +67,7 @@ class KeptTask:
         self._readers = _Readers(stores)
         self._flying: Change | None = None
         self.converter = TaskConverter(parent, task)
+        self._keeping.tell(source, stores)
 
     @property
     def memory_bytes(self) -> int:
@@ -94,10 +99,12 @@ class KeptTask:
             self._changed_bytes = 0
         self._files = state
         self._stores.sealed(state.mark)
+        self._keeping.tell(self._source, self._stores)
 
     def close(self) -> None:
         """Let go of it all (rule 3)."""
         self.converter.close()
+        self._keeping.forget(self._source)
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:

@@ -25,8 +25,9 @@ from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.tasks.converting import input_of
+from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import KeptTask, SnapshotsWhen
-from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task
 
@@ -44,12 +45,11 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.ports import StateStore
-    from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.stores import Backend, Changes, StoreBuilder
+    from stage_writer.topologies.built import BuiltTopology, TaskGroup
+    from stage_writer.topologies.stores import Changes, StoreBuilder
     from stage_writer.topologies.task.inputs import Input
 
     Index = NDArray[np.int64]
-    OpenBackend = Callable[[TopicPartition], Backend]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Surroundings:
     wall_ms: Callable[[], int]
     metrics: Metrics
     first_pass: MakeFirstPass = no_first_pass
-    open_backend: OpenBackend = lambda _: MemoryBackend()
+    state_folder: str | None = None
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
 
 
@@ -71,6 +71,9 @@ class TopologyConverter:
         self.topology = topology
         self.wall_ms = around.wall_ms
         self._around = around
+        self.keeping = Keeping(stream.app_id, around.metrics, around.state_folder)
+        for group in topology.groups:
+            self.keeping.require_place(_builders(group))
         columns = stream.schema_of_columns
         table = nullable_columns(columns)
         if stream.kafka_columns:
@@ -131,25 +134,34 @@ class TopologyConverter:
 
     def restored(self, source: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
         """The task of a Kafka partition, as it was at the end of the chain that names these files."""
-        group = self.topology.group_of(source.topic)
-        stores = Stores.open(cast("tuple[StoreBuilder, ...]", group.stores), self._around.open_backend(source))
+        builders = _builders(self.topology.group_of(source.topic))
+        started_ms = self.wall_ms()
+        stores = Stores.open(builders, self.keeping.backend(source, builders))
         try:
             changed = _Changed(state, store)
+            read_bytes = 0
             if stores.mark != state.mark or not state.paths:
-                _restore(stores, state, changed, store)
+                read_bytes = _restore(stores, state, changed, store)
             task = Task(self.topology, source, stores, self._output_schemas)
         except BaseException:
             stores.close()
             raise
-        return KeptTask(self, task, stores, state, changed_bytes=changed.size_bytes, when=self._around.when)
+        self.keeping.tell_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
+        return KeptTask(self, source, task, stores, state, changed_bytes=changed.size_bytes, when=self._around.when)
 
 
-def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> None:
+def _builders(group: TaskGroup) -> tuple[StoreBuilder, ...]:
+    return cast("tuple[StoreBuilder, ...]", group.stores)
+
+
+def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
+    """How many bytes of files it took."""
     if state.snapshot is None:
         stores.restore((), changed, state.mark)
-        return
+        return changed.read_bytes
     with store.open(state.snapshot) as opened:
         stores.restore(snapshot_from_file(state.snapshot, opened), changed, state.mark)
+        return opened.tell() + changed.read_bytes
 
 
 class _Changed:
@@ -159,10 +171,13 @@ class _Changed:
         self._state = state
         self._store = store
         self.size_bytes = 0
+        self.read_bytes = 0
 
     def __iter__(self) -> Iterator[Changes]:
         for path in self._state.changes:
-            changes = changes_from_bytes(path, self._store.read(path))
+            data = self._store.read(path)
+            self.read_bytes += len(data)
+            changes = changes_from_bytes(path, data)
             self.size_bytes += changes.size_bytes
             yield changes
 

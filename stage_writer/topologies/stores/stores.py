@@ -18,6 +18,7 @@ Rules:
 3. A restore leaves exactly what was sealed by that mark. A store that the topology no longer has is left out, and one
    whose bytes mean something else is refused by name.
 4. What a store keeps beside its entries to find them (an index) is made from the entries, and never stored.
+5. A backend that held the stores of another topology is not gone on from, whatever its mark: it is restored.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 TASK_STORE = "__task"
 """A key-value store that each task has: the engine's own."""
+_SHAPE = "\n"
+"""Between a mark and the stores that it was made with."""
 SnapshotEntry = tuple["Space", bytes, bytes]
 
 
@@ -101,6 +104,10 @@ class Stores:
                 msg = f"two state stores are called {builder.name}"
                 raise ConfigError(msg, "give each store of the topology a name of its own")
             self._add(builder)
+        self._shape = ",".join(f"{name}={kind}" for name, kind in sorted(self._kinds.items()))
+
+    def _marked(self, mark: str) -> str:
+        return f"{mark}{_SHAPE}{self._shape}"
 
     def _add(self, builder: StoreBuilder) -> None:
         layers = self._layers[builder.name] = Layers(builder.name, self._backend, self._journal)
@@ -129,8 +136,9 @@ class Stores:
 
     @property
     def mark(self) -> str | None:
-        """The mark that the backend stands at; None when it holds nothing that can be gone on from."""
-        return self._backend.mark
+        """The mark that the backend stands at; None when it holds nothing that can be gone on from (rule 5)."""
+        found, _, shape = (self._backend.mark or "").rpartition(_SHAPE)
+        return found if shape == self._shape and self._backend.mark is not None else None
 
     @property
     def memory_bytes(self) -> int:
@@ -178,7 +186,7 @@ class Stores:
         if self._snapshots:
             return
         for each in self._marks:
-            self._backend.apply({space: layers.oldest() for space, layers in self._layers.items()}, each)
+            self._backend.apply({space: layers.oldest() for space, layers in self._layers.items()}, self._marked(each))
             for layers in self._layers.values():
                 layers.merged()
         self._marks.clear()
@@ -200,7 +208,7 @@ class Stores:
             known = {space: changed for space, changed in each.spaces.items() if space in self._stores}
             self._backend.apply(self._with_indexes(known), None)
         if mark is not None:
-            self._backend.apply({}, mark)
+            self._backend.apply({}, self._marked(mark))
         self._marks.clear()
         for layers in self._layers.values():
             layers.forget()

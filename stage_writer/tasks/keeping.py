@@ -1,0 +1,67 @@
+"""Where the tasks of a stream keep their state, and what metrics tell of it.
+
+Rules:
+
+1. A task that has a persistent store keeps all its stores in a folder of its own on disk: they are of one mark. Others
+   are in memory.
+2. The disk is a copy: without it a task is restored from the stage.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import ConfigError
+from stage_writer.topologies.stores import MemoryBackend
+from stage_writer.topologies.stores.disk import open_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.metrics import Metrics
+    from common.spans import TopicPartition
+    from stage_writer.topologies.stores import Backend, StoreBuilder, Stores
+
+_GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
+
+
+class Keeping:
+    """The state of one stream's tasks in this process. Safe to use from the threads that restore them."""
+
+    def __init__(self, app_id: str, metrics: Metrics, folder: str | None) -> None:
+        self._app_id = app_id
+        self._metrics = metrics
+        self._folder = folder
+
+    def require_place(self, builders: Iterable[StoreBuilder]) -> None:
+        """Raise ConfigError when a store wants a disk and there is none."""
+        persistent = next((builder.name for builder in builders if builder.persistent), None)
+        if persistent is not None and self._folder is None:
+            msg = f"the state store {persistent} is persistent, and writer.state_folder names no disk for it"
+            raise ConfigError(msg, "give writer.state_folder, or leave persistent=True out to keep the store in memory")
+
+    def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
+        """The backend of a task (rule 1). Raises StateError when the disk does not take it."""
+        if self._folder is None or not any(builder.persistent for builder in builders):
+            return MemoryBackend()
+        return open_backend(Path(self._folder) / self._app_id / f"{source.topic}-{source.partition}")
+
+    def tell_restored(self, read_bytes: int, seconds: float) -> None:
+        """A task was restored by that."""
+        self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
+        self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
+
+    def tell(self, source: TopicPartition, stores: Stores) -> None:
+        """A task has this much state now."""
+        for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
+            self._metrics.set(gauge, value, **self._labels(source))
+
+    def forget(self, source: TopicPartition) -> None:
+        """A task has gone."""
+        for gauge in _GAUGES:
+            self._metrics.forget(gauge, **self._labels(source))
+
+    def _labels(self, source: TopicPartition) -> dict[str, str]:
+        return {"app_id": self._app_id, "topic": str(source.topic), "partition": str(source.partition)}

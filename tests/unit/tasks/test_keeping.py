@@ -1,0 +1,72 @@
+"""Where tasks keep their state: in memory, or in a folder of their own on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError
+from common.metrics import Metrics
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.tasks.keeping import Keeping
+from stage_writer.topologies.stores import MemoryBackend, Stores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = TopicPartition(Topic("orders"), Partition(3))
+OTHER = TopicPartition(Topic("orders"), Partition(4))
+COUNTS, KEPT = Stores.key_value("counts"), Stores.key_value("counts", persistent=True)
+
+
+def test_a_persistent_store_without_a_disk_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"counts is persistent, and writer\.state_folder names no disk"):
+        Keeping("app", Metrics(), None).require_place([KEPT])
+    Keeping("app", Metrics(), None).require_place([COUNTS])
+
+
+def test_only_tasks_with_a_persistent_store_are_on_disk(tmp_path: Path) -> None:
+    keeping = Keeping("app", Metrics(), str(tmp_path))
+    assert isinstance(keeping.backend(SOURCE, [COUNTS]), MemoryBackend)
+    assert not list(tmp_path.iterdir())
+    backend = keeping.backend(SOURCE, [COUNTS, Stores.key_value("b", persistent=True)])
+    assert (tmp_path / "app" / "orders-3").is_dir()
+    backend.close()
+
+
+def test_a_task_on_disk_is_gone_on_from_at_its_mark_unless_the_topology_is_another(tmp_path: Path) -> None:
+    keeping = Keeping("app", Metrics(), str(tmp_path))
+    stores = Stores.open([KEPT], keeping.backend(SOURCE, [KEPT]))
+    stores.restore((), (), "")
+    stores.store("counts").put("a", 1)
+    stores.seal()
+    stores.store("counts").put("a", 2)
+    stores.sealed("marker")
+    stores.close()
+    again = Stores.open([KEPT], keeping.backend(SOURCE, [KEPT]))
+    assert again.mark == "marker"
+    assert again.store("counts").get("a") == 1
+    again.close()
+    for builders in ([KEPT, Stores.key_value("more")], [Stores.key_value("other", persistent=True)]):
+        other = Stores.open(builders, keeping.backend(SOURCE, [KEPT]))
+        assert other.mark is None
+        other.close()
+
+
+def test_metrics_tell_of_each_task_while_it_is_there() -> None:
+    metrics = Metrics()
+    keeping = Keeping("app", metrics, None)
+    stores = Stores.open([COUNTS], MemoryBackend())
+    stores.store("counts").put("a", 1)
+    stores.seal()
+    stores.sealed("marker")
+    keeping.tell(SOURCE, stores)
+    keeping.tell(OTHER, stores)
+    keeping.tell_restored(7, 0.5)
+    keeping.forget(OTHER)
+    keeping.forget(OTHER)
+    text = metrics.exposition().decode()
+    assert 'stage_writer_state_entries{app_id="app",partition="3",topic="orders"} 1.0' in text
+    assert 'partition="4"' not in text
+    assert 'stage_writer_state_restored_bytes_total{app_id="app"} 7.0' in text
