@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import uuid
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -277,6 +278,8 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
 
 def main() -> None:
     """The entry point of the package."""
+    # PySpark says so on each import of it; the loader uses nothing of pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     sys.exit(run_app(app))
 
 
