@@ -63,16 +63,6 @@ def _plain(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
-def size_text(size_bytes: int) -> str:
-    """A size for people."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:  # noqa: PLR2004 - of the unit
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def age_text(seconds: float) -> str:
     """An age for people: its largest unit."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):

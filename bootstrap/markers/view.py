@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from bootstrap.markers.chains import Severity, link_findings
 from common.markers import MarkerName, TableKind, manifest_to_bytes
-from common.terminal import Tone, age_text, aligned, size_text, toned
+from common.sizes import size_text
+from common.terminal import Tone, age_text, aligned, toned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

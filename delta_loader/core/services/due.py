@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from common.settings.services import VacuumMode
 from common.settings.values import duration_text
-from delta_loader.core.services.facts import PartitionFacts, PartitionValues, Service, size_text
+from common.sizes import size_text
+from delta_loader.core.services.facts import PartitionFacts, PartitionValues, Service
 from delta_loader.core.vacuum import guarded_age_s, retention_s, vacuum_problem
 
 if TYPE_CHECKING:

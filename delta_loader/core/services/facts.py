@@ -245,11 +245,3 @@ def _number(value: object) -> int:
         return int(str(value))
     except ValueError:
         return 0
-
-
-def size_text(size_bytes: int) -> str:
-    """Bytes for people."""
-    for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 2**power:
-            return f"{size_bytes / 2**power:,.1f} {unit}"
-    return f"{size_bytes:,} bytes"

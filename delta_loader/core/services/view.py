@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, assert_never
 
-from delta_loader.core.services.facts import Service, ServiceRun, size_text
+from common.sizes import size_text
+from delta_loader.core.services.facts import Service, ServiceRun
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp
 
 if TYPE_CHECKING:

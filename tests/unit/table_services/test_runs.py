@@ -148,7 +148,7 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     world = World(served={"memory://a": 2}, unreadable={"memory://b"})
     looks = look_at(settings("a", "b"), world, world.clock)
     text = tables_to_text(looks)
-    assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 bytes became 0 bytes" in text
+    assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 B became 0 B" in text
     assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
     assert "memory://b: cannot be told: its log is torn" in text
     assert "memory://a_dead_letters: not created yet" in text
