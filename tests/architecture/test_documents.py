@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A path of the repository in backquotes: it begins with one of the folders at the top.
-TOPS = "common|stage_writer|delta_loader|bootstrap|tests|docs|demo|devservices|benchmarks|model|deploy"
+TOPS = "common|stage_writer|delta_loader|bootstrap|tests|docs|demo|examples|devservices|benchmarks|model|deploy"
 PATH = re.compile(rf"`((?:{TOPS})/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(?:#[^)]*)?\)")
 

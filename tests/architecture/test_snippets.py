@@ -75,7 +75,7 @@ def test_every_config_that_is_shown_is_one(text: str) -> None:
     SCHEMA.validate(whole)
 
 
-@pytest.mark.parametrize("folder", ["demo", "deploy"])
+@pytest.mark.parametrize("folder", ["demo", "deploy", "examples"])
 def test_editors_are_told_that_our_own_configs_are_right(folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("pipeline*.yaml"))
     assert paths

@@ -267,5 +267,18 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [["OUT", "c", "x/y", 9]],
         [],
     ),
+    "changes held for a while, of which the first one's old value is what is taken out of an aggregate": (
+        {
+            "plan": shown(
+                step("t", "to_table", of="s"),
+                step("f", "suppress", of="t", limit=8),
+                step("g", "group_by", of="f"),
+                step("c", "aggregate", of="g"),
+            ),
+            "inputs": [("A", "a", "x", 0), ("A", "a", "y", 1), ("A", "a", "z", 2), ("A", "b", "q", 20)],
+        },
+        [["OUT", "z", "+z", 2]],
+        [["OUT", "y", None, 2], ["OUT", "z", "+z", 2]],
+    ),
 }
 """By what they are: a case, and what comes of its last input from us and from Kafka Streams."""
