@@ -112,8 +112,13 @@ def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, obje
     with store.open(path) as file:
         parquet = pq.ParquetFile(file)
         wanted = [name for name in _ACTIONS if name in parquet.schema_arrow.names]
-        rows = cast("list[dict[str, object]]", parquet.read(columns=wanted).to_pylist())
-    return [{name: value} for row in rows for name, value in row.items() if value is not None]
+        # Of a million rows all but a few are files, and null here: they are passed over before they become objects.
+        return [
+            {name: value}
+            for batch in parquet.iter_batches(columns=wanted)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            for value in column.drop_null().to_pylist()
+        ]
 
 
 def _content(store: ObjectStore, path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from benchmarks import large_table
 from common.delta_log import read_table_state
 from common.errors import TableError
 from common.store import FsspecStore
@@ -195,6 +197,19 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecSt
     assert state.transactions == {"a-0": 3, "from-the-checkpoint": 9}
     assert state.properties == {"delta.appendOnly": "true"}
     assert state.partition_by == ("date",)
+
+
+def test_a_checkpoint_of_many_files_takes_the_memory_of_what_is_no_file(tmp_path: Path) -> None:
+    large_table.make(tmp_path, 50_000)
+    tracemalloc.start()
+    try:
+        state = read_table_state(FsspecStore(str(tmp_path)))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert state is not None
+    assert (state.version, state.partition_by, state.writer_version) == (1, ("day",), 2)
+    assert peak_bytes < 5_000_000
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"])
