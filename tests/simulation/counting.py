@@ -1,4 +1,5 @@
-"""Worlds with stateful tasks: a running count of each key's records, and the book that knows each count.
+"""Worlds with stateful tasks: a running count of each key's records, and of the punctuations by stream time; and the
+book that knows each count.
 
 The topology is run by the real tasks, over real stores and state files. The book counts Kafka's logs, record by record;
 it knows nothing of state. Where operators gave positions up, their records may have been counted or not: then it knows
@@ -10,6 +11,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from common.metrics import Metrics
 from stage_writer.tasks.kept import SnapshotsWhen
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
-from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies import Processor, PunctuationType, Topology
 from stage_writer.topologies.stores import Stores
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ COUNTED = (ONE, ONE, ONE, TWO, QUIET, BAD, None)
 """A tombstone begins its key's count anew."""
 KEYS = (b"a", b"b", b"c", None)
 ROWS = {ONE: 1, TWO: 2, QUIET: 0}
+TICK = timedelta(seconds=5)
+_TICK_MS = 5_000
 TOPOLOGY: dict[str, object] = {
     "topology": "tests.simulation.counting:build",
-    "columns": "key STRING, seen BIGINT",
+    "columns": "key STRING, seen BIGINT, ticks BIGINT",
 }
 
 
@@ -52,6 +56,12 @@ class Counts(Processor):
         """Take the store."""
         self.context = context
         self.counts = context.store("counts")
+        context.schedule(TICK, PunctuationType.STREAM_TIME, self.tick)
+
+    def tick(self, time_ms: int) -> None:
+        """So much of stream time is over."""
+        del time_ms
+        self.counts.put("ticks", (self.counts.get("ticks") or 0) + 1)
 
     def process(self, record: Record) -> None:
         """One more."""
@@ -65,7 +75,8 @@ class Counts(Processor):
             msg = "less than nothing"
             raise ValueError(msg)
         for _ in range(record.value["n"]):
-            self.context.forward(record.with_value({"key": key, "seen": seen}))
+            ticks = self.counts.get("ticks") or 0
+            self.context.forward(record.with_value({"key": key, "seen": seen, "ticks": ticks}))
 
 
 def build() -> Topology:
@@ -105,9 +116,11 @@ class CountBook:
             for row in self._rows(f"{url}/{path}").to_pylist():
                 place = (row["_kafka_partition"], row["_kafka_offset"], int(row["_kafka_timestamp"].timestamp() * 1000))
                 if row["_kafka_offset"] >= start and place in wanted:
-                    key, counts = wanted[place]
+                    key, counts, ticks = wanted[place]
                     if row["key"] != key or row["seen"] not in counts:
                         yield f"{place} is counted as {row['key']} {row['seen']}, and is {key} {sorted(counts)}"
+                    if row["ticks"] not in ticks:
+                        yield f"{place} comes after {row['ticks']} ticks, and not after {sorted(ticks)}"
 
     def _rows(self, path: str) -> pa.Table:
         """Of a data file, which never changes."""
@@ -121,10 +134,11 @@ class CountBook:
 
 def _wanted(
     log: Mapping[TopicPartition, list[Sent]], may_lack: Callable[[TopicPartition, int], bool]
-) -> Iterator[tuple[Place, tuple[str, set[int]]]]:
-    """By the record's place, its key and the counts that it can have."""
+) -> Iterator[tuple[Place, tuple[str, set[int], set[int]]]]:
+    """By the record's place, its key, the counts that it can have, and the ticks that can have been before."""
     for source, records in log.items():
         possible: dict[str, set[int]] = {}
+        clocks = {(0, 0)}  # when the next tick is due, and how many there were
         for record in records:
             key = "none" if record.key is None else record.key.decode()
             before = possible.get(key, {0})
@@ -134,8 +148,17 @@ def _wanted(
                 after = before
             else:
                 after = {count + 1 for count in before}
-                yield (int(source.partition), record.offset, record.timestamp_ms), (key, after)
-            possible[key] = before | after if may_lack(source, record.offset) else after
+                place = (int(source.partition), record.offset, record.timestamp_ms)
+                yield place, (key, after, {ticks for _, ticks in clocks})
+            later = clocks if record.value == BAD else {_ticked(clock, record.timestamp_ms) for clock in clocks}
+            is_certain = not may_lack(source, record.offset)
+            possible[key] = after if is_certain else before | after
+            clocks = later if is_certain else clocks | later
+
+
+def _ticked(clock: tuple[int, int], time_ms: int) -> tuple[int, int]:
+    due_ms, ticks = clock
+    return clock if time_ms < due_ms else ((time_ms // _TICK_MS + 1) * _TICK_MS, ticks + 1)
 
 
 def wanted_rows(value: bytes | None, table: str, dead_letters: str) -> Counter[str]:
