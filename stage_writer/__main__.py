@@ -54,6 +54,7 @@ from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.tasks.loading import topology_of
+from stage_writer.tasks.look_ups import LookUps
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.web.crew_pages import crew_routes
 from stage_writer.web.serving import Serving
@@ -99,7 +100,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     log = set_up_logs(settings.logs, "stage-writer")
     command = [sys.executable, "-m", "stage_writer", "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
-    routes = crew_routes(crew, settings.writer.http_token, SystemClock())
+    routes = crew_routes(crew, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
     server = None if settings.writer.http is None else HttpServer(settings.writer.http, routes)
     if server is not None:
         log.info("serving", port=server.port)
@@ -123,7 +124,10 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
-    around = Surroundings(clock.wall_ms, metrics, reader.make, settings.writer.state_folder)
+    look_ups = LookUps() if settings.writer.state_queries else None
+    around = Surroundings(
+        clock.wall_ms, metrics, reader.make, state_folder=settings.writer.state_folder, look_ups=look_ups
+    )
     converters = converters_of(settings, reader.make, around)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -160,7 +164,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
-    serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics)
+    serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
     if seat is not None:
         stop_without_parent(service.stop)
         if serving.port is not None:

@@ -3,7 +3,8 @@
 Rules:
 
 1. ``GET`` reads, ``POST`` asks for something. A ``POST`` needs the token of the settings, compared in constant time;
-   without a token in the settings every one is refused. The token is in no page and in no log.
+   without a token in the settings every one is refused. The token is in no page and in no log. So does a ``GET`` that
+   reads what records hold (`Routes.reads`).
 2. It binds to what the settings say, loopback by default. A page that fails answers 500 and harms nothing else.
 3. What a request may cost is bounded: few at a time, few bytes of it, little time to send it.
 4. A page loads nothing from anywhere else, and no other site may show it in a frame or read it.
@@ -32,7 +33,7 @@ _MOST_AT_A_TIME = 64
 _MOST_BODY_BYTES = 4096
 _WORTH_PACKING_BYTES = 4096
 _BEARER = "Bearer "
-_CALLS_ARE_OFF = "POST calls are off, because the settings have no http_token: set one, and send it as a bearer token\n"
+_CALLS_ARE_OFF = "this is off, because the settings have no http_token: set one, and send it as a bearer token\n"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -63,6 +64,8 @@ class Routes:
     """For ``POST``, by path; given the query."""
     token: str | None = field(default=None, repr=False)
     """What a ``POST`` has to bring; None where none is allowed."""
+    reads: Mapping[str, Callable[[str, Mapping[str, str]], Page]] = field(default_factory=dict)
+    """For ``GET`` with the token, by the first part of the path; given what follows it, and the query."""
 
 
 def text_page(status: int, text: str) -> Page:
@@ -145,7 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         found = self.routes.pages.get(self._path)
-        self._answer(text_page(404, "no such page\n") if found is None else _tried(found))
+        if found is None:
+            self._answer(self._read())
+        else:
+            self._answer(_tried(found))
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
@@ -153,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         refused = self._refusal()
         if refused is None:
             call = self.routes.calls[self._path]
-            query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+            query = self._query
             refused = _tried(lambda: call(query))
         self._answer(refused)
 
@@ -161,19 +167,39 @@ class _Handler(BaseHTTPRequestHandler):
     def _path(self) -> str:
         return self.path.partition("?")[0]
 
+    @property
+    def _query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+
+    def _read(self) -> Page:
+        """What the token allows to see."""
+        first = "/" + self._path.removeprefix("/").partition("/")[0]
+        read = self.routes.reads.get(first)
+        if read is None:
+            return text_page(404, "no such page\n")
+        rest, query = self._path.removeprefix(first), self._query
+        return self._unknown() or _tried(lambda: read(rest, query))
+
     def _refusal(self) -> Page | None:
         """Why a ``POST`` is not carried out (rules 1 and 3); its body says nothing, and is read away."""
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
             return text_page(413, f"a body of {_MOST_BODY_BYTES} bytes at most is read\n")
         self.rfile.read(int(length))
+        unknown = self._unknown()
+        if unknown is not None:
+            return unknown
+        return None if self._path in self.routes.calls else text_page(404, "no such call\n")
+
+    def _unknown(self) -> Page | None:
+        """Why who asks is not known (rule 1)."""
         if self.routes.token is None:
             return text_page(403, _CALLS_ARE_OFF)
         given = self.headers.get("Authorization", "")
         known = hmac.compare_digest(given.encode(), f"{_BEARER}{self.routes.token}".encode())
         if not known:
             return text_page(401, "send the settings' http_token as a bearer token\n")
-        return None if self._path in self.routes.calls else text_page(404, "no such call\n")
+        return None
 
     def _answer(self, page: Page) -> None:
         packed = len(page.body) >= _WORTH_PACKING_BYTES and "gzip" in self.headers.get("Accept-Encoding", "")

@@ -145,12 +145,25 @@ class WriterSettings(Section):
         description="How long the state files of topologies stay in the stage that no marker needs any more: a marker "
         "that an operator has put aside may be put back for as long.",
     )
+    state_queries: bool = Field(
+        default=False,
+        description="Serve `GET /state`, look-ups of what topologies' state stores hold (http.md), to who brings "
+        "`http_token`.",
+    )
     http_token: HttpToken = Field(
         default=None,
         description="The secret that `POST /pause` and `/resume` have to bring (`Authorization: Bearer …`), of 16 "
         "characters at least; without one they are refused.",
         examples=["${HTTP_TOKEN}"],
     )
+
+    @model_validator(mode="after")
+    def _state_queries(self) -> Self:
+        if self.state_queries and (self.http is None or self.http_token is None):
+            missing = "http" if self.http is None else "http_token"
+            msg = f"state_queries shows what records hold, and there is no {missing}; give {missing}, or leave it out"
+            raise ValueError(msg)
+        return self
 
 
 class LoaderSettings(Section):

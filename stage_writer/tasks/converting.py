@@ -27,6 +27,7 @@ from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from threading import Lock
 
     from numpy.typing import NDArray
 
@@ -50,9 +51,11 @@ _PORTION = 10_000
 class TaskConverter:
     """Converts the messages of one Kafka partition."""
 
-    def __init__(self, parent: TopologyConverter, task: Task) -> None:
+    def __init__(self, parent: TopologyConverter, task: Task, gate: Lock) -> None:
+        """``gate`` is held while the task uses its stores: look-ups come from other threads."""
         self._parent = parent
         self._task = task
+        self._gate = gate
         self._is_closed = False
         self.wants_flush = False
 

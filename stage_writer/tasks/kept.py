@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import StoreError
 from common.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
 from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.look_ups import OpenTask
 from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ class KeptTask:
         self._when = when
         self._readers = _Readers(stores)
         self._flying: Change | None = None
-        self.converter = TaskConverter(parent, task)
+        self._look_ups = parent.look_ups
+        self._open = OpenTask(source, stores)
+        if self._look_ups is not None:
+            self._look_ups.add(parent.stream.app_id, self._open)
+        self.converter = TaskConverter(parent, task, self._open.gate)
         self._keeping.tell(source, stores)
 
     @property
@@ -84,8 +89,9 @@ class KeptTask:
         """What changed since the last seal: of the messages in the buffer, and of no others."""
         del buffer
         held_bytes = self._stores.memory_bytes
-        changes = self._stores.seal()
-        snapshot = self._stores.snapshot() if self._is_snapshot_due(changes) else None
+        with self._open.gate:
+            changes = self._stores.seal()
+            snapshot = self._stores.snapshot() if self._is_snapshot_due(changes) else None
         self._flying = Change(self._files, changes, snapshot, self._readers, held_bytes)
         self.converter.wants_flush = False
         return self._flying
@@ -98,12 +104,16 @@ class KeptTask:
         else:
             self._changed_bytes = 0
         self._files = state
-        self._stores.sealed(state.mark)
+        with self._open.gate:
+            self._stores.sealed(state.mark)
         self._keeping.tell(self._source, self._stores)
 
     def close(self) -> None:
         """Let go of it all (rule 3)."""
         self.converter.close()
+        self._open.close()
+        if self._look_ups is not None:
+            self._look_ups.remove(self.converter.stream.app_id, self._open)
         self._keeping.forget(self._source)
         self._readers.close()
 

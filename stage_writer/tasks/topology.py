@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.ports import StateStore
+    from stage_writer.tasks.look_ups import LookUps
     from stage_writer.topologies.built import BuiltTopology, TaskGroup
     from stage_writer.topologies.stores import Changes, StoreBuilder
     from stage_writer.topologies.task.inputs import Input
@@ -61,6 +62,8 @@ class Surroundings:
     first_pass: MakeFirstPass = no_first_pass
     state_folder: str | None = None
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
+    look_ups: LookUps | None = None
+    """Where tasks can be looked into; None where nobody may."""
 
 
 class TopologyConverter:
@@ -74,6 +77,8 @@ class TopologyConverter:
         self.keeping = Keeping(stream.app_id, around.metrics, around.state_folder)
         for group in topology.groups:
             self.keeping.require_place(_builders(group))
+            if around.look_ups is not None:
+                around.look_ups.declare(stream.app_id, _builders(group))
         columns = stream.schema_of_columns
         table = nullable_columns(columns)
         if stream.kafka_columns:
@@ -91,6 +96,11 @@ class TopologyConverter:
             topic: None if source.columns is None else Decoder(source.columns, reading, first_pass=around.first_pass)
             for topic, source in topology.sources.items()
         }
+
+    @property
+    def look_ups(self) -> LookUps | None:
+        """Where this one's tasks can be looked into."""
+        return self._around.look_ups
 
     @property
     def needs_headers(self) -> bool:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from common.http.pages import Health, service_pages
-from common.http.server import Routes, json_page, text_page
+from common.http.server import Page, Routes, json_page, text_page
 from common.pages.assets import status_pages
 from stage_writer.web.crew_status import merged_status, status_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from common.http.server import Page
     from common.pages.model import Status
     from common.ports import Clock
     from stage_writer.crew import Crew, Worker
 
 _TIMEOUT_S = 5.0
+_OK = 200
 
 
-def crew_routes(crew: Crew, token: str | None, clock: Clock) -> Routes:
-    """What the parent serves; a call goes to every worker."""
+def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
+    """What the parent serves; a call goes to every worker, and so does a look-up."""
     started_ms = clock.wall_ms()
 
     def status() -> Status:
@@ -45,7 +47,39 @@ def crew_routes(crew: Crew, token: str | None, clock: Clock) -> Routes:
     def call(name: str) -> Callable[[Mapping[str, str]], Page]:
         return lambda _query: _call_all(crew, name, token or "")
 
-    return Routes(pages, {f"/{name}": call(name) for name in ("pause", "resume")}, token)
+    calls = {f"/{name}": call(name) for name in ("pause", "resume")}
+    reads = {"/state": lambda rest, query: read_all(crew, f"state{rest}", query, token or "")} if looks_up else {}
+    return Routes(pages, calls, token, reads)
+
+
+def read_all(crew: Crew, path: str, query: Mapping[str, str], token: str) -> Page:
+    """What all workers say of their state: their lists, one after the other; or what one of them could not."""
+    answers = [_read(worker, f"{path}?{urlencode(query)}" if query else path, token) for worker in crew.workers]
+    refused = next((answer for answer in answers if answer.status != _OK), None)
+    return refused or json_page(_OK, merged_state([json.loads(answer.body) for answer in answers]))
+
+
+def merged_state(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The tasks of several workers as those of one."""
+    first, *others = answers
+    if "streams" in first:
+        streams = zip(*(answer["streams"] for answer in answers), strict=True)  # all have one config
+        return {"streams": [merged_state(of_one) for of_one in streams]}
+    return {**first, "tasks": [*first["tasks"], *(task for other in others for task in other["tasks"])]}
+
+
+def _read(worker: Worker, path: str, token: str) -> Page:
+    if worker.port is None:
+        return text_page(503, f"worker {worker.seat}: not yet started\n")
+    url = f"http://127.0.0.1:{worker.port}/{path}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            return Page(answer.status, "application/json", answer.read())
+    except urllib.error.HTTPError as error:
+        return text_page(error.code, error.read().decode())
+    except OSError as error:
+        return text_page(503, f"worker {worker.seat}: does not answer: {error}\n")
 
 
 def _call_all(crew: Crew, name: str, token: str) -> Page:

@@ -10,6 +10,7 @@ from common.http.server import HttpServer, Routes
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
 from common.pages.assets import status_pages
+from stage_writer.web.state_pages import state_reads
 from stage_writer.web.view import WriterView
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from stage_writer.service import StageWriter
+    from stage_writer.tasks.look_ups import LookUps
 
 
 class Serving:
@@ -34,6 +36,7 @@ class Serving:
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
+        look_ups: LookUps | None = None,
     ) -> None:
         """Raises ConfigError when the address is wrong or taken."""
         self._parts = ExitStack()
@@ -46,7 +49,8 @@ class Serving:
         view = WriterView(history, clock, metrics, pausing, settings.writer.flush_after_s)
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
         pages |= status_pages(lambda: view.status(service.snapshot()))
-        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token)
+        reads = {} if look_ups is None else state_reads(look_ups)
+        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token, reads)
         server = HttpServer(settings.writer.http, routes)
         self._parts.callback(server.close)
         watch = EndWatch(

@@ -75,6 +75,7 @@ _PLAIN = _settings()
 _EVOLVING = _settings(unknown_fields="evolve")
 _COUNTING = _settings(**TOPOLOGY)
 _ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
+_STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
 _EVOLVING_VALUES = (GOOD, *GAINING, *GAINING, BAD, None)
@@ -418,6 +419,7 @@ class History:
             clock,
             lambda: str(uuid.UUID(int=rng.getrandbits(128))),
             process.name,
+            state_keep_s=_STATE_KEEP_S,
         )
         stage.watch(member, self._stale_claims)
         stream = self._settings.streams[0]

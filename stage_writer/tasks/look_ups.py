@@ -1,0 +1,156 @@
+"""What can be asked of the stores of this process's tasks, from another thread.
+
+Rules:
+
+1. A look-up changes nothing. It sees a task between two portions of messages, never within one: the task's gate is held
+   by whoever uses the stores. What it sees may be ahead of the table, by what is not flushed yet.
+2. It is bounded: a number of entries, read while the task waits for nothing longer than that.
+3. Only tasks that this process has are looked into: somebody who asks for a key asks all writers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stage_writer.topologies.stores import StoreKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from common.spans import TopicPartition
+    from stage_writer.topologies.stores import (
+        Key,
+        KeyValueStore,
+        SessionStore,
+        StoreBuilder,
+        Stores,
+        Value,
+        WindowStore,
+    )
+
+MOST_ENTRIES = 10_000
+EARLIEST_MS, LATEST_MS = -(1 << 61), 1 << 61
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody wants to know of a store."""
+
+    keys: tuple[Key, ...] = ()
+    """None or one: None itself is a key."""
+    low: Key = None
+    high: Key = None
+    prefix: Key = None
+    from_ms: int = EARLIEST_MS
+    to_ms: int = LATEST_MS
+    limit: int = 100
+
+
+class Found(NamedTuple):
+    """An entry of a store; times where the store has windows or sessions."""
+
+    key: Key
+    value: Value
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(slots=True)
+class OpenTask:
+    """A task that can be looked into while it is open. Whoever uses its stores holds the gate (rule 1)."""
+
+    source: TopicPartition
+    stores: Stores
+    gate: Lock = field(default_factory=Lock)
+    is_open: bool = True
+
+    def find(self, store: str, kind: StoreKind, asked: Asked) -> list[Found] | None:
+        """Entries of a store; None when the task has gone meanwhile."""
+        with self.gate:
+            if not self.is_open:
+                return None
+            return list(islice(_found(self.stores.store(store), kind, asked), min(asked.limit, MOST_ENTRIES)))
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with self.gate:
+            self.is_open = False
+
+    def count(self) -> int | None:
+        """About how many entries all stores have; None when the task has gone meanwhile."""
+        with self.gate:
+            return self.stores.entries if self.is_open else None
+
+
+class LookUps:
+    """The tasks of a process, by their streams."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, dict[str, StoreKind]] = {}
+        self._tasks: dict[str, dict[TopicPartition, OpenTask]] = {}
+
+    def declare(self, app_id: str, builders: Iterable[StoreBuilder]) -> None:
+        """Say which stores a stream's topology has."""
+        self._kinds.setdefault(app_id, {}).update({builder.name: builder.kind for builder in builders})
+        self._tasks.setdefault(app_id, {})
+
+    def add(self, app_id: str, task: OpenTask) -> None:
+        """A task begins."""
+        self._tasks[app_id][task.source] = task
+
+    def remove(self, app_id: str, task: OpenTask) -> None:
+        """A task has gone, and perhaps another one of its partition has begun."""
+        if self._tasks[app_id].get(task.source) is task:
+            del self._tasks[app_id][task.source]
+
+    @property
+    def streams(self) -> Mapping[str, Mapping[str, StoreKind]]:
+        """The kinds of the stores, by stream and name."""
+        return self._kinds
+
+    def tasks(self, app_id: str) -> list[OpenTask]:
+        """A stream's tasks of now, by topic and partition."""
+        found = list(self._tasks.get(app_id, {}).values())
+        return sorted(found, key=lambda task: (task.source.topic, task.source.partition))
+
+
+def _found(store: Any, kind: StoreKind, asked: Asked) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says
+    match kind:
+        case StoreKind.KEY_VALUE:
+            yield from _values(store, asked)
+        case StoreKind.WINDOW | StoreKind.WINDOW_DUPLICATES:
+            yield from _windows(store, asked)
+        case StoreKind.SESSION:
+            yield from _sessions(store, asked)
+
+
+def _values(store: KeyValueStore, asked: Asked) -> Iterator[Found]:
+    for key in asked.keys:
+        value = store.get(key)
+        if value is not None:
+            yield Found(key, value)
+    if not asked.keys:
+        entries = store.range(asked.low, asked.high) if asked.prefix is None else store.prefix(asked.prefix)
+        for key, value in entries:
+            yield Found(key, value)
+
+
+def _windows(store: WindowStore, asked: Asked) -> Iterator[Found]:
+    for key in asked.keys:
+        for start_ms, value in store.fetch_range(key, asked.from_ms, asked.to_ms):
+            yield Found(key, value, start_ms, start_ms + store.size_ms)
+    if not asked.keys:
+        for windowed, value in store.fetch_keys(asked.from_ms, asked.to_ms):
+            yield Found(windowed.key, value, windowed.start_ms, windowed.end_ms)
+
+
+def _sessions(store: SessionStore, asked: Asked) -> Iterator[Found]:
+    for key in asked.keys:
+        for session, value in store.find_sessions(key, asked.from_ms, asked.to_ms):
+            yield Found(key, value, session.start_ms, session.end_ms)
+    if not asked.keys:
+        for session, value in store.all():
+            yield Found(session.key, value, session.start_ms, session.end_ms)

@@ -1,0 +1,185 @@
+"""Interactive look-ups of tasks' stores, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import ValidationError
+
+from common.http.server import HttpServer, Routes
+from common.settings.model import WriterSettings
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.tasks.look_ups import LookUps, OpenTask
+from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
+from stage_writer.web.crew_pages import merged_state
+from stage_writer.web.state_pages import state_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKEN = "a token of some length"
+BUILDERS = (
+    Stores.key_value("counts"),
+    Stores.window("hours", timedelta(hours=9), timedelta(seconds=10)),
+    Stores.session("visits", timedelta(hours=9)),
+)
+
+
+class Asking:
+    """A writer with two tasks, and who asks it."""
+
+    def __init__(self) -> None:
+        self.look_ups = LookUps()
+        self.look_ups.declare("orders", BUILDERS)
+        self.tasks = [self.task(partition) for partition in (0, 1)]
+        self.server = HttpServer("127.0.0.1:0", Routes({}, {}, TOKEN, state_reads(self.look_ups)))
+
+    def task(self, partition: int) -> OpenTask:
+        task = OpenTask(TopicPartition(Topic("clicks"), Partition(partition)), Stores.open(BUILDERS, MemoryBackend()))
+        self.look_ups.add("orders", task)
+        return task
+
+    def get(self, path: str, token: str | None = TOKEN) -> tuple[int, Any]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.server.port}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def entries(self, path: str, task: int = 0) -> list[dict[str, Any]]:
+        status, answer = self.get(f"/state/orders/{path}")
+        assert status == 200, answer
+        assert [one["partition"] for one in answer["tasks"]] == [0, 1]
+        found: list[dict[str, Any]] = answer["tasks"][task]["entries"]
+        return found
+
+
+@pytest.fixture
+def asking() -> Iterator[Asking]:
+    found = Asking()
+    yield found
+    found.server.close()
+
+
+def test_a_key_is_found_in_its_task_and_told_absent_in_the_others(asking: Asking) -> None:
+    asking.tasks[1].stores.store("counts").put("an/na é", {"seen": 3})
+    assert asking.entries("counts/an%2Fna%20%C3%A9", 1) == [{"key": "an/na é", "value": {"seen": 3}}]
+    assert asking.entries("counts/an%2Fna%20%C3%A9", 0) == []
+
+
+def test_entries_stand_in_the_order_of_keys_within_bounds(asking: Asking) -> None:
+    for key in ("b", "a", "ab", "c", 7, (1, "x")):
+        asking.tasks[0].stores.store("counts").put(key, 1)
+    assert [one["key"] for one in asking.entries("counts?low=a&high=b")] == ["a", "ab", "b"]
+    assert [one["key"] for one in asking.entries("counts?prefix=a")] == ["a", "ab"]
+    assert [one["key"] for one in asking.entries("counts?limit=2")] == [7, "a"]
+    assert asking.entries("counts/7?key_type=json") == [{"key": 7, "value": 1}]
+    assert asking.entries("counts/%5B1,%22x%22%5D?key_type=json") == [{"key": [1, "x"], "value": 1}]
+    assert [one["key"] for one in asking.entries("counts?prefix=%5B1%5D&key_type=json")] == [[1, "x"]]
+
+
+def test_windows_and_sessions_have_their_times(asking: Asking) -> None:
+    hours, visits = asking.tasks[0].stores.store("hours"), asking.tasks[0].stores.store("visits")
+    for start_ms in (0, 10_000, 20_000):
+        hours.put("a", start_ms, start_ms)
+    visits.put(Windowed("a", 5, 70), 2)
+    assert asking.entries("hours/a?from=10000&to=19999") == [
+        {"key": "a", "start_ms": 10_000, "end_ms": 20_000, "value": 10_000}
+    ]
+    assert [one["start_ms"] for one in asking.entries("hours?to=10000")] == [0, 10_000]
+    session = {"key": "a", "start_ms": 5, "end_ms": 70, "value": 2}
+    assert asking.entries("visits/a?from=70") == asking.entries("visits") == [session]
+    assert asking.entries("visits/a?from=71") == []
+
+
+def test_values_are_told_as_json(asking: Asking) -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    value = {"price": Decimal("1.10"), "at": at, "raw": b"\xff", 3: float("nan"), "t": (1, [None])}
+    asking.tasks[0].stores.store("counts").put("a", value)
+    assert asking.entries("counts/a")[0]["value"] == {
+        "price": "1.10",
+        "at": "2026-01-02T00:00:00+00:00",
+        "raw": "/w==",
+        "3": "nan",
+        "t": [1, [None]],
+    }
+
+
+def test_without_the_token_nothing_is_told(asking: Asking) -> None:
+    assert asking.get("/state", None)[0] == 401
+    assert asking.get("/state/orders/counts/a", "another token of that length")[0] == 401
+    off = HttpServer("127.0.0.1:0", Routes({}, {}, None, state_reads(asking.look_ups)))
+    asking.server.close()
+    asking.server = off
+    status, why = asking.get("/state")
+    assert (status, "the settings have no http_token" in why) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "why"),
+    [
+        ("/state/orders", 404, "ask for /state"),
+        ("/state/orders/other/a", 404, "no such stream or store"),
+        ("/state/other/counts", 404, "no such stream or store"),
+        ("/state/orders/counts/a?limit=x", 400, "limit is a whole number"),
+        ("/state/orders/counts/a?lim=1", 400, "lim is not known"),
+        ("/state/orders/counts/a?key_type=xml", 400, "key_type is text or json"),
+        ("/state/orders/counts/{?key_type=json", 400, "Expecting"),
+        ("/state/orders/counts/%7B%7D?key_type=json", 400, "a key in JSON is"),
+        ("/state/orders/counts?prefix=1&key_type=json", 400, "a prefix is text or an array"),
+        ("/stateless", 404, "no such page"),
+    ],
+)
+def test_what_cannot_be_answered_says_why(asking: Asking, path: str, status: int, why: str) -> None:
+    found, answer = asking.get(path)
+    assert (found, why in answer) == (status, True), answer
+
+
+def test_the_overview_names_stores_and_tasks_and_a_task_that_went_is_in_none(asking: Asking) -> None:
+    asking.tasks[0].stores.store("counts").put("a", 1)
+    asking.tasks[1].close()
+    (stream,) = asking.get("/state")[1]["streams"]
+    assert stream["tasks"] == [{"topic": "clicks", "partition": 0, "entries": 1}]
+    assert {"store": "hours", "kind": "window"} in stream["stores"]
+    assert [one["partition"] for one in asking.get("/state/orders/counts")[1]["tasks"]] == [0]
+    another = asking.task(1)
+    asking.look_ups.remove("orders", asking.tasks[1])
+    assert asking.look_ups.tasks("orders") == [asking.tasks[0], another]
+
+
+def test_a_look_up_waits_for_the_gate(asking: Asking) -> None:
+    counts = asking.tasks[0].stores.store("counts")
+    found: list[Any] = []
+    with asking.tasks[0].gate:
+        counts.put("a", "half done")
+        thread = threading.Thread(target=lambda: found.append(asking.entries("counts/a")))
+        thread.start()
+        thread.join(0.1)
+        assert not found
+        counts.put("a", "done")
+    thread.join()
+    assert found == [[{"key": "a", "value": "done"}]]
+
+
+def test_what_workers_say_is_told_as_one() -> None:
+    answers = [{"app_id": "a", "store": "s", "tasks": [number]} for number in (1, 2, 3)]
+    assert merged_state(answers) == {"app_id": "a", "store": "s", "tasks": [1, 2, 3]}
+    overviews = [{"streams": [{"app_id": "a", "stores": [], "tasks": [number]}]} for number in (1, 2)]
+    assert merged_state(overviews) == {"streams": [{"app_id": "a", "stores": [], "tasks": [1, 2]}]}
+
+
+def test_look_ups_without_a_token_are_refused_at_the_start() -> None:
+    assert WriterSettings.model_validate({"state_queries": True, "http_token": TOKEN}).state_queries
+    with pytest.raises(ValidationError, match="there is no http_token; give http_token"):
+        WriterSettings.model_validate({"state_queries": True})
+    with pytest.raises(ValidationError, match="there is no http; give http"):
+        WriterSettings.model_validate({"state_queries": True, "http_token": TOKEN, "http": None})
