@@ -1,14 +1,15 @@
-"""A topology that joins two topics: each order with what was paid for it until then, into the table and a topic."""
+"""Topologies over several topics: one joins two of them, the other counts by another key, through a topic."""
 
 from __future__ import annotations
 
 import os
 
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
+from stage_writer.topologies.dsl import StreamsBuilder
 from stage_writer.topologies.stores import Stores
 
 TOPICS = "JOINING_TOPICS"
-"""The variable with the names of the topics: orders, payments, and where joined ones go."""
+"""The variable with the topics' names: orders, payments, and where joined ones go; or visits, and those by country."""
 
 
 class Paid(Processor):
@@ -29,7 +30,7 @@ class Paid(Processor):
 
 
 def build() -> Topology:
-    """The topology."""
+    """Each order with what was paid until then, into the table and a topic."""
     orders, payments, joined = os.environ[TOPICS].split()
     made = Topology()
     made.add_source("orders", orders, columns="id BIGINT")
@@ -39,3 +40,13 @@ def build() -> Topology:
     made.add_sink("rows", "paid")
     made.add_topic_sink("joined", "paid", topic=joined)
     return made
+
+
+def by_country() -> StreamsBuilder:
+    """How many visits there were from each country; those of one are in many partitions."""
+    visits, countries = os.environ[TOPICS].split()
+    builder = StreamsBuilder()
+    keyed = builder.stream(visits, columns="country STRING").select_key(lambda _, visit: visit["country"])
+    counts = keyed.through(countries, columns="country STRING").group_by_key().count().to_stream()
+    counts.map(lambda country, count: (country, {"country": country, "visits": count})).to()
+    return builder

@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import time
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,11 @@ def chain_of(store: FsspecStore, topic: str, partition: int) -> list[Marker]:
     return [marker_from_bytes(name, store.read(name.path) or b"") for name in names]
 
 
-def rows_of(folder: Path, chain: list[Marker]) -> list[tuple[int, int]]:
-    rows: list[tuple[int, int]] = []
+def rows_of(folder: Path, chain: list[Marker], *columns: str) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
     for path in (file.path for marker in chain for table in marker.tables for file in table.files):
-        found = pq.read_table(folder / "orders" / path, partitioning=None)
-        rows += zip(found["id"].to_pylist(), found["paid"].to_pylist(), strict=True)
+        found = pq.read_table(folder / "table" / path, partitioning=None)
+        rows += zip(*(found[column].to_pylist() for column in columns), strict=True)
     return rows
 
 
@@ -111,6 +112,23 @@ def committed(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[int, in
         reader.close()
 
 
+def settings(kafka: KafkaCluster, folder: Path, topics: list[str], topology: str, columns: str) -> dict[str, object]:
+    stream = {
+        "app_id": "shop",
+        "topics": topics,
+        "table": f"{folder}/table",
+        "columns": columns,
+        "kafka_columns": False,
+        "topology": topology,
+    }
+    return {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
+        "stage": {"url": f"{folder}/stage"},
+        "writer": {"group_id": topics[0], "http": None, "flush_after": "200ms"},
+        "streams": [stream],
+    }
+
+
 def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
     kafka: KafkaCluster,
     new_topic: Callable[..., str],
@@ -122,21 +140,7 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
     monkeypatch.setenv(joining.TOPICS, f"{orders} {payments} {joined}")
     shop = Shop(kafka, orders, payments)
     config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "session.timeout.ms": 6000},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": orders, "http": None, "flush_after": "200ms"},
-            "streams": [
-                {
-                    "app_id": "shop",
-                    "topics": [orders, payments],
-                    "table": f"{tmp_path}/orders",
-                    "columns": "id BIGINT, paid BIGINT",
-                    "kafka_columns": False,
-                    "topology": "tests.fakes.joining:build",
-                }
-            ],
-        }
+        settings(kafka, tmp_path, [orders, payments], "tests.fakes.joining:build", "id BIGINT, paid BIGINT")
     )
     store, topic = FsspecStore(f"{tmp_path}/stage"), chain_topic([orders, payments])
     dice = random.Random(3)  # noqa: S311 - a test's
@@ -158,10 +162,37 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
         chain = chain_of(store, topic, partition)
         assert all(one.span.end == other.span.start for one, other in pairwise(chain)), chain
         assert [int(end.position) for end in inputs_at(chain[-1].span.end)] == [PHASES * EACH] * 2
-        assert rows_of(tmp_path, chain) == shop.joined[partition]
+        assert rows_of(tmp_path, chain, "id", "paid") == shop.joined[partition]
     found = committed(kafka, joined, shop.orders)
     for partition in range(2):
         ids = {number for number, _ in shop.joined[partition]}
         assert [row for row in found if row[0] in ids] == shop.joined[partition]
     assert len(found) == shop.orders
     assert list(store.list("outbox/")) == [], "what is delivered is cleared away"
+
+
+def test_records_meet_again_through_a_topic(
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    visits, countries = new_topic(2, prefix="visits"), new_topic(3, prefix="countries")
+    monkeypatch.setenv(joining.TOPICS, f"{visits} {countries}")
+    topology, columns = "tests.fakes.joining:by_country", "country STRING, visits BIGINT"
+    config = programs.config(settings(kafka, tmp_path, [visits, countries], topology, columns))
+    producer, expected = Producer({"bootstrap.servers": kafka.bootstrap_servers}), Counter[str]()
+    for number in range(300):
+        country = "abcdefg"[number * number % 7]
+        expected[country] += 1
+        producer.produce(visits, json.dumps({"country": country}).encode(), b"%d" % number, partition=number % 2)
+    assert producer.flush(30) == 0
+    for _ in range(2):  # first those that are there are sent on, then these are counted
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    store = FsspecStore(f"{tmp_path}/stage")
+    counted: dict[str, list[int]] = {}
+    for partition in range(3):
+        for country, count in rows_of(tmp_path, chain_of(store, countries, partition), "country", "visits"):
+            counted.setdefault(str(country), []).append(int(str(count)))
+    assert counted == {country: list(range(1, count + 1)) for country, count in expected.items()}

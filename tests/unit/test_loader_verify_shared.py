@@ -80,3 +80,18 @@ def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
     assert [one.kind for one in report.findings if one.verdict is Verdict.FAULT] == []
     assert [(one.source, one.proved) for one in report.partitions] == [(MINE, True)]
     assert [one.source for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
+
+
+def test_a_chain_of_several_topics_is_proved_by_the_log() -> None:
+    one = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    stream = one.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
+    chain = TopicPartition(Topic("orders+payments"), Partition(0))
+    log = FsspecStore(stream.table)
+    data = load(0, "orders", chain).replace(b'"orders-0"', b'"orders-orders+payments-0"')
+    log.write(f"_delta_log/{0:020d}.json", data)
+    log.write("0.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(MINE), None).verify(stream)
+    assert report.failure is None
+    assert [found.kind for found in report.findings if found.verdict is Verdict.FAULT] == []
+    assert [str(partition.source) for partition in report.partitions] == ["orders+payments/0"]
+    assert "several_topics" in {found.kind for found in report.findings}
