@@ -193,6 +193,6 @@ def test_records_meet_again_through_a_topic(
     store = FsspecStore(f"{tmp_path}/stage")
     counted: dict[str, list[int]] = {}
     for partition in range(3):
-        for country, count in rows_of(tmp_path, chain_of(store, countries, partition), "country", "visits"):
-            counted.setdefault(str(country), []).append(int(str(count)))
+        for name, count in rows_of(tmp_path, chain_of(store, countries, partition), "country", "visits"):
+            counted.setdefault(str(name), []).append(int(str(count)))
     assert counted == {country: list(range(1, count + 1)) for country, count in expected.items()}
