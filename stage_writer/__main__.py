@@ -150,7 +150,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         limits=limits_of(settings),
         revoke_timeout_s=settings.writer.revoke_timeout_s,
         report_positions=settings.writer.report_positions,
-        source=source_of(settings, _groups(converters), clock, log, with_headers=with_headers),
+        source=source_of(settings, _groups(converters), clock, log, with_headers=with_headers, native=reader.library),
         stage=stage,
         workers=workers,
         clock=clock,

@@ -11,6 +11,7 @@ from stage_writer.shell.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
 
@@ -25,11 +26,17 @@ def groups_of(joined: Iterable[tuple[Sequence[str], float]]) -> Groups:
 
 
 def source_of(
-    settings: Settings, groups: Groups, clock: Clock, log: FilteringBoundLogger, *, with_headers: bool
+    settings: Settings,
+    groups: Groups,
+    clock: Clock,
+    log: FilteringBoundLogger,
+    *,
+    with_headers: bool,
+    native: Path | None = None,
 ) -> RecordSource:
-    """Kafka, with merged chains where there are groups. Raises ConfigError."""
+    """Kafka, with merged chains where there are groups; the rest as `KafkaSource` has it. Raises ConfigError."""
     merges = bool(groups.groups)
-    kafka = KafkaSource(settings, clock, log, with_headers=with_headers, co_partitioned=merges)
+    kafka = KafkaSource(settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native)
     if not merges:
         return kafka
     return MergingSource(kafka, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)

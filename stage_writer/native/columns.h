@@ -87,6 +87,18 @@ static bool grow(area *place, int64_t needed) {
 
 static inline bool room(area *place, int64_t needed) { return needed <= place->capacity || grow(place, needed); }
 
+/* Bytes behind the first `size` ones. */
+static inline bool add_bytes(area *place, int64_t *size, const uint8_t *from, int64_t count) {
+    if (count > INT32_MAX - *size || !room(place, *size + count)) {
+        return false;
+    }
+    if (count > 0) {
+        memcpy(place->bytes + *size, from, (size_t)count);
+        *size += count;
+    }
+    return true;
+}
+
 static inline int32_t offset_at(const node *at, int64_t entry) {
     int32_t offset;
     if (entry == 0) {

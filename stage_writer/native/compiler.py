@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER = Path(__file__).parent
-SOURCE = FOLDER / "json_reader.c"
+SOURCES = (FOLDER / "json_reader.c", FOLDER / "taker.c")
 HEADERS = tuple(FOLDER / name for name in ("text.h", "values.h", "columns.h"))
 ZIG_LOCK = FOLDER / "zig.lock"
 NAME = "json_reader.dylib" if sys.platform == "darwin" else "json_reader.so"
@@ -41,7 +41,7 @@ class CompileError(Exception):
 def fingerprint() -> str:
     """Of all that decides what the library is: sources, options, platform."""
     key = hashlib.sha256(repr((OPTIONS, sysconfig.get_platform(), sysconfig.get_config_var("MULTIARCH"))).encode())
-    for source in (SOURCE, *HEADERS):
+    for source in (*SOURCES, *HEADERS):
         key.update(source.read_bytes())
     return key.hexdigest()[:16]
 
@@ -85,7 +85,7 @@ def _compile(command: Sequence[str], made: Path, options: Sequence[str], environ
     """What is wrong; nothing when the library is there."""
     # What Zig was installed in, and where it is to have its own cache.
     zig = {"PYTHONPATH": str(made.parent / "zig"), "ZIG_GLOBAL_CACHE_DIR": str(made.parent / "zig-cache")}
-    problem = _run([*command, *options, "-o", str(made), str(SOURCE)], {**environ, **zig})
+    problem = _run([*command, *options, "-o", str(made), *map(str, SOURCES)], {**environ, **zig})
     return problem if problem or made.exists() else f"{command[0]} made nothing"
 
 

@@ -41,17 +41,6 @@ static inline text failed_memory(reader *self) {
 
 static inline text kept(reader *self, bool done, text at) { return done ? at : failed_memory(self); }
 
-static inline bool add_bytes(area *place, int64_t *size, text from, int64_t count) {
-    if (count > INT32_MAX - *size || !room(place, *size + count)) {
-        return false;
-    }
-    if (count > 0) {
-        memcpy(place->bytes + *size, from, (size_t)count);
-        *size += count;
-    }
-    return true;
-}
-
 /* The content of a string whose opening quote is behind us, unescaped, behind the first `size` bytes. */
 static inline text copy_string(reader *self, area *place, int64_t *size, text at, text end) {
     text begin = at;

@@ -42,6 +42,8 @@ class FoundReader:
     make: MakeFirstPass
     problem: str | None
     """Why there is none, where one is wanted."""
+    library: Path | None = None
+    """Where its library is."""
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -61,7 +63,8 @@ def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> Foun
         return FoundReader(no_first_pass, None)
     problem = None
     try:
-        return FoundReader(load(library_path(environ)).first_pass, None)
+        path = library_path(environ)
+        return FoundReader(load(path).first_pass, None, path)
     except OSError as error:
         problem = f"the native JSON reader is not there: {error}"
     if wanted is Native.ON:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
+from types import NoneType
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -22,11 +23,37 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from confluent_kafka import KafkaError
     from numpy.typing import NDArray
 
+    from stage_writer.native.taking import TakenMessages
+
 _second = itemgetter(1)
+_LONG_RUN = 64
+"""Messages in a row, so many that a batch for each run costs less than to bring the partitions' together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What librdkafka has to say instead of a message."""
+
+    topic: str | None
+    partition: int
+    offset: int
+    error: KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What was taken from librdkafka together."""
+
+    batches: tuple[MessageBatch, ...]
+    """Of one partition there may be several, in its order."""
+    problems: tuple[Problem, ...]
+    count: int
+    """Of messages and problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,20 @@ class _Columns:
         )
 
 
+def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
+    """Messages and problems, as `consume` gives them."""
+    count, problems = len(messages), list[Problem]()
+    errors = list(map(Message.error, messages))
+    if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
+        problems = [
+            Problem(message.topic(), message.partition(), message.offset(), error)
+            for message, error in zip(messages, errors, strict=True)
+            if error is not None
+        ]
+        messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
+    return Portion(batches_of(messages, with_headers=with_headers), tuple(problems), count)
+
+
 def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[MessageBatch, ...]:
     """The batches of messages, none of them an error. Batches are by partition, and each in the order that it came."""
     if not messages:
@@ -82,10 +123,31 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     if len(codes) > 1:
         keys += np.fromiter(map(codes.__getitem__, topics), np.int64, count)
     columns = _Columns.of(messages, with_headers=with_headers)
+    return _parted(columns, keys, lambda place: _source(topics[place], int(partitions[place])))
+
+
+def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
+    """The batches of messages that were taken as columns; of one partition there are several when its runs are long."""
+    stamps = taken.timestamps_ms
+    columns = _Columns(taken.offsets, np.where(stamps >= 0, stamps, NO_TIMESTAMP), taken.values, taken.keys, None)
+    sources = [_source(run.topic, run.partition) for run in taken.runs]
+    if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
+        return tuple(columns.batch(source, run.start, run.end) for source, run in zip(sources, taken.runs, strict=True))
+    codes = {source: code for code, source in enumerate(dict.fromkeys(sources))}
+    keys = np.repeat([codes[source] for source in sources], [run.end - run.start for run in taken.runs])
+    distinct = list(codes)
+    return _parted(columns, keys, lambda place: distinct[keys[place]])
+
+
+def _parted(
+    columns: _Columns, keys: NDArray[np.int64], source_at: Callable[[int], TopicPartition]
+) -> tuple[MessageBatch, ...]:
+    """A batch for each key; ``source_at`` a place is the partition of the message there."""
+    count = len(keys)
     order = np.argsort(keys, kind="stable")
     parted = keys[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(parted)) + 1))
-    sources = [_source(topics[first], int(partitions[first])) for first in order[starts].tolist()]
+    sources = [source_at(first) for first in order[starts].tolist()]
     sizes = np.diff(starts, append=count)
     if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not in a row
         columns, order = columns.take(order), np.arange(count)

@@ -20,7 +20,6 @@ Rules:
 from __future__ import annotations
 
 from contextlib import contextmanager
-from types import NoneType
 from typing import TYPE_CHECKING, cast
 
 from confluent_kafka import (
@@ -31,7 +30,6 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -43,19 +41,23 @@ from common.kafka_reader import require_allowed, topic_ids, topics_of
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.memory import MemoryShares
+from stage_writer.native.taking import NativeTaking
 from stage_writer.ports import GroupListener, PartitionFault, Polled
 from stage_writer.shell.admission import Admission
-from stage_writer.shell.gathering import batches_of
+from stage_writer.shell.gathering import Portion, portion_of
+from stage_writer.shell.native_taking import NativeTaker
 from stage_writer.shell.taking import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
     from common.settings import Settings, Stream
     from common.settings.section import Option
+    from stage_writer.shell.gathering import Problem
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
@@ -78,10 +80,12 @@ class KafkaSource:
         *,
         with_headers: bool,
         co_partitioned: bool = False,
+        native: Path | None = None,
     ) -> None:
         """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses.
 
-        ``co_partitioned``: one member gets the partitions of one number, of all topics.
+        ``co_partitioned``: one member gets the partitions of one number, of all topics. ``native`` is the compiled
+        library that takes messages without Python's objects, where there is one.
         """
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
         self._is_cooperative = is_cooperative(self._properties)
@@ -98,7 +102,7 @@ class KafkaSource:
         self._admission = Admission(self._servers, clock, log)
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._admission.hear}, logger=QUIET)
-            self._taker = Taker(self._consumer, clock, self._most, self._enough_bytes)
+            self._taker = self._taker_of(None if with_headers else native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
             raise refused_property(_reason(error)) from error
@@ -117,14 +121,14 @@ class KafkaSource:
         polled, polled_bytes = Polled(), 0
         while True:
             with self._errors("consume"):
-                messages = self._taker.take(timeout_s, polled_bytes)
+                portion = self._taken(timeout_s, polled_bytes)
             moved = {_source(*place) for place in self._taker.moved}  # what was read of these is not to be taken
             before = [batch for batch in polled.batches if batch.source not in moved]
-            fresh = self._sort(messages)
+            fresh = self._sort(portion)
             batches = (*before, *fresh.batches)
             polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
             polled_bytes = sum(batch.values.nbytes for batch in batches)
-            if len(messages) < self._most or polled_bytes >= self._enough_bytes:
+            if portion.count < self._most or polled_bytes >= self._enough_bytes:
                 return polled
             timeout_s = 0.0
 
@@ -219,31 +223,37 @@ class KafkaSource:
     def close(self) -> None:
         """Leave the group; tells the listener what is revoked."""
         with self._errors("leave the group"):
+            self._taker.close()
             self._consumer.close()
 
-    def _sort(self, messages: Sequence[Message]) -> Polled:
+    def _taker_of(self, native: Path | None) -> Taker | NativeTaker:
+        if native is not None:
+            try:
+                taking = NativeTaking(native, self._consumer)
+                return NativeTaker(taking, self._consumer, self._clock, self._most, self._enough_bytes)
+            except OSError as error:
+                self._log.info("taking messages as Python's objects, at more cost", problem=str(error))
+        return Taker(self._consumer, self._clock, self._most, self._enough_bytes)
+
+    def _taken(self, timeout_s: float, taken_bytes: int) -> Portion:
+        taken = self._taker.take(timeout_s, taken_bytes)
+        return taken if isinstance(taken, Portion) else portion_of(taken, with_headers=self._with_headers)
+
+    def _sort(self, portion: Portion) -> Polled:
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
-        errors = list(map(Message.error, messages))
-        if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
-            for message, error in zip(messages, errors, strict=True):
-                if error is not None and error.code() == _END:
-                    ends[_source(message.topic(), message.partition())] = Position(message.offset())
-                elif error is not None:
-                    faults += self._fault(message, error)
-            messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-        return Polled(batches_of(messages, with_headers=self._with_headers), ends, tuple(faults))
+        for problem in portion.problems:
+            if problem.topic is not None and problem.error.code() == _END:
+                ends[_source(problem.topic, problem.partition)] = Position(problem.offset)
+            else:
+                faults += self._fault(problem)
+        return Polled(portion.batches, ends, tuple(faults))
 
-    def _fault(self, message: Message, error: KafkaError) -> list[PartitionFault]:
-        topic, partition = message.topic(), message.partition()
+    def _fault(self, found: Problem) -> list[PartitionFault]:
+        topic, partition, error = found.topic, found.partition, found.error
         if error.code() == _RESET and topic is not None:
-            return [
-                PartitionFault(
-                    _source(topic, partition),
-                    *self._out_of_range(_source(topic, partition), Position(message.offset())),
-                    "out_of_range",
-                )
-            ]
+            source = _source(topic, partition)
+            return [PartitionFault(source, *self._out_of_range(source, Position(found.offset)), "out_of_range")]
         if error.fatal() or error.code() in _FATAL_GROUP:
             group = str(self._properties["group.id"])
             of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
@@ -308,7 +318,7 @@ class KafkaSource:
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._admission.let_in()
-        self._taker.forget(partitions)
+        self._taker.assigned(partitions)
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
@@ -337,7 +347,7 @@ class KafkaSource:
         self._unassign(consumer, partitions)
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
-        self._taker.forget(partitions)
+        self._taker.unassigned(partitions)
         if self._is_cooperative:
             consumer.incremental_unassign(list(partitions))
         else:

@@ -64,6 +64,17 @@ class Taker:
         taken, self._taken = self._taken, []
         return taken
 
+    def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to come; called while the group is served (rule 2)."""
+        self.forget(partitions)
+
+    def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to go; called while the group is served (rule 2)."""
+        self.forget(partitions)
+
+    def close(self) -> None:
+        """Before the consumer is: nothing of it is held."""
+
     def forget(self, partitions: Iterable[KafkaPartition]) -> None:
         """These went, or came; called while the group is served (rule 2)."""
         gone = {(found.topic, found.partition) for found in partitions}

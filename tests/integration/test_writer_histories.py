@@ -16,7 +16,10 @@ from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
+from stage_writer.native.library import library_path
 from stage_writer.shell.kafka import KafkaSource
+from stage_writer.shell.native_taking import NativeTaker
+from stage_writer.shell.taking import Taker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -93,9 +96,20 @@ def read(source: KafkaSource, records: int, within_s: float = 30.0) -> list[int]
     return offsets
 
 
+def source_of(config: Settings, native: Path | None) -> KafkaSource:
+    """Takes messages in C where it is given the library, and says so if it cannot."""
+    source = KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False, native=native)
+    assert isinstance(source._taker, Taker if native is None else NativeTaker)
+    return source
+
+
+IN_C_AND_NOT = pytest.mark.parametrize("native", [library_path(), None], ids=["in C", "as objects"])
+
+
+@IN_C_AND_NOT
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
-    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, strategy: str
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, strategy: str, native: Path | None
 ) -> None:
     topic = new_topic(2)
     produce(kafka, topic, 10, 0)
@@ -104,7 +118,7 @@ def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
     given["kafka"] = {"bootstrap.servers": kafka.bootstrap_servers, "partition.assignment.strategy": strategy}
     config = Settings.model_validate(given)
     both = {TopicPartition(Topic(topic), Partition(partition)) for partition in (0, 1)}
-    first, second = (KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False) for _ in range(2))
+    first, second = source_of(config, native), source_of(config, native)
     with closing(first):
         first.subscribe(config.streams, Beginner(0))
         assert len(read(first, 20)) == 20
@@ -121,14 +135,15 @@ def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
         assert len(read(first, 20)) >= 20, "the partition that came back begins at 0, the other one goes on"
 
 
+@IN_C_AND_NOT
 def test_a_partition_that_kafka_had_to_stop_goes_on_from_another_position(
-    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
 ) -> None:
     topic = new_topic(1)
     produce(kafka, topic, 10)
     config = Settings.model_validate(settings(kafka, tmp_path, topic))
     place = TopicPartition(Topic(topic), Partition(0))
-    with closing(KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False)) as source:
+    with closing(source_of(config, native)) as source:
         source.subscribe(config.streams, Beginner(500))
         end_s = time.monotonic() + 30
         while not source.poll(0.2).faults:
@@ -137,6 +152,100 @@ def test_a_partition_that_kafka_had_to_stop_goes_on_from_another_position(
         source.seek(place, Position(4))
         source.resume([place])
         assert read(source, 6) == list(range(4, 10))
+
+
+def test_messages_that_c_takes_are_those_that_consume_gives(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic(3)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    values = [b"{}", None, b"", b"\0\xff", b"x" * 700_000, *[b'{"id":%d}' % number for number in range(2000)]]
+    for number, value in enumerate(values):
+        key = [None, b"", b"key", b"\0"][number % 4]
+        producer.produce(topic, value, key, partition=number % 3, timestamp=1_600_000_000_000 + number)
+    assert producer.flush(30) == 0
+    found = []
+    for native in (library_path(), None):
+        given = settings(kafka, tmp_path, topic)
+        given["writer"] = {"group_id": f"{topic}-{native is None}", "http": None}
+        config = Settings.model_validate(given)
+        rows: dict[int, list[tuple[object, ...]]] = {}
+        ends: dict[TopicPartition, Position] = {}
+        with closing(source_of(config, native)) as source:
+            source.subscribe(config.streams, Beginner(0))
+            end_s = time.monotonic() + 30
+            while len(ends) < 3:
+                polled = source.poll(0.2)
+                ends |= polled.ends
+                for batch in polled.batches:
+                    columns = (batch.offsets.tolist(), batch.timestamps_ms.tolist())
+                    rows.setdefault(batch.source.partition, []).extend(
+                        zip(*columns, batch.values.to_pylist(), batch.keys.to_pylist(), strict=True)
+                    )
+                assert time.monotonic() < end_s
+        found.append((rows, ends))
+    assert found[0] == found[1]
+    assert sum(map(len, found[0][0].values())) == len(values)
+
+
+class Shared:
+    """A listener that begins where whoever had the partition before has read to."""
+
+    def __init__(self, read_to: dict[TopicPartition, Position]) -> None:
+        self.read_to = read_to
+        self.mine: set[TopicPartition] = set()
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.mine |= set(sources)
+        return {source: self.read_to[source] for source in sources}
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        self.mine -= set(sources)
+
+    lost = revoked
+
+    def take(self, source: KafkaSource) -> None:
+        """What is read goes on from where the partition was read to, without a gap and with nothing twice."""
+        for batch in source.poll(0.1).batches:
+            if batch.source in self.mine:
+                first, end = self.read_to[batch.source], batch.end
+                assert batch.offsets.tolist() == list(range(first, end))
+                self.read_to[batch.source] = end
+
+
+@IN_C_AND_NOT
+def test_partitions_that_move_while_they_are_read_leave_no_gap(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
+) -> None:
+    topic = new_topic(6)
+    config = Settings.model_validate(settings(kafka, tmp_path, topic))
+    places = [TopicPartition(Topic(topic), Partition(partition)) for partition in range(6)]
+    read_to = dict.fromkeys(places, Position(0))
+    first, second = Shared(read_to), Shared(read_to)
+    sent, wanted = 0, 1000
+
+    def go_on(members: list[tuple[Shared, KafkaSource]], until: Callable[[], bool]) -> None:
+        nonlocal sent
+        end_s = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < end_s
+            for partition in range(6):
+                produce(kafka, topic, 20, partition)
+            sent += 20
+            for listener, source in members:
+                listener.take(source)
+
+    with closing(source_of(config, native)) as one:
+        one.subscribe(config.streams, first)
+        go_on([(first, one)], lambda: len(first.mine) == 6)
+        with closing(source_of(config, native)) as other:
+            other.subscribe(config.streams, second)
+            go_on([(first, one), (second, other)], lambda: len(first.mine) == len(second.mine) == 3)
+        go_on([(first, one)], lambda: len(first.mine) == 6 and sent >= wanted)
+        end_s = time.monotonic() + 30
+        while min(read_to.values()) < sent:
+            first.take(one)
+            assert time.monotonic() < end_s
 
 
 def test_until_caught_up_fails_when_a_partition_is_held(

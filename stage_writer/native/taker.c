@@ -1,0 +1,257 @@
+/* Messages out of a queue of librdkafka's, into Arrow's columns, without an object for each.
+
+   Rules:
+
+   1. librdkafka is not linked: its functions are given, those of the very library that the consumer is of. What is used
+      of it is public: the functions, and the fields of a message.
+   2. A call takes few messages at a time from the queue, while they are in the processor's cache, and frees them.
+   3. Offsets are of 32 bits (`columns.h`): beyond 2^31 - 1 bytes the taking fails, as it does without memory.
+   4. Errors and ends of partitions come through the queue as messages do, and are kept apart. */
+
+#include "columns.h"
+
+#if defined(_WIN32)
+#define PUBLIC __declspec(dllexport)
+#else
+#define PUBLIC __attribute__((visibility("default")))
+#endif
+
+enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 3, PROBLEM = 6 };
+enum { OFFSETS, STAMPS, VALUES, KEYS, COLUMNS };
+
+/* As in rdkafka.h. */
+typedef struct {
+    int32_t error;
+    void *topic;
+    int32_t partition;
+    const uint8_t *value;
+    size_t value_size;
+    const uint8_t *key;
+    size_t key_size;
+    int64_t offset;
+    void *own;
+} message;
+
+typedef struct {
+    int64_t (*consume)(void *queue, int timeout_ms, message **found, size_t most);
+    void (*destroy)(message *found);
+    int64_t (*timestamp)(const message *found, int *kind);
+    const char *(*topic_name)(const void *topic);
+    const char *(*error_text)(const message *found);
+} calls;
+
+typedef struct {
+    calls calls;
+    void *queue;
+    node columns[COLUMNS];
+    area runs, problems, names, texts; /* of a run: topic, partition, first message; of a problem the same and more */
+    int64_t run_count, problem_count, names_size, texts_size, topic_count;
+    int64_t guess_bytes, last_topic, last_partition;
+} taker;
+
+static void empty(taker *self) {
+    for (int column = 0; column < COLUMNS; column++) {
+        node *at = &self->columns[column];
+        release(&at->validity, 0);
+        release(&at->data, data_bytes(at));
+        release(&at->values, value_bytes(at));
+        at->length = 0;
+    }
+    self->run_count = self->problem_count = self->texts_size = 0;
+    self->last_topic = -1;
+}
+
+PUBLIC void kde_taker_free(taker *self) {
+    empty(self);
+    free(self->runs.bytes);
+    free(self->problems.bytes);
+    free(self->names.bytes);
+    free(self->texts.bytes);
+    free(self);
+}
+
+PUBLIC taker *kde_taker_new(const calls *given, void *queue) {
+    static const int32_t kinds[COLUMNS] = {LONG, LONG, BASE64, BASE64};
+    taker *self = calloc(1, sizeof *self);
+    if (self != NULL) {
+        self->calls = *given;
+        self->queue = queue;
+        self->guess_bytes = FIRST_GUESS_BYTES;
+        for (int column = 0; column < COLUMNS; column++) {
+            self->columns[column].kind = kinds[column];
+            self->columns[column].nullable = true;
+        }
+        empty(self);
+    }
+    return self;
+}
+
+/* The number of a topic, by its name, which are one after the other, each with its zero; -1 without memory. */
+static int64_t topic_of(taker *self, const void *topic) {
+    const char *name = topic == NULL ? "" : self->calls.topic_name(topic);
+    const int64_t size = (int64_t)strlen(name) + 1;
+    int64_t place = 0;
+    for (int64_t number = 0; number < self->topic_count; number++) {
+        const char *known = (const char *)self->names.bytes + place;
+        if (strcmp(known, name) == 0) {
+            return number;
+        }
+        place += (int64_t)strlen(known) + 1;
+    }
+    if (!add_bytes(&self->names, &self->names_size, (const uint8_t *)name, size)) {
+        return -1;
+    }
+    return self->topic_count++;
+}
+
+static bool add_numbers(area *place, int64_t *count, const int64_t *numbers, int64_t size) {
+    int64_t bytes = *count * size * 8;
+    if (!add_bytes(place, &bytes, (const uint8_t *)numbers, size * 8)) {
+        return false;
+    }
+    (*count)++;
+    return true;
+}
+
+static bool add_problem(taker *self, const message *found, int64_t topic) {
+    const char *text = self->calls.error_text(found);
+    int64_t size = 0;
+    while (text != NULL && size < MOST_TEXT && text[size] != 0) {
+        size++;
+    }
+    const int64_t numbers[PROBLEM] = {topic, found->partition, found->offset, found->error, self->texts_size, size};
+    return add_bytes(&self->texts, &self->texts_size, (const uint8_t *)text, size) &&
+           add_numbers(&self->problems, &self->problem_count, numbers, PROBLEM);
+}
+
+static inline bool add_binary(node *at, const uint8_t *bytes, size_t size) {
+    if (bytes == NULL) {
+        return add_null(at);
+    }
+    int64_t end = offset_at(at, at->length);
+    return size <= INT32_MAX && add_bytes(&at->data, &end, bytes, (int64_t)size) && add_offset(at, end) &&
+           end_entry(at, true);
+}
+
+static bool add_message(taker *self, const message *found, const void **topic) {
+    int kind;
+    const int64_t stamp = self->calls.timestamp(found, &kind);
+    if (found->topic != *topic || found->partition != self->last_partition || self->last_topic < 0) {
+        const int64_t number = topic_of(self, found->topic);
+        if (number < 0) {
+            return false;
+        }
+        if (number != self->last_topic || found->partition != self->last_partition) {
+            const int64_t numbers[RUN] = {number, found->partition, self->columns[OFFSETS].length};
+            if (!add_numbers(&self->runs, &self->run_count, numbers, RUN)) {
+                return false;
+            }
+        }
+        *topic = found->topic;
+        self->last_topic = number;
+        self->last_partition = found->partition;
+    }
+    return add_fixed(&self->columns[OFFSETS], &found->offset, 8) && add_fixed(&self->columns[STAMPS], &stamp, 8) &&
+           add_binary(&self->columns[VALUES], found->value, found->value_size) &&
+           add_binary(&self->columns[KEYS], found->key, found->key_size);
+}
+
+/* Take what is in the queue, or wait so long for the first message; until there are `most` messages, or about so many
+   bytes of values, with those that were taken before. How many there are; -1 without memory: then all are lost. */
+PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int timeout_ms, int64_t *value_bytes_taken) {
+    message *found[AT_ONCE];
+    const void *topic = NULL;
+    bool fits = true;
+    int64_t wanted = 1;
+    for (;;) {
+        node *values = &self->columns[VALUES];
+        const int64_t before = offset_at(values, values->length);
+        const int64_t left = most - self->columns[OFFSETS].length;
+        if (left <= 0 || before >= most_bytes) {
+            break;
+        }
+        wanted = wanted > left ? left : wanted;
+        const int64_t count = self->calls.consume(self->queue, timeout_ms, found, (size_t)wanted);
+        if (count <= 0) {
+            break;
+        }
+        for (int64_t place = 0; place < count; place++) {
+            if (fits && found[place]->error != 0) {
+                const int64_t number = topic_of(self, found[place]->topic);
+                fits = number >= 0 && add_problem(self, found[place], number);
+            } else if (fits) {
+                fits = add_message(self, found[place], &topic);
+            }
+            self->calls.destroy(found[place]);
+        }
+        if (!fits) {
+            empty(self);
+            return -1;
+        }
+        const int64_t after = offset_at(values, values->length);
+        self->guess_bytes = (after - before) / count + 1;
+        wanted = (most_bytes - after) / self->guess_bytes;
+        wanted = wanted < 1 ? 1 : wanted > AT_ONCE ? AT_ONCE : wanted;
+        timeout_ms = 0;
+    }
+    *value_bytes_taken = offset_at(&self->columns[VALUES], self->columns[VALUES].length);
+    return self->columns[OFFSETS].length;
+}
+
+/* Sizes of all that `kde_taker_give` gives, and the number of topics. */
+PUBLIC void kde_taker_sizes(const taker *self, int64_t *sizes) {
+    const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
+    const int64_t found[] = {
+        self->columns[OFFSETS].length,
+        self->run_count,
+        self->problem_count,
+        data_bytes(values),
+        data_bytes(keys),
+        values->validity.bytes == NULL ? 0 : (values->length + 7) / 8,
+        keys->validity.bytes == NULL ? 0 : (keys->length + 7) / 8,
+        self->texts_size,
+        self->names_size,
+    };
+    memcpy(sizes, found, sizeof found);
+}
+
+static void put(uint8_t *target, const uint8_t *from, int64_t size) {
+    if (size > 0) {
+        memcpy(target, from, (size_t)size);
+    }
+}
+
+/* Copy all out, and forget it; but the values' bytes, which are handed over, for `kde_bytes_free`. Targets: offsets,
+   timestamps, offsets of values and of keys, validity of values and of keys, bytes of keys, runs, problems, texts,
+   names. */
+PUBLIC uint8_t *kde_taker_give(taker *self, uint8_t *const *targets) {
+    node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
+    const int64_t length = values->length;
+    put(targets[0], self->columns[OFFSETS].values.bytes, length * 8);
+    put(targets[1], self->columns[STAMPS].values.bytes, length * 8);
+    memset(targets[2], 0, 4);
+    memset(targets[3], 0, 4);
+    if (length > 0) {
+        put(targets[2] + 4, values->values.bytes + 4, length * 4);
+        put(targets[3] + 4, keys->values.bytes + 4, length * 4);
+    }
+    if (values->validity.bytes != NULL) {
+        put(targets[4], values->validity.bytes, (length + 7) / 8);
+    }
+    if (keys->validity.bytes != NULL) {
+        put(targets[5], keys->validity.bytes, (length + 7) / 8);
+    }
+    put(targets[6], keys->data.bytes, data_bytes(keys));
+    put(targets[7], self->runs.bytes, self->run_count * RUN * 8);
+    put(targets[8], self->problems.bytes, self->problem_count * PROBLEM * 8);
+    put(targets[9], self->texts.bytes, self->texts_size);
+    put(targets[10], self->names.bytes, self->names_size);
+    uint8_t *given = values->data.bytes;
+    const int64_t given_size = data_bytes(values);
+    values->data.bytes = NULL;
+    empty(self);
+    values->data.expected = given_size;
+    return given;
+}
+
+PUBLIC void kde_bytes_free(uint8_t *bytes) { free(bytes); }

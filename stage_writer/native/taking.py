@@ -1,0 +1,261 @@
+"""librdkafka's messages as columns, by the part in C (`taker.c`): what is between it and Python.
+
+Rules:
+
+1. The group, its rebalances, errors and closing are confluent-kafka's, on the consumer's own queue. Only the queues of
+   partitions are forwarded to one of our own, where there are messages, errors and ends, and no callback.
+2. librdkafka takes a partition's forwarding away when it stops it, which may be after it was assigned again, and then
+   does not put its own in the place of ours. So the assigned ones are forwarded anew now and then; what was waiting in
+   their own queue comes along, in order.
+3. All that we have of librdkafka is given back before its consumer is closed.
+4. The handle is read from where confluent-kafka has it, and believed only when librdkafka says that it belongs to that
+   very object. Where anything is not as it was known, there is no such taking, and Python's objects do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import cimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from confluent_kafka import Consumer
+    from numpy.typing import NDArray
+
+_CONSUMER = 1
+_LOOKED_AT_BYTES = 4096
+_SIZES = 9
+_RUN, _PROBLEM = 3, 6
+_CALLS = (
+    "rd_kafka_consume_batch_queue",
+    "rd_kafka_message_destroy",
+    "rd_kafka_message_timestamp",
+    "rd_kafka_topic_name",
+    "rd_kafka_message_errstr",
+)
+_POINTER, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one Kafka partition, one after the other."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenError:
+    """An error, or the end of a partition."""
+
+    topic: str | None
+    partition: int
+    offset: int
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenMessages:
+    """Messages in the order in which they were taken."""
+
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    values: pa.BinaryArray
+    keys: pa.BinaryArray
+    runs: tuple[Run, ...]
+    errors: tuple[TakenError, ...]
+
+
+class _Kafka:
+    """librdkafka's functions, of the library that confluent-kafka has."""
+
+    def __init__(self) -> None:
+        kafka = ctypes.CDLL(cimpl.__file__)
+        self.calls = [ctypes.cast(getattr(kafka, name), _POINTER).value or 0 for name in _CALLS]
+        self.opaque = _typed(kafka.rd_kafka_opaque, _POINTER, _POINTER)
+        self.type = _typed(kafka.rd_kafka_type, ctypes.c_int, _POINTER)
+        self.queue_new = _typed(kafka.rd_kafka_queue_new, _POINTER, _POINTER)
+        self.queue_of = _typed(kafka.rd_kafka_queue_get_partition, _POINTER, _POINTER, _TEXT, ctypes.c_int32)
+        self.forward = _typed(kafka.rd_kafka_queue_forward, None, _POINTER, _POINTER)
+        self.queue_destroy = _typed(kafka.rd_kafka_queue_destroy, None, _POINTER)
+
+
+class _Own:
+    """The functions of `taker.c`."""
+
+    def __init__(self, path: Path) -> None:
+        own = ctypes.CDLL(str(path))
+        self.new = _typed(own.kde_taker_new, _POINTER, _POINTER, _POINTER)
+        self.free = _typed(own.kde_taker_free, None, _POINTER)
+        self.take = _typed(own.kde_taker_take, _NUMBER, _POINTER, _NUMBER, _NUMBER, ctypes.c_int, _POINTER)
+        self.sizes = _typed(own.kde_taker_sizes, None, _POINTER, _POINTER)
+        self.give = _typed(own.kde_taker_give, _POINTER, _POINTER, _POINTER)
+        self.bytes_free = _typed(own.kde_bytes_free, None, _POINTER)
+
+
+def _typed(function: ctypes._NamedFuncPointer, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
+    function.restype, function.argtypes = result, list(arguments)
+    return function
+
+
+class QueueReader:
+    """Takes messages from one queue into columns. Raises OSError for a library that is another one."""
+
+    def __init__(self, path: Path, calls: Sequence[int], queue: int) -> None:
+        """``calls`` are the addresses of the functions `_CALLS`, ``queue`` is what the first of them is given."""
+        try:
+            self._own = _Own(path)
+        except AttributeError as error:
+            msg = f"{path} is another library: {error}"
+            raise OSError(msg) from error
+        given = (_POINTER * len(_CALLS))(*calls)
+        self._taker = self._own.new(ctypes.addressof(given), queue)
+        if not self._taker:
+            msg = "no memory to take messages"
+            raise MemoryError(msg)
+        self.free = weakref.finalize(self, self._own.free, self._taker)
+
+    def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
+        """Take what is there, or wait for the first message; how many are held now, and the bytes of their values."""
+        taken_bytes = np.zeros(1, np.int64)
+        held = self._own.take(self._taker, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
+        if held < 0:
+            msg = "no memory for a portion of messages"
+            raise MemoryError(msg)
+        return held, int(taken_bytes[0])
+
+    def give(self) -> TakenMessages:
+        """What is held; it is not here any more."""
+        sizes = np.zeros(_SIZES, np.int64)
+        self._own.sizes(self._taker, sizes.ctypes.data)
+        count, runs, problems, value_bytes, key_bytes, values_valid, keys_valid, texts, names = sizes.tolist()
+        offsets, stamps = np.empty(count, np.int64), np.empty(count, np.int64)
+        ends = [pa.allocate_buffer(4 * (count + 1)) for _ in range(2)]
+        valid = [pa.allocate_buffer(size) if size else None for size in (values_valid, keys_valid)]
+        keys = pa.allocate_buffer(key_bytes)
+        numbers = np.empty((runs, _RUN), np.int64), np.empty((problems, _PROBLEM), np.int64)
+        text = np.empty(texts, np.uint8), np.empty(names, np.uint8)
+        arrays = [array.ctypes.data for array in (offsets, stamps)]
+        arrays += [0 if buffer is None else buffer.address for buffer in (*ends, *valid, keys)]
+        arrays += [array.ctypes.data for array in (*numbers, *text)]
+        targets = np.array(arrays, np.uintp)
+        address = self._own.give(self._taker, targets.ctypes.data)
+        values = _Given(address, self._own).buffer(value_bytes) if address else pa.allocate_buffer(0)
+        topics = text[1].tobytes().decode().split("\0")[:-1]
+        said = text[0].tobytes()
+
+        def text_of(first: int, size: int) -> str:
+            return said[first : first + size].decode("utf-8", "replace")
+
+        return TakenMessages(
+            offsets,
+            stamps,
+            _binaries(count, valid[0], ends[0], values),
+            _binaries(count, valid[1], ends[1], keys),
+            _runs(numbers[0], topics, count),
+            tuple(
+                TakenError(
+                    topics[topic] or None, partition, offset, code, said[first : first + size].decode(errors="replace")
+                )
+                for topic, partition, offset, code, first, size in numbers[1].tolist()
+            ),
+        )
+
+
+class NativeTaking:
+    """Takes the messages of one consumer. Raises OSError where that cannot be had (rule 4)."""
+
+    def __init__(self, path: Path, consumer: Consumer) -> None:
+        """``path`` is the compiled library's."""
+        try:
+            self._functions = _Kafka()
+        except AttributeError as error:
+            msg = f"confluent-kafka has not the functions of librdkafka: {error}"
+            raise OSError(msg) from error
+        self._kafka = _handle_of(consumer, self._functions)
+        self._queue = self._functions.queue_new(self._kafka)
+        self._reader = QueueReader(path, self._functions.calls, self._queue)
+        self.take, self.give = self._reader.take, self._reader.give
+        self._partitions: dict[tuple[str, int], int] = {}
+        self._is_closed = False
+
+    def take_over(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """These are about to be assigned: their messages are to come here."""
+        for topic, partition in partitions:
+            self.let_go([(topic, partition)])
+            queue = self._functions.queue_of(self._kafka, topic.encode(), partition)
+            if queue:
+                self._partitions[topic, partition] = queue
+                self._functions.forward(queue, self._queue)
+
+    def forward(self) -> None:
+        """Rule 2."""
+        for queue in self._partitions.values():
+            self._functions.forward(queue, self._queue)
+
+    def let_go(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """These are about to be unassigned."""
+        for place in partitions:
+            queue = self._partitions.pop(place, None)
+            if queue is not None:
+                self._functions.queue_destroy(queue)
+
+    def close(self) -> None:
+        """Give all back; called before the consumer is closed (rule 3), any number of times."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.let_go(list(self._partitions))
+            self._reader.free()
+            self._functions.queue_destroy(self._queue)
+
+
+class _Given:
+    """Bytes that are ours to free, once no buffer is left of them."""
+
+    def __init__(self, address: int, own: _Own) -> None:
+        self._address = address
+        weakref.finalize(self, own.bytes_free, address)
+
+    def buffer(self, size_bytes: int) -> pa.Buffer:
+        return pa.foreign_buffer(self._address, size_bytes, self)
+
+
+def _handle_of(consumer: Consumer, functions: _Kafka) -> int:
+    """Librdkafka's handle of a consumer; raises OSError when it is not found (rule 4)."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - where a wrong address is an error only
+        memory.seek(id(consumer) + object.__basicsize__)
+        handle = int.from_bytes(memory.read(8), sys.byteorder)
+        if handle % 8 or handle >> 47:
+            msg = "confluent-kafka's consumer is not what it was"
+            raise OSError(msg)
+        memory.seek(handle)
+        memory.read(_LOOKED_AT_BYTES)
+    if functions.opaque(handle) != id(consumer) or functions.type(handle) != _CONSUMER:
+        msg = "confluent-kafka's consumer is not what it was"
+        raise OSError(msg)
+    return handle
+
+
+def _binaries(count: int, valid: pa.Buffer | None, ends: pa.Buffer, data: pa.Buffer) -> pa.BinaryArray:
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [valid, ends, data])
+
+
+def _runs(numbers: NDArray[np.int64], topics: list[str], count: int) -> tuple[Run, ...]:
+    starts = numbers[:, 2].tolist()
+    ends = [*starts[1:], count][: len(starts)]
+    return tuple(
+        Run(topics[topic], partition, start, end)
+        for (topic, partition, start), end in zip(numbers.tolist(), ends, strict=True)
+    )

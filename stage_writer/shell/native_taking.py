@@ -1,0 +1,101 @@
+"""Messages out of librdkafka's queues in bounded portions, as `taking` has them, without an object for each.
+
+Rules:
+
+1. Those of `stage_writer.shell.taking`. C ends a portion by its bytes; here it ends with the time.
+2. The group is served between two waits, so these are short. What was taken before it moved a partition, in the same
+   portion, is dropped, and ends the portion.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError
+
+from stage_writer.shell.gathering import Portion, Problem, batches_of_taken, portion_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    from common.ports import Clock
+    from stage_writer.native.taking import NativeTaking
+
+_LONGEST_WAIT_S = 0.05
+_FORWARD_EVERY_S = 0.1
+_SERVED = 100
+
+
+class NativeTaker:
+    """Takes portions from one consumer."""
+
+    def __init__(self, taking: NativeTaking, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:
+        """As a `Taker`."""
+        self._taking = taking
+        self._consumer = consumer
+        self._clock = clock
+        self._most = most
+        self._most_bytes = most_bytes
+        self._forwarded_at_s = clock.monotonic_s()
+        self._moved_now: set[tuple[str, int]] = set()
+        """While the group was served the last time."""
+        self.moved: set[tuple[str, int]] = set()
+        """Topics and partitions that came or went while the last portion was taken."""
+
+    def take(self, timeout_s: float, taken_bytes: int = 0) -> Portion:
+        """As `Taker.take`."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        most_bytes = self._most_bytes - taken_bytes
+        strays: list[Message] = []
+        held, self.moved = 0, set()
+        while True:
+            self._moved_now = set()
+            fresh = self._consumer.consume(_SERVED, 0.0)
+            self.moved |= self._moved_now
+            if self._moved_now and (held or strays):
+                return self._portion(strays, self._moved_now, fresh)
+            strays += fresh
+            now_s = self._clock.monotonic_s()
+            if now_s - self._forwarded_at_s >= _FORWARD_EVERY_S:
+                self._forwarded_at_s = now_s
+                self._taking.forward()
+            left_s = max(0.0, deadline_s - now_s)
+            held, held_bytes = self._taking.take(self._most, most_bytes, min(left_s, _LONGEST_WAIT_S))
+            if held >= self._most or held_bytes >= most_bytes or left_s == 0.0:
+                return self._portion(strays)
+
+    def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to come; called while the group is served."""
+        places = [(found.topic, found.partition) for found in partitions]
+        self._moved_now |= set(places)
+        self._taking.take_over(places)
+
+    def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to go; called while the group is served."""
+        places = [(found.topic, found.partition) for found in partitions]
+        self._moved_now |= set(places)
+        self._taking.let_go(places)
+
+    def close(self) -> None:
+        """Before the consumer is."""
+        self._taking.close()
+
+    def _portion(
+        self, strays: list[Message], stale: Collection[tuple[str, int]] = (), fresh: Sequence[Message] = ()
+    ) -> Portion:
+        """What is held, without what is ``stale`` (rule 2); ``fresh`` is what came when that went."""
+        # What is no partition's comes by the consumer's own queue, and so does what was there before it was forwarded.
+        taken, other = self._taking.give(), portion_of(strays, with_headers=False)
+        after = portion_of(fresh, with_headers=False)
+        problems = [
+            Problem(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
+            for found in taken.errors
+        ]
+        batches = (*other.batches, *batches_of_taken(taken))
+        kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
+        told = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
+        count = other.count + after.count + len(taken.offsets) + len(problems)
+        return Portion((*kept, *after.batches), (*told, *after.problems), count)

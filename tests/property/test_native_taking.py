@@ -1,0 +1,155 @@
+"""What C takes from a queue of librdkafka's is what the messages are: against the messages themselves."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.native.library import library_path
+from stage_writer.native.taking import QueueReader, TakenMessages
+from stage_writer.shell.gathering import batches_of_taken
+
+pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native library is not built")
+
+END = -191
+
+
+class Sent(NamedTuple):
+    """A message, or an error with its text in the place of the value."""
+
+    topic: str | None
+    partition: int
+    value: bytes | None
+    key: bytes | None = None
+    stamp: int = -1
+    error: int = 0
+
+
+class _Message(ctypes.Structure):
+    _fields_ = (
+        ("error", ctypes.c_int32),
+        ("topic", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("value", ctypes.c_void_p),
+        ("value_size", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_size", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("own", ctypes.c_void_p),
+    )
+
+
+class Queue:
+    """librdkafka's calls, on messages that are given."""
+
+    def __init__(self, sent: list[Sent]) -> None:
+        self._names = {name: ctypes.create_string_buffer((name or "").encode()) for name in {one.topic for one in sent}}
+        self._bytes = [[_buffer(one.value), _buffer(one.key)] for one in sent]
+        self._messages = [
+            _Message(
+                *(one.error, _address(self._names[one.topic]) if one.topic else None, one.partition),
+                *(_address(value), len(one.value or b""), _address(key), len(one.key or b""), offset, one.stamp),
+            )
+            for offset, (one, (value, key)) in enumerate(zip(sent, self._bytes, strict=True))
+        ]
+        self.given = 0
+        self.freed: list[int] = []
+        pointer, number, message = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Message)
+        self._calls = (
+            ctypes.CFUNCTYPE(number, pointer, ctypes.c_int, ctypes.POINTER(pointer), ctypes.c_size_t)(self._take),
+            ctypes.CFUNCTYPE(None, message)(lambda found: self.freed.append(found.contents.offset)),
+            ctypes.CFUNCTYPE(number, message, pointer)(lambda found, _: number(found.contents.own or 0).value),
+            ctypes.CFUNCTYPE(pointer, pointer)(lambda topic: topic),
+            ctypes.CFUNCTYPE(pointer, message)(lambda found: found.contents.value),
+        )
+        self.calls = [ctypes.cast(call, pointer).value or 0 for call in self._calls]
+
+    def _take(self, _queue: int, _timeout_ms: int, found: ctypes._Pointer[ctypes.c_void_p], most: int) -> int:
+        chosen = self._messages[self.given : self.given + most]
+        for place, message in enumerate(chosen):
+            found[place] = ctypes.addressof(message)
+        self.given += len(chosen)
+        return len(chosen)
+
+
+def _buffer(value: bytes | None) -> ctypes.Array[ctypes.c_char] | None:
+    return None if value is None else ctypes.create_string_buffer(value)
+
+
+def _address(buffer: ctypes.Array[ctypes.c_char] | None) -> int | None:
+    return None if buffer is None else ctypes.addressof(buffer)
+
+
+VALUES = st.none() | st.binary(max_size=40) | st.binary(min_size=5000, max_size=5001)
+STAMPS = st.integers(-1, 2**60)
+TEXTS = st.sampled_from([b"no", b"\xc3", b"x" * 300])
+ORDINARY = st.tuples(st.sampled_from(["a", "b", "ä"]), st.integers(0, 2), VALUES, VALUES, STAMPS, st.just(0))
+ERRORS = st.tuples(st.sampled_from([None, "a"]), st.integers(-1, 1), TEXTS, st.none(), st.just(-1), st.just(END))
+ORDINARY = st.tuples(st.sampled_from(["a", "b", "ä"]), st.integers(0, 2), VALUES, VALUES, STAMPS, st.just(0))
+ERRORS = st.tuples(st.sampled_from([None, "a"]), st.integers(-1, 1), TEXTS, st.none(), st.just(-1), st.just(END))
+MESSAGES = ORDINARY | ERRORS
+
+
+@given(st.lists(MESSAGES.map(Sent._make), max_size=40), st.integers(1, 50), st.integers(1, 20_000))
+@example([Sent("a", 0, b"{}")] * 600, 1000, 2**20)
+@example([Sent("a", 0, None)] * 9, 1000, 1)
+def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: int, most_bytes: int) -> None:
+    queue = Queue(sent)
+    reader = QueueReader(library_path(), queue.calls, 1)
+    rows: list[tuple[object, ...]] = []
+    errors: list[tuple[object, ...]] = []
+    while queue.given < len(sent):
+        before = queue.given
+        held, held_bytes = reader.take(most, most_bytes, 0.0)
+        taken = reader.give()
+        assert held == len(taken.offsets) <= most
+        assert held_bytes == sum(len(value or b"") for value in taken.values.to_pylist())
+        assert queue.given > before
+        rows += _rows(taken)
+        errors += [(one.topic, one.partition, one.offset, one.code, one.text) for one in taken.errors]
+    numbered = list(enumerate(sent))
+    assert rows == [
+        (one.topic, one.partition, number, one.stamp, one.value, one.key) for number, one in numbered if not one.error
+    ]
+    assert errors == [
+        (one.topic, one.partition, number, END, (one.value or b"")[:256].decode(errors="replace"))
+        for number, one in numbered
+        if one.error
+    ]
+    assert sorted(queue.freed) == list(range(len(sent)))
+    reader.free()
+
+
+def _rows(taken: TakenMessages) -> list[tuple[object, ...]]:
+    places = [(run.topic, run.partition) for run in taken.runs for _ in range(run.start, run.end)]
+    columns = (taken.offsets.tolist(), taken.timestamps_ms.tolist(), taken.values.to_pylist(), taken.keys.to_pylist())
+    return [(*place, *row) for place, *row in zip(places, *columns, strict=True)]
+
+
+RUNS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.integers(1, 4)), max_size=12)
+
+
+@given(RUNS, st.sampled_from([1, 70]))
+def test_what_was_taken_is_parted_by_partition_in_its_order(runs: list[tuple[str, int, int]], times: int) -> None:
+    sent = [
+        Sent(topic, partition, b"%d" % number, stamp=number)
+        for number, (topic, partition, count) in enumerate(runs)
+        for _ in range(count * times)
+    ]
+    queue = Queue(sent)
+    reader = QueueReader(library_path(), queue.calls, 1)
+    reader.take(len(sent) + 1, 2**20, 0.0)
+    found: dict[TopicPartition, list[tuple[object, ...]]] = {}
+    for batch in batches_of_taken(reader.give()):
+        rows = zip(batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.values.to_pylist(), strict=True)
+        found.setdefault(batch.source, []).extend(rows)
+    expected: dict[TopicPartition, list[tuple[object, ...]]] = {}
+    for offset, one in enumerate(sent):
+        source = TopicPartition(Topic(str(one.topic)), Partition(one.partition))
+        expected.setdefault(source, []).append((offset, one.stamp, one.value))
+    assert found == expected
