@@ -112,9 +112,9 @@ class WriterSettings(Section):
     )
     native: NativeChoice = Field(
         default=Native.AUTO,
-        description="The part in C, which takes messages out of librdkafka and reads what is ordinary about their JSON: "
-        "`auto` where it has been built, `on` to refuse to start without it, `off` to compare. What becomes of a record "
-        "is the same with and without.",
+        description="The part in C, which takes messages out of librdkafka and reads what is ordinary about them: "
+        "`auto` where it has been built, `on` to refuse to start without it, `off` to compare. "
+        "What becomes of a record is the same with and without.",
     )
     report_positions: bool = Field(
         default=False,
