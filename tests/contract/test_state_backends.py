@@ -175,8 +175,10 @@ class TestOnDisk:
         assert second.mark is None
         second.close()
         first.close()
+        assert (tmp_path / "1" / "lmdb").exists()
         again = open_backend(tmp_path)
         assert again.mark == "mark"
+        assert not (tmp_path / "1" / "lmdb").exists()
         again.close()
 
     def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:

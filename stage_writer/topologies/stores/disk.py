@@ -240,8 +240,22 @@ def open_backend(folder: Path) -> DiskBackend:
         except BlockingIOError:
             os.close(lock)
             continue
+        _empty_places_above(folder, number)
         return DiskBackend(place, lock)
     raise AssertionError  # count() does not end
+
+
+def _empty_places_above(folder: Path, number: int) -> None:
+    """What was kept beside a predecessor that has gone meanwhile; the locks stay, for who may be about to take one."""
+    for above in count(number + 1):
+        try:
+            lock = os.open(folder / str(above) / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder / str(above) / _DATA, ignore_errors=True)
+        os.close(lock)
 
 
 def _machine() -> str:

@@ -18,9 +18,10 @@ from stage_writer.core.flushing import Limits
 from stage_writer.service import LOOK_AT_HELD_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.look_ups import Asked, LookUps
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.topologies import Processor, Topology
-from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.stores import StoreKind, Stores
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ class Counts(Processor):
         self.context.forward(record.with_value({"id": record.value["id"], "seen": seen}))
 
 
-def build() -> Topology:
+def build(*, persistent: bool = False) -> Topology:
     topology = Topology()
     topology.add_source("orders", "orders", columns="id INT")
     topology.add_processor("counts", Counts, "orders")
-    topology.add_state_store(Stores.key_value("counts"), "counts")
+    topology.add_state_store(Stores.key_value("counts", persistent=persistent), "counts")
     topology.add_sink("rows", "counts")
     return topology
 
@@ -79,14 +80,23 @@ class World:
         self.names = iter(range(1_000))
         self.writer = self.new_writer()
 
-    def new_writer(self, when: SnapshotsWhen = SnapshotsWhen()) -> StageWriter:  # noqa: B008 - frozen
+    def new_writer(
+        self,
+        when: SnapshotsWhen = SnapshotsWhen(),  # noqa: B008 - frozen
+        *,
+        disk: Path | None = None,
+        look_ups: LookUps | None = None,
+    ) -> StageWriter:
         stage = ObjectStage(self.store, lambda _: self.table, self.clock, lambda: f"{next(self.names):032x}", "w")
         self.group.joined = False
         self.group.positions.clear()
         self.group.paused.clear()
-        around = Surroundings(self.clock.wall_ms, Metrics(), when=when)
+        self.metrics = Metrics()
+        folder = None if disk is None else str(disk)
+        around = Surroundings(self.clock.wall_ms, self.metrics, when=when, state_folder=folder, look_ups=look_ups)
+        topology = build(persistent=disk is not None).check()
         self.writer = StageWriter(
-            converters=[TopologyConverter(self.settings.streams[0], build().check(), around)],
+            converters=[TopologyConverter(self.settings.streams[0], topology, around)],
             limits=Limits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
             revoke_timeout_s=5.0,
             report_positions=False,
@@ -107,6 +117,15 @@ class World:
     def grow(self, end: int) -> None:
         self.group.ends[FIRST] = end
         self.steps()
+
+    def restored_bytes(self) -> float:
+        """How many bytes of state files the writer has read."""
+        (line,) = [
+            line
+            for line in self.metrics.exposition().decode().splitlines()
+            if line.startswith("stage_writer_state_restored_bytes_total")
+        ]
+        return float(line.rpartition(" ")[2])
 
     def states(self) -> list[MarkedState]:
         """What the chain's markers say of the state."""
@@ -240,3 +259,50 @@ def test_a_partition_that_goes_takes_its_task_with_it(tmp_path: Path, change: Ca
     world.group.positions.clear()
     world.grow(20)
     assert world.staged() == counted(20)
+
+
+def test_a_task_goes_on_from_its_disk_and_reads_nothing_from_the_stage(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    disk = tmp_path / "disk"
+    world.new_writer(disk=disk)
+    world.grow(10)
+    world.writer.revoked([FIRST])
+    world.new_writer(disk=disk)
+    world.grow(17)
+    assert world.restored_bytes() == 0
+    # The writer before has not let go of its disk: this one makes do with another place, and the stage.
+    world.new_writer(disk=disk)
+    world.grow(21)
+    assert world.restored_bytes() > 0
+    assert world.staged() == counted(21)
+
+
+def test_a_disk_that_another_writer_has_overtaken_is_thrown_away(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    disk = tmp_path / "disk"
+    world.new_writer(disk=disk)
+    world.grow(10)
+    world.writer.revoked([FIRST])
+    world.new_writer()
+    world.grow(15)
+    world.writer.revoked([FIRST])
+    world.new_writer(disk=disk)
+    world.grow(21)
+    assert world.restored_bytes() > 0
+    assert world.staged() == counted(21)
+
+
+def test_look_ups_see_what_is_not_flushed_yet_and_no_task_that_has_gone(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    look_ups = LookUps()
+    world.new_writer(look_ups=look_ups)
+    world.grow(10)
+    world.group.ends[FIRST] = 14
+    world.writer.step(0.2)
+    (task,) = look_ups.tasks("orders")
+    asked = Asked(keys=(0,))
+    assert [found.value for found in task.find("counts", StoreKind.KEY_VALUE, asked) or ()] == [7]
+    assert len(world.staged()) == 10
+    world.writer.lost([FIRST])
+    assert task.find("counts", StoreKind.KEY_VALUE, asked) is None
+    assert look_ups.tasks("orders") == []
