@@ -278,7 +278,11 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
         if converter.needs_headers:
             msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
             raise UsageError(msg, "replay the range from Kafka: stage-writer replay CONFIG --topic T --from … --to …")
-        replayed = _replayed(settings, converter, letters, spans, yes=yes)
+        replayed = _replayed(settings, converter, letters, spans, yes=False)
+        if yes and (fitting := [(one.source, one.span) for one in replayed if one.fits]):
+            # A request for what stays as it is would cost the loader a replacement.
+            unfit = [one for one in replayed if not one.fits]
+            replayed = [*_replayed(settings, converter, letters, fitting, yes=True), *unfit]
         everything += replayed
         if not as_json:
             typer.echo(replayed_to_text(stream, replayed, done=yes))

@@ -103,6 +103,11 @@ class Replayed:
         without = self.tombstones + self.filtered + sum(self.dead_letters.values())
         return self.records - without + self.exploded
 
+    @property
+    def fits(self) -> bool:
+        """Whether one of the records at least is no dead letter."""
+        return sum(self.dead_letters.values()) < self.records
+
 
 def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
     """The range that a command line gives. Raises UsageError."""
@@ -314,7 +319,11 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         )
         if one.path is not None:
             lines.append(f"  staged {one.files} files, and the request {one.path}")
-    if done:
+        elif done:
+            lines.append("  none of them fits: they stay as they are")
+    if all(one.path is None for one in replayed) and done:
+        lines.append("Nothing was written.")
+    elif done:
         lines.append(
             "The loader replaces the rows of these offsets at its next pass (`delta-loader run CONFIG --once`)."
         )

@@ -256,6 +256,14 @@ class Stream(Section):
             raise ValueError(msg)
         return value
 
+    @field_validator("app_id")
+    @classmethod
+    def _app_id(cls, value: str) -> str:
+        if value in {".", ".."} or not value.isprintable():
+            msg = "names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do"
+            raise ValueError(msg)
+        return value
+
     @field_validator("topics", mode="before")
     @classmethod
     def _topics(cls, value: object) -> object:

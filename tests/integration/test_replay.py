@@ -241,7 +241,10 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     pipeline.servers = "localhost:1"
     fixed = pipeline.config("b", MONTH)
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
-    assert "[10, 11)  1 records: 1 rows" in pipeline.programs.succeed("delta-loader", *chosen)
+    told = pipeline.programs.succeed("delta-loader", *chosen)
+    assert "[10, 11)  1 records: 1 rows" in told
+    assert "none of them fits: they stay as they are" in told
+    assert told.count("and the request replace/") == 1
     assert pipeline.load(fixed).held == {}
     after, letters_after = pipeline.rows(), pipeline.rows("orders_dead_letters")
     assert after.keys() - before.keys() == letters_before.keys() - letters_after.keys() == {(0, 10)}

@@ -179,6 +179,16 @@ streams:
 # Secrets.
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("app_id", ".."), ("app_id", "a\nb"), ("topics", [".."]), ("topics", ["a/b"])]
+)
+def test_a_name_that_leads_out_of_its_folder_is_refused(key: str, value: object) -> None:
+    stream = {"app_id": "a", "topics": ["t"], "table": "/t", "columns": "id INT", key: value}
+    whole = {"kafka": {"bootstrap.servers": "k:1"}, "stage": {"url": "/s"}, "streams": [stream]}
+    with pytest.raises(ConfigError, match=rf"streams\[0\]\.{key}"):
+        parse_settings(yaml.safe_dump(whole), {}, "a config")
+
+
 def test_secrets_are_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plain").write_text("hunter2-in-a-file\n", encoding="utf-8")
     config = tmp_path / "config.yaml"

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from common.cli import run
 from common.errors import UsageError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.__main__ import app
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.replay_letters import MOST_RUNS, Letters
 
@@ -101,3 +104,18 @@ def test_letters_and_a_range_exclude_each_other(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "orders/0  [6, 7)  1 records: 0 rows" in done.stdout
     assert "1 invalid_json" in done.stdout
+
+
+def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    letters = export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)])
+    table = pq.read_table(letters).drop_columns(["value"])
+    pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
+    config = tmp_path / "config.yaml"
+    stream = {"app_id": "orders", "topics": ["orders"], "table": f"{tmp_path}/table", "columns": "id BIGINT"}
+    whole = {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": f"{tmp_path}/stage"}, "streams": [stream]}
+    config.write_text(yaml.safe_dump(whole), "utf-8")
+    assert run(app, ["replay", str(config), "--letters", str(letters), "--yes"]) == 0
+    told = capfd.readouterr().out
+    assert "none of them fits: they stay as they are" in told
+    (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
+    assert request.name.startswith("00000000000000000009-")
