@@ -28,6 +28,7 @@ from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings import Native
 from common.settings.values import ON_MARKER
+from common.spans import Topic
 from common.store import FsspecStore, prove_exclusive_create
 from common.terminal import progress
 from stage_writer.catching_up import missing_topic
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from common.spans import Span, TopicPartition
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
+    from stage_writer.ports import RecordSource
     from stage_writer.replay import Records, Replayed
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
@@ -345,10 +347,11 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 def _topics(settings: Settings) -> Iterator[str]:
     """The topics of each stream; raises the error of one that is not there."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
-    groups = _groups(converters_of(settings))
-    source = source_of(settings, groups, SystemClock(), silent, with_headers=False)
+    converters = converters_of(settings)
+    source = source_of(settings, _groups(converters), SystemClock(), silent, with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
+        _require_written(source, converters)
     finally:
         source.close()
     require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
@@ -362,6 +365,17 @@ def _topics(settings: Settings) -> Iterator[str]:
         if missing:
             raise missing_topic(stream, missing[0])
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
+
+
+def _require_written(source: RecordSource, converters: Sequence[StreamConverter | TopologyConverter]) -> None:
+    """Raises ConfigError for a topic that a topology writes to and Kafka does not have."""
+    for converter in converters:
+        written = converter.topology.topics_written if isinstance(converter, TopologyConverter) else ()
+        known = source.topic_ids([Topic(topic) for topic in written]) if written else {}
+        for topic in written:
+            if topic not in known:
+                msg = f"the topology of {converter.stream.app_id!r} writes to {topic!r}, which Kafka does not have"
+                raise ConfigError(msg, "create the topic, or mend the sink's name")
 
 
 def _groups(converters: Sequence[StreamConverter | TopologyConverter]) -> Groups:

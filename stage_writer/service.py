@@ -189,6 +189,7 @@ class StageWriter:
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
         problems = [*(held.problem for held in self._held.values()), *waited_for(list(self._owned.values()))]
+        problems += self._outlets.problems()
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
         return Health(tuple(problems), () if self._pausing is None else self._pausing.notes)

@@ -80,8 +80,8 @@ class PartitionState:
     @property
     def outboxes(self) -> tuple[str, ...]:
         """What the chain's last marker has for Kafka topics: whoever comes after it has to name it too."""
-        last = self.staged[-1].marker if self.staged else None
-        return () if last is None or last.manifest is None else last.manifest.outboxes
+        known = [found.marker.manifest for found in self.staged if found.marker and found.marker.manifest]
+        return known[-1].outboxes if known else ()
 
     @property
     def chain(self) -> Chain:

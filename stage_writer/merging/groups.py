@@ -60,13 +60,13 @@ class Groups:
         return group.longest_idle_s
 
     def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """Positions of Kafka partitions as those of chains; a chain whose inputs are not all there is left out."""
+        """Positions of Kafka partitions as those of chains; inputs whose chain is not whole stay as they are."""
         found: dict[TopicPartition, Position] = {}
         for source, position in positions.items():
             chain = self.chain_of(source)
-            if not is_merged(chain.topic):
+            if not is_merged(chain.topic) or any(one not in positions for one in inputs_of(chain)):
                 found[source] = position
-            elif all(one in positions for one in inputs_of(chain)):
+            else:
                 found[chain] = merged_position(InputEnd(one, positions[one]) for one in inputs_of(chain))
         return found
 

@@ -108,11 +108,12 @@ class KafkaOutlets:
         self._closed = threading.Event()
         self._changed = threading.Condition()
         self._busy = 0
+        self._failing: dict[str, str] = {}
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> KafkaOutlet | None:
         """Of a chain that ends there, with what is not known to be delivered."""
-        if stream.app_id not in self._writing:
-            return None
+        if stream.app_id not in self._writing and (tail is None or not tail.outboxes):
+            return None  # what a topology had for topics before it was changed is delivered all the same
         place = Place(self._kafka, self._group_id, stream.app_id, source)
         outlet = KafkaOutlet(Delivery(place, self._store, self._at), self._start, tail)
         outlet.sealed(() if tail is None else tail.outboxes)
@@ -127,6 +128,10 @@ class KafkaOutlets:
         names = [(item.path, OutboxName.parse(item.path)) for item in self._store.list(folder)]
         below = [path for path, name in names if name is not None and name.start < tail.marker]
         self._store.delete([path for path in below if path not in tail.outboxes])
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong now. Safe to call from any thread."""
+        return tuple(self._failing.copy().values())
 
     def close(self, within_s: float) -> bool:
         """Deliver what is sealed, and end; whether all was delivered in time."""
@@ -165,6 +170,7 @@ class KafkaOutlets:
             except FencedError as error:
                 outlet.delivery.close()
                 if outlet.left:
+                    self._failing.pop(str(outlet.delivery.place.source), None)
                     return  # rule 2
                 problem = f"another process delivers the same chain: {error}"
             except (BrokerError, StoreError, StateError) as error:
@@ -173,11 +179,13 @@ class KafkaOutlets:
                 with outlet.lock:
                     outlet.waiting.popleft()
                     outlet.failing = ""
+                self._failing.pop(str(outlet.delivery.place.source), None)
                 pause_s = _FIRST_PAUSE_S
                 self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
                 continue
             outlet.failing = problem
             source = str(outlet.delivery.place.source)
+            self._failing[source] = f"{source}: records for Kafka topics wait: {problem}"
             self._log.warning(
                 "outbox not delivered, trying again", partition=source, problem=problem, retry_in_s=pause_s
             )

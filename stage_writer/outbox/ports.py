@@ -32,12 +32,19 @@ class Outlets(Protocol):
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> Outlet | None:
         """Of a chain that ends there; None for a stream that writes to no topic."""
 
+    def problems(self) -> tuple[str, ...]:
+        """What cannot be delivered now, for ``/healthcheck``."""
+
 
 class NoOutlets:
     """For a writer without topologies that write to topics."""
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> None:
         """None for any."""
+
+    def problems(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
 
 NO_OUTLETS = NoOutlets()

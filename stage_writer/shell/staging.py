@@ -130,11 +130,21 @@ class ObjectStage:
                     break  # an operator has just put it aside: look again
                 marker = marker_from_bytes(name, data)
                 if not marker.is_older_than(generation):
-                    return _tail(marker, path, digest_of(data), generation)
+                    tail = _tail(marker, path, digest_of(data), generation)
+                    return tail if marker.manifest is not None else replace(tail, outboxes=self._outboxes(found, name))
             else:
                 return None
         msg = f"the markers of {source} vanish while they are read"
         raise StoreError(msg, "wait for the repair that is under way")
+
+    def _outboxes(self, found: Collection[tuple[MarkerName, bool, str]], below: MarkerName) -> tuple[str, ...]:
+        """What is not known to be delivered, where the last marker was made by hand and says nothing of it."""
+        for name, _, path in sorted(found, reverse=True):
+            data = self._store.read(path) if name < below else None
+            marker = None if data is None else marker_from_bytes(name, data)
+            if marker is not None and marker.manifest is not None:
+                return marker.manifest.outboxes
+        return ()
 
     def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
         """The state of a partition's task at its chain's end."""

@@ -196,3 +196,24 @@ def test_records_meet_again_through_a_topic(
         for name, count in rows_of(tmp_path, chain_of(store, countries, partition), "country", "visits"):
             counted.setdefault(str(name), []).append(int(str(count)))
     assert counted == {country: list(range(1, count + 1)) for country, count in expected.items()}
+
+
+def test_check_tells_of_topics_that_cannot_be_joined_or_written(
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders, payments, other = new_topic(2, prefix="orders"), new_topic(2, prefix="payments"), new_topic(3)
+    for second, sink, problem in (
+        (payments, "nowhere", "the topology of 'shop' writes to 'nowhere', which Kafka does not have"),
+        (other, payments, "topics that a topology joins have differing numbers of partitions"),
+        ("missing", payments, "names the topic 'missing', which Kafka does not have"),
+    ):
+        monkeypatch.setenv(joining.TOPICS, f"{orders} {second} {sink}")
+        columns = "id BIGINT, paid BIGINT"
+        config = programs.config(settings(kafka, tmp_path, [orders, second], "tests.fakes.joining:build", columns))
+        done = programs.run("stage-writer", "check", config)
+        assert done.returncode == 2
+        assert problem in done.stderr

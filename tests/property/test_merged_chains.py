@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
+from common.errors import ConfigError
 from common.merged import InputEnd, inputs_at, inputs_of, merged_position
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.merging.batch import MergedBatch
 from stage_writer.merging.groups import Group, Groups
-from stage_writer.merging.source import MergingSource
-from stage_writer.ports import Polled
+from stage_writer.merging.source import INCOMPLETE_S, MergingSource
+from stage_writer.ports import PartitionFault, Polled
 from tests.fakes.group import HandClock
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ class Brokers:
     listener: GroupListener | None = None
     at: dict[TopicPartition, int] = field(default_factory=dict)
     paused: set[TopicPartition] = field(default_factory=set)
+    faults: list[PartitionFault] = field(default_factory=list)
     plan: dict[TopicPartition, int] = field(default_factory=dict)
     """How many records of which the next poll brings."""
 
@@ -104,7 +107,8 @@ class Brokers:
                 self.at[source] = new[-1].offset + 1
             if not [one for one in self.logs[source] if one.offset >= self.at[source]]:
                 ends[source] = Position(end_of(self.logs[source]))
-        return Polled(tuple(batches), ends)
+        faults, self.faults = tuple(self.faults), []
+        return Polled(tuple(batches), ends, faults)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         self.at[source] = int(position)
@@ -149,7 +153,9 @@ class Reader:
 
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         self.had += sources
-        return dict.fromkeys(sources, self.begin)
+        return {one: merged_position(InputEnd(i, Position(0)) for i in inputs_of(one)) for one in sources} | {
+            one: self.begin for one in sources if one == CHAIN
+        }
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
         self.had = [source for source in self.had if source not in sources]
@@ -288,3 +294,28 @@ def test_a_chain_that_loses_an_input_and_gets_it_back_loses_nothing(
             assert reader.had == [CHAIN]
     drain(brokers, source, reader, clock)
     assert reader.told == oracle(found)
+
+
+def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> None:
+    """A topic has gained a partition, and the others have not."""
+    clock, alone = HandClock(), TopicPartition(Topic("a"), Partition(1))
+    brokers, source, reader = reading(dict.fromkeys(INPUTS, ()), start_at(), clock, 10_000)
+    brokers.faults = [PartitionFault(INPUTS[1], "out of range", "bootstrap skip …", "out_of_range")]
+    (fault,) = source.poll(0.0).faults
+    assert (fault.source, fault.problem) == (CHAIN, "out of range")
+    assert "skip …" not in fault.remedy
+    brokers.logs[alone] = ()
+    brokers.assign([alone])
+    assert reader.had == [CHAIN]
+    source.poll(0.0)
+    clock.now_s += INCOMPLETE_S + 1
+    with pytest.raises(ConfigError, match="a has 2, b has 1, c has 1"):
+        source.poll(0.0)
+    brokers.logs |= {TopicPartition(Topic(topic), Partition(1)): () for topic in ("b", "c")}
+    source.poll(0.0)
+    brokers.assign([one for one in brokers.logs if one.partition == 1 and one != alone])
+    assert len(reader.had) == 2, "once the others have it too, it is a chain"
+    assert brokers.at[alone] == 10**6
+    source.poll(0.0)
+    assert brokers.at[alone] == 0, "what was assigned before is sought, and read from there"
+    assert alone not in brokers.paused

@@ -16,6 +16,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.ports import LostClaim, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
 
@@ -207,3 +208,31 @@ def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     world.settle(10)
     assert isinstance(job.run(), LostClaim)
     assert world.stage().tail(SOURCE) == first.tail
+
+
+def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World) -> None:
+    class Waiting:
+        def pending(self) -> tuple[str, ...]:
+            return ("outbox/orders/0/00000000000000000000-0-0a.records",)
+
+        def sealed(self, paths: tuple[str, ...]) -> None:
+            """Nothing is delivered."""
+
+        def leave(self) -> None:
+            """It stays."""
+
+    buffer = Buffer.begin(Position(0), [world.format])
+    rows = pa.table({"n": [0]}, schema=world.format.arrow_schema)
+    outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING)
+    buffer.add(StagedRows(Position(1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
+    buffer.outlet = Waiting()
+    sealed = world.stage().flush_job(SOURCE, world.stream, buffer, None).run()
+    assert isinstance(sealed, Sealed)
+    first, own = sealed.tail.outboxes
+    assert (first,) == Waiting().pending()
+    assert world.store.read(own) is not None
+    world.store.write("done/orders/0/1.done", b"")
+    tail = world.stage().tail(SOURCE)
+    assert tail is not None
+    assert (tail.end, tail.outboxes) == (2, (first, own))
+    assert world.seal(2, 3, tail).tail.outboxes == (first, own), "a writer without outlets names them on"

@@ -61,7 +61,7 @@ def test_partitions_of_one_number_are_one_chain() -> None:
     assert groups.chain_of(A) == groups.chain_of(B) == CHAIN
     assert groups.chain_of(other) == other
     assert groups.longest_idle_s(CHAIN) == 2.0
-    assert groups.chains({A: Position(2), other: Position(5)}) == {other: Position(5)}
+    assert groups.chains({A: Position(2), other: Position(5)}) == {A: Position(2), other: Position(5)}
     assert groups.chains({A: Position(2), B: Position(3)}) == {CHAIN: Position(5)}
 
 
