@@ -22,6 +22,7 @@ from delta_loader.wiring import new_id, spark_ports
 from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -39,14 +40,25 @@ def load(
     replacer: SparkReplacer | None = None,
 ) -> StreamReport:
     """One pass of a config's only stream; ``tables`` and ``replacer`` may have traps in them."""
+    (report,) = load_all(config, spark, tables=tables, replacer=replacer)
+    return report
+
+
+def load_all(
+    config: Path,
+    spark: SparkSession,
+    *,
+    tables: SparkDeltaTables | None = None,
+    replacer: SparkReplacer | None = None,
+) -> Sequence[StreamReport]:
+    """One pass of each stream."""
     settings, log = load_settings(config, os.environ), structlog.get_logger()
     tables = tables or SparkDeltaTables(spark, SystemClock(), settings.stage.url)
     ports = spark_ports(settings, spark, tables, in_turn, log=log, metrics=Metrics())
     if replacer is not None:
         replacements = Replacements(FsspecStore(settings.stage.url), tables, replacer, new_id, log)
         ports = replace(ports, replacements=replacements)
-    (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
-    return report
+    return LoaderService(settings.streams, settings.loader, ports).run_pass()
 
 
 def verify(config: Path, spark: SparkSession) -> Verified:

@@ -1,0 +1,145 @@
+"""The examples' pipeline on a real broker: writers are killed and replaced, and the tables are like a batch's."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from common.store import FsspecStore
+from tests import examples as batch
+from tests.integration import in_process
+from tests.unit.test_examples import CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from stage_writer.topologies.testing import Message
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+PARTITIONS = 2
+TOPICS = ("web_requests", "orders", "customers", "readings", "alerts")
+PHASES = 3
+SECONDS = 3.0
+"""Of a phase."""
+
+
+@pytest.fixture
+def topics(kafka: KafkaCluster) -> Iterator[None]:
+    """The examples' topics, whose messages are of a day that is long past."""
+    for topic in TOPICS:
+        kafka.create_topic(topic, PARTITIONS, {"retention.ms": "-1"})
+    yield
+    admin = kafka.admin
+    for done in admin.delete_topics([*TOPICS]).values():
+        done.result(30)
+
+
+def partition_of(message: Message) -> int:
+    return zlib.crc32(message.key.encode()) // 16 % PARTITIONS
+
+
+def by_partition(sent: Sequence[Message]) -> list[list[Message]]:
+    found: dict[int, list[Message]] = defaultdict(list)
+    for message in sent:
+        found[partition_of(message)].append(message)
+    return list(found.values())
+
+
+def produce(kafka: KafkaCluster, streams: Sequence[Sequence[Message]], phase: int) -> None:
+    """A phase's part of each stream, in its order and side by side, over `SECONDS`."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+    places = [(place / len(stream) * PHASES, message) for stream in streams for place, message in enumerate(stream)]
+    began_s = time.monotonic()
+    for share, message in sorted(places, key=lambda one: one[0]):
+        if int(share) != phase:
+            continue
+        time.sleep(max(0.0, began_s + SECONDS * (share - phase) - time.monotonic()))
+        value = None if message.value is None else json.dumps(message.value)
+        producer.produce(message.topic, value, message.key, partition_of(message), timestamp=message.timestamp_ms)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:
+    """The examples' own config, for this broker and folder, with flushes that come soon."""
+    text = CONFIG.read_text("utf-8").replace("${KAFKA}", kafka.bootstrap_servers).replace("${LAKE}", str(lake))
+    settings: dict[str, Any] = yaml.safe_load(text)
+    settings["kafka"]["session.timeout.ms"] = 6_000
+    settings["writer"] |= {"flush_after": "700ms", "http": None}
+    settings["loader"] = {"http": None, "spark": {"spark.master": "local[2]"}}
+    return programs.config(settings)
+
+
+def wait_until_flushed(store: FsspecStore, flushes: int, within_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while sum(1 for _ in store.list("done")) < flushes:
+        assert time.monotonic() < deadline_s, "nothing was flushed"
+        time.sleep(0.1)
+
+
+def alerts_in(kafka: KafkaCluster, count: int) -> list[tuple[str, str]]:
+    """What readers of committed messages see in the topic of alerts: device and beginning."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "isolation.level": "read_committed"}
+    )
+    found: list[tuple[str, str]] = []
+    try:
+        consumer.assign([TopicPartition("alerts", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        deadline_s = time.monotonic() + 20
+        while len(found) < count and time.monotonic() < deadline_s:
+            came = consumer.consume(100, 1.0)
+            found += [(message.key().decode(), json.loads(message.value())["began"]) for message in came]
+        found += [(message.key().decode(), "one too many") for message in consumer.consume(100, 1.0)]
+    finally:
+        consumer.close()
+    return sorted(found)
+
+
+def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
+    programs: Programs, kafka: KafkaCluster, topics: None, tmp_path: Path, spark: SparkSession
+) -> None:
+    del topics
+    requests, orders, readings = batch.requests(), batch.orders_and_customers(), batch.readings()
+    config, store = config_of(kafka, tmp_path, programs), FsspecStore(f"{tmp_path}/stage")
+    writers = [programs.start("stage-writer", "run", config) for _ in range(2)]
+    for phase in range(PHASES):
+        produce(kafka, (requests, orders, readings), phase)
+        wait_until_flushed(store, 2 * phase + 2)
+        writers.pop(0).kill()
+        writers.append(programs.start("stage-writer", "run", config))
+    for writer in writers:
+        writer.kill()
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    for report in in_process.load_all(config, spark):
+        assert report.failure is None
+        assert not report.held
+
+    def table(name: str) -> list[dict[str, Any]]:
+        arrow = spark.read.format("delta").load(f"{tmp_path}/tables/{name}").toArrow()
+        kept = [column for column in arrow.column_names if not column.startswith("_kafka_")]
+        return batch.shown(arrow.select(kept).to_pylist())
+
+    def expected(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        return batch.shown(row for of_partition in rows for row in of_partition)
+
+    assert set(map(partition_of, [*requests, *orders, *readings])) == set(range(PARTITIONS))
+    assert table("visits") == expected([batch.visits(sent) for sent in by_partition(requests)])
+    assert table("orders") == batch.enriched(orders)
+    assert table("device_minutes") == expected([batch.tallies(sent, 1) for sent in by_partition(readings)])
+    alarming = expected([batch.alarming(batch.tallies(sent, 5)) for sent in by_partition(readings)])
+    assert table("alerts") == alarming
+    told = sorted((row["device"], row["began"].isoformat()) for row in alarming)
+    assert alerts_in(kafka, len(told)) == told
