@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions import Owned
-    from stage_writer.ports import Converter
+    from stage_writer.ports import Converts
     from stage_writer.telling import Teller
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -37,16 +37,14 @@ class Intake:
     def __init__(self, teller: Teller, clock: Clock) -> None:
         self._teller = teller
         self._clock = clock
-        self._waiting: deque[tuple[Converter, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
+        self._waiting: deque[tuple[Converts, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
 
     @property
     def is_busy(self) -> bool:
         """Whether anything waits."""
         return bool(self._waiting)
 
-    def add(
-        self, converter: Converter, batches: Sequence[MessageBatch], owners: Mapping[TopicPartition, Owned]
-    ) -> None:
+    def add(self, converter: Converts, batches: Sequence[MessageBatch], owners: Mapping[TopicPartition, Owned]) -> None:
         """Have these converted; ``owners`` are the partitions that they were read for."""
         self._waiting.append((converter, owners, converter.slices(batches)))
 
@@ -71,7 +69,7 @@ class Intake:
 
     def _buffer(
         self,
-        converter: Converter,
+        converter: Converts,
         found: Slice,
         owners: Mapping[TopicPartition, Owned],
         owned: Mapping[TopicPartition, Owned],

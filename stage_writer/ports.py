@@ -220,22 +220,26 @@ class Wait(Protocol):
         """Whether it is there now; never waits for it. Has it asked for again when it is time to."""
 
 
-class Converter(Protocol):
-    """Turns the messages of one stream into rows."""
+class Converts(Protocol):
+    """Turns messages of one stream into rows."""
 
     @property
     def stream(self) -> Stream:
         """The stream's settings."""
-
-    @property
-    def formats(self) -> Sequence[TableFormat]:
-        """The stream's tables."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Sequence[tuple[MessageBatch, StagedRows]]]:
         """The batches, or parts of them in their order, with rows for each of `formats` and what became of the others.
 
         Each slice is made when it is asked for, of a size that fits; most often there is one (`StagedRows.is_piece`).
         """
+
+
+class Converter(Converts, Protocol):
+    """The conversion of one stream."""
+
+    @property
+    def formats(self) -> Sequence[TableFormat]:
+        """The stream's tables."""
 
     def waits(self, batch: MessageBatch) -> Wait | None:
         """What has to be there before this batch can be converted; None when nothing is missing."""

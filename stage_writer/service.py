@@ -42,6 +42,7 @@ from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
 from stage_writer.taking_up import TakenUp, TakingUp, Unfit, topic_ids
+from stage_writer.tasks.together import together
 from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
 from stage_writer.waiting import Waiting
@@ -221,7 +222,7 @@ class StageWriter:
             if len(new):
                 owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
-        for converter, found in fresh.items():
+        for converter, found in together(fresh):
             self._intake.add(converter, found, {batch.source: self._owned[batch.source] for batch in found})
         if not self._pressure.is_full:
             self._intake.work(self._owned)

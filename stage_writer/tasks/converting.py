@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,12 @@ import pyarrow as pa
 from common.dead_letters import KAFKA_FIELDS
 from stage_writer.core.convert import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
-from stage_writer.merging.converting import decoded_by_topic, messages_of
+from stage_writer.merging.converting import messages_of
 from stage_writer.outbox.records import outgoing_table
 from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from threading import Lock
 
     from numpy.typing import NDArray
@@ -45,29 +45,27 @@ if TYPE_CHECKING:
 
     Index = NDArray[np.int64]
 
-_PORTION = 10_000
-
 
 class TaskConverter:
     """Converts the messages of one Kafka partition."""
 
     def __init__(self, parent: TopologyConverter, task: Task, gate: Lock) -> None:
         """``gate`` is held while the task uses its stores: look-ups come from other threads."""
-        self._parent = parent
-        self._task = task
-        self._gate = gate
-        self._is_closed = False
+        self.parent = parent
+        self.task = task
+        self.gate = gate
+        self.is_closed = False
         self.wants_flush = False
 
     @property
     def stream(self) -> Stream:
         """The stream's settings."""
-        return self._parent.stream
+        return self.parent.stream
 
     @property
     def formats(self) -> tuple[TableFormat, TableFormat]:
         """The stream's own table, and the one for dead letters."""
-        return self._parent.formats
+        return self.parent.formats
 
     def waits(self, batch: MessageBatch) -> None:
         """Nothing has to be there first."""
@@ -78,31 +76,26 @@ class TaskConverter:
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
         """Another task: this one's partition begins again."""
-        return self._parent.restores(source, state, store)
+        return self.parent.restores(source, state, store)
 
     def close(self) -> None:
         """The partition has gone (rule 2)."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             with suppress(Exception):  # the user's code; whatever it does, nothing of this task is used any more
-                self._task.close()
+                self.task.close()
 
-    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The batches in portions, with their rows."""
-        for batch in batches:
-            for start in range(0, len(batch), _PORTION):
-                if self._is_closed:
-                    return
-                portion = batch.part(start, min(start + _PORTION, len(batch)))
-                yield [(portion, self._staged(portion))]
+    def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
+        """The tasks of a stream convert together (stage_writer/tasks/together.py)."""
+        msg = f"messages of {batches[0].source} were converted apart from those of the other tasks"
+        raise RuntimeError(msg)
 
-    def _staged(self, batch: MessageBatch) -> StagedRows:
-        inputs, rejects, tombstones = decoded_by_topic(batch, self._parent.decoded)
-        output = self._task.process(inputs, self._parent.wall_ms())
+    def staged(self, batch: MessageBatch, output: Output, rejects: Sequence[Reject], tombstones: Index) -> StagedRows:
+        """What the task gave for a batch; ``rejects`` are of messages that it was not given."""
         self.wants_flush = self.wants_flush or output.wants_commit
-        self._parent.count_dropped(output.dropped)
-        messages = messages_of(batch)
-        return _staged(self._parent, messages, output, sorted([*rejects, *output.rejects], key=_index), tombstones)
+        self.parent.count_dropped(output.dropped)
+        everything = sorted([*rejects, *output.rejects], key=_index)
+        return _staged(self.parent, messages_of(batch), output, everything, tombstones)
 
 
 def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
@@ -144,7 +137,7 @@ def _staged(
     filtered = np.flatnonzero(left)
     _require_all(len(batch), len(with_rows), len(rejects), len(empty), len(filtered))
     tables = {
-        name: _with_kafka(parent, messages, index, table).cast(own.arrow_schema)
+        name: _own(_with_kafka(parent, messages, index, table).cast(own.arrow_schema))
         for name, (index, table) in output.tables.items()
     }
     return StagedRows(
@@ -162,6 +155,13 @@ def _staged(
         routed=tuple((parent.routed[name], found) for name, found in tables.items()),
         outgoing=outgoing_table(output.topics, batch) if output.topics else None,
     )
+
+
+def _own(rows: pa.Table) -> pa.Table:
+    """The rows; copied where they keep many others in memory for as long as they wait."""
+    if rows.num_rows == 0 or rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return pa.table([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
 
 
 def _with_kafka(parent: TopologyConverter, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from common import metrics as catalogue
 from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from common.markers import TableKind
 from common.schema import nullable_columns, to_arrow_schema
+from stage_writer.core.batch import Messages
 from stage_writer.core.convert import require_can_partition, table_format
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.first_pass import no_first_pass
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch, Messages
+    from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.ports import StateStore
@@ -136,6 +138,30 @@ class TopologyConverter:
         found = decoder.decode(messages.values)
         given = input_of(messages, topic, found.rows, found.row_index, found.tombstones)
         return given, list(found.rejects), found.tombstones
+
+    def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
+        """The same of several partitions of one topic, decoded in one call."""
+        topic = str(parts[0].source.topic)
+        decoder = self._decoders[topic]
+        if decoder is None or len(parts) == 1:
+            return [self.decoded(Messages.of([part])) for part in parts]
+        messages = Messages.of(parts)
+        found = decoder.decode(messages.values)
+        rejected = np.array([reject.index for reject in found.rejects], np.int64)
+        made = []
+        for part, first, (start, end), (low, high), tombstones in zip(
+            parts,
+            messages.starts.tolist(),
+            pairwise(messages.bounds(found.row_index).tolist()),
+            pairwise(messages.bounds(rejected).tolist()),
+            messages.parted(found.tombstones),
+            strict=False,  # of the starts the last one is the end
+        ):
+            rows, row_index = found.rows.slice(start, end - start), found.row_index[start:end] - first
+            rejects = [replace(reject, index=reject.index - first) for reject in found.rejects[low:high]]
+            given = input_of(Messages.of([part]), topic, rows, row_index, tombstones - first)
+            made.append((given, rejects, tombstones - first))
+        return made
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         """Tell what processors have left out."""

@@ -1,0 +1,116 @@
+"""Messages of several tasks of a stream, converted together: what decoding and steps cost by the call is paid once.
+
+Rules:
+
+1. Which task converts a batch is settled when it is taken in. A task that is closed by the time of the conversion
+   converts nothing, and another one that its partition has by then has no part in it.
+2. A portion's rows go into their buffers before the next one is converted (stage_writer/intake.py): state and rows
+   change together.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from stage_writer.merging.batch import MergedBatch
+from stage_writer.merging.converting import decoded_by_topic
+from stage_writer.tasks.converting import TaskConverter
+from stage_writer.topologies.task.task import process_together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.ports import Converter, Converts
+    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.topologies.task.inputs import Input
+
+    Work = tuple[TaskConverter, MessageBatch]
+    Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
+
+_PORTION = 10_000
+
+
+def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
+    """Batches by their converters, those of the tasks of one stream together."""
+    tasks: dict[TopologyConverter, list[Work]] = {}
+    for converter, batches in fresh.items():
+        if isinstance(converter, TaskConverter):
+            tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
+        else:
+            yield converter, batches
+    for parent, work in tasks.items():
+        yield Together(parent, [task for task, _ in work]), [batch for _, batch in work]
+
+
+class Together:
+    """A `stage_writer.ports.Converts` of the tasks of a stream."""
+
+    def __init__(self, parent: TopologyConverter, tasks: Sequence[TaskConverter]) -> None:
+        """``tasks`` are those of the batches that it is to convert, one for each (rule 1)."""
+        self._parent = parent
+        self._tasks = tasks
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._parent.stream
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The batches in portions, with their rows."""
+        for portion in _portions(list(zip(self._tasks, batches, strict=True))):
+            alive = [(task, part) for task, part in portion if not task.is_closed]
+            if alive:
+                yield self._converted(alive)
+
+    def _converted(self, work: Sequence[Work]) -> list[tuple[MessageBatch, StagedRows]]:
+        decoded = _decoded(self._parent, [part for _, part in work])
+        tasks = [(converter.task, inputs) for (converter, _), (inputs, _, _) in zip(work, decoded, strict=True)]
+        with ExitStack() as held:
+            for gate in {id(converter.gate): converter.gate for converter, _ in work}.values():
+                held.enter_context(gate)
+            outputs = process_together(tasks, self._parent.wall_ms())
+        return [
+            (part, converter.staged(part, output, rejects, tombstones))
+            for (converter, part), output, (_, rejects, tombstones) in zip(work, outputs, decoded, strict=True)
+        ]
+
+
+def _portions(work: Sequence[Work]) -> Iterator[list[Work]]:
+    """Parts of the batches, in their order, so many messages at a time."""
+    portion: list[Work] = []
+    room = _PORTION
+    for task, batch in work:
+        start = 0
+        while start < len(batch):
+            part = batch.part(start, min(start + room, len(batch)))
+            portion.append((task, part))
+            start, room = start + len(part), room - len(part)
+            if not room:
+                yield portion
+                portion, room = [], _PORTION
+    if portion:
+        yield portion
+
+
+def _decoded(parent: TopologyConverter, parts: Sequence[MessageBatch]) -> list[Decoded]:
+    """Each part's messages for its task, what is refused of them, and the tombstones; a topic's in one call."""
+    found: dict[int, Decoded] = {}
+    by_topic: dict[str, list[int]] = {}
+    for number, part in enumerate(parts):
+        if isinstance(part, MergedBatch):
+            found[number] = decoded_by_topic(part, parent.decoded)
+        else:
+            by_topic.setdefault(part.source.topic, []).append(number)
+    for numbers in by_topic.values():
+        decoded = parent.decoded_together([parts[number] for number in numbers])
+        for number, (given, rejects, tombstones) in zip(numbers, decoded, strict=True):
+            found[number] = ([given], rejects, tombstones)
+    return [found[number] for number in range(len(parts))]
