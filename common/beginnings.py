@@ -72,12 +72,12 @@ def beginning_to_bytes(beginning: Beginning) -> bytes:
 
 def beginning_from_bytes(path: str, data: bytes) -> Beginning:
     """The inverse of `beginning_to_bytes`; an empty object says position 0. Raises MarkerError, which names it."""
+    source = source_of(path)
     if not data:
-        return Beginning(Position(0))
+        return Beginning(Position(0) if source is None else position_from_stored(source, 0, None))
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
         require_known_version(what, data, 1)
         stored = _StoredBeginning.model_validate_json(data)
-        source = source_of(path)
         position = stored.position if source is None else position_from_stored(source, stored.position, stored.inputs)
     return Beginning(Position(position), stored.generation, stored.topic_id)

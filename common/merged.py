@@ -138,7 +138,12 @@ def inputs_to_stored(position: Position) -> list[StoredInput] | None:
 
 
 def position_from_stored(source: TopicPartition, position: int, stored: Sequence[StoredInput] | None) -> Position:
-    """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum."""
+    """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum.
+
+    Position 0 needs nobody to say what it is the sum of.
+    """
+    if stored is None and position == 0 and is_merged(source.topic):
+        return merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
     if stored is None:
         return Position(position)
     ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]

@@ -85,3 +85,9 @@ def test_a_beginning_says_where_its_inputs_begin() -> None:
     assert inputs_at(found.position) == inputs_at(place(5, 7))
     assert found == Beginning(Position(12), 1)
     assert b"inputs" not in beginning_to_bytes(Beginning(Position(12)))
+
+
+def test_a_beginning_at_zero_is_that_of_every_topic() -> None:
+    path = begin_path(CHAIN)
+    for data in (b"", beginning_to_bytes(Beginning(Position(0)))):
+        assert inputs_at(beginning_from_bytes(path, data).position) == inputs_at(place(0, 0))
