@@ -8,7 +8,8 @@ Rules:
 3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
    rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
 4. One stream that cannot be looked at does not hide the others.
-5. Of a stream that merges the log alone can tell: which events a row comes from is in no table.
+5. Of a stream that merges the log alone can tell: which events a row comes from is in no table. That each key has one
+   row is looked up in the table.
 """
 
 from __future__ import annotations
@@ -101,6 +102,9 @@ class Contents(Protocol):
     def count(self, url: str, version: int) -> int:
         """All rows of a table."""
 
+    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones."""
+
 
 class KafkaRecords(Protocol):
     """What Kafka has."""
@@ -159,7 +163,7 @@ class Verifier:
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
         findings += [*_cleaned(tables), *_owed(tables)]
         if stream.merge is not None:
-            partitions, more = self._merged(tables)
+            partitions, more = self._merged(tables, rows.version, stream.merge.keys)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
@@ -203,13 +207,20 @@ class Verifier:
         ids = TxnIds(stream.app_id, stream.several_topics, own.generations)
         return debts_of(ids, transactions, stream.side_tables, own.positions)
 
-    def _merged(self, tables: Tables) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+    def _merged(
+        self, tables: Tables, version: int, keys: Sequence[str]
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """What can be said of a table whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
             "rows cannot be counted against them"
         )
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
+        twice = self.contents.keys_twice(tables.url, version, keys)
+        if twice:
+            named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
+            text = f"several rows have the same key, which no merge leaves: another program wrote some of them: {named}"
+            findings.append(Finding(Verdict.FAULT, "keys_twice", text, tables.url, version=version))
         return _by_the_log(tables), findings
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:

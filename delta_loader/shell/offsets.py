@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from pyspark import StorageLevel
 from pyspark.sql import functions
 
+from common.schema import quote_name
 from common.spans import Partition, Topic, TopicPartition
 from delta_loader.core.offsets import BUCKET, Bucket
 from delta_loader.shell.gateway import table_errors
@@ -123,6 +124,15 @@ class SparkContents:
         """All rows of a table."""
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones."""
+        with _errors("read", url):
+            rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+            columns = [functions.col(quote_name(key)) for key in keys]
+            twice = rows.groupBy(*columns).count().where("count > 1").orderBy(*columns).limit(_MOST_ROWS)
+            found = twice.select(functions.to_json(functions.struct(*columns))).collect()
+        return [str(row[0]) for row in found]
 
 
 def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:

@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+def test_keys_that_several_rows_have_are_named(tmp_path: Path, spark: SparkSession) -> None:
+    """What `verify` asks of a table that events are merged into."""
+    url = str(tmp_path / "merged")
+    spark.sql("SELECT col1 AS id, col2 AS name FROM VALUES (1, 'a'), (2, 'a'), (2, 'b')").write.format("delta").save(
+        url
+    )
+    spark.sql("SELECT 1 AS id, 'a' AS name").write.format("delta").mode("append").save(url)
+    contents = SparkContents(spark)
+    assert contents.keys_twice(url, 1, ["id"]) == ['{"id":1}', '{"id":2}']
+    assert contents.keys_twice(url, 1, ["id", "name"]) == ['{"id":1,"name":"a"}']
+    assert contents.keys_twice(url, 0, ["id", "name"]) == []
+
+
 @pytest.fixture
 def staging(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Staging:
     """A copy of a stream of two Kafka partitions with dead letters, loaded by three commits."""

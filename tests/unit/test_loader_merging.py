@@ -29,7 +29,7 @@ from tests.fakes.streams import stream_of
 from tests.unit.test_loader_verify_shared import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from common.markers import Marker
 
@@ -104,6 +104,13 @@ def test_an_append_only_table_is_refused() -> None:
     assert not isinstance(way_of_loading(state, LoadSetting.AUTO), Refused)
 
 
+class Twice(Rows):
+    """A table in which somebody else wrote a key's row once more."""
+
+    def keys_twice(self, _url: str, version: int, keys: Sequence[str]) -> list[str]:
+        return ['{"id":7}'] if (version, tuple(keys)) == (1, ("id",)) else []
+
+
 def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counted() -> None:
     table = f"memory://{uuid.uuid4().hex}"
     stream = stream_of(columns="id INT", table=table, load="merge", merge={"keys": ["id"]})
@@ -124,6 +131,8 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
     assert (report.failure, report.is_clean) == (None, True)
     assert [(one.kind, one.verdict) for one in report.findings] == [("merged", Verdict.UNPROVED)]
     assert [(one.source, one.begins, one.position) for one in report.partitions] == [(ORDERS, 0, 30)]
+    report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
+    assert [(one.kind, one.version, '{"id":7}' in one.text) for one in report.faults] == [("keys_twice", 1, True)]
     store.write(f"_delta_log/{1:020d}.json", store.read(f"_delta_log/{0:020d}.json") or b"")
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
     assert "overlap" in [one.kind for one in report.faults]

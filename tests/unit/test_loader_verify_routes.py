@@ -43,6 +43,9 @@ class Contents:
     def count(self, url: str, _version: int) -> int:
         return len(self.tables.get(url.rpartition("/")[2], ()))
 
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+        raise AssertionError
+
 
 class Offsets:
     def __init__(self, offsets: Sequence[int]) -> None:

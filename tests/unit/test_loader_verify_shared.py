@@ -35,6 +35,9 @@ class Rows:
     def count(self, _url: str, _version: int) -> int:
         return 10 * len(self._sources)
 
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+        return []
+
     def sources(self) -> list[TopicPartition]:
         return list(self._sources)
 
