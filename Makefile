@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark benchmark-latency benchmark-loader cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -91,6 +91,9 @@ benchmark-loader: setup ## what a load costs against Spark's own read and append
 
 benchmark-latency: setup ## from a record's making until it is readable: on-marker, and Structured Streaming with a trigger of as many seconds
 	$(BIN)/python -m benchmarks.latency
+
+benchmark-topologies: setup ## what a message costs in a topology, beside Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
+	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
 	$(BIN)/pytest tests/integration/test_cluster.py

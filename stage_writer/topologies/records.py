@@ -38,6 +38,14 @@ class Record(NamedTuple):
         """The same with another value."""
         return _new(Record, (self.key, value, self.timestamp_ms, self.headers))
 
+    def with_pair(self, key: Key, value: Value) -> Record:
+        """The same with another key and value."""
+        return _new(Record, (key, value, self.timestamp_ms, self.headers))
+
+    def at(self, key: Key, value: Value, timestamp_ms: int) -> Record:
+        """Another record with the headers of this one."""
+        return _new(Record, (key, value, timestamp_ms, self.headers))
+
     def with_timestamp(self, timestamp_ms: int) -> Record:
         """The same at another time."""
         return _new(Record, (self.key, self.value, timestamp_ms, self.headers))

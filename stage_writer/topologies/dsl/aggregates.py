@@ -94,7 +94,7 @@ class AggregateByKey(Processor):
         time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
         new = self._fold(record.key, record.value, old)
         self._store.put(record.key, None if new is None else [new, time_ms])
-        self.context.forward(record._replace(value=self._table.change(new, old), timestamp_ms=time_ms))
+        self.context.forward(record.at(record.key, self._table.change(new, old), time_ms))
 
 
 class WindowTable(StoredTable):
@@ -144,7 +144,7 @@ class AggregateByWindow(Processor):
         new = self._fold(record.key, record.value, old)
         self._store.put(record.key, None if new is None else [new, time_ms], start_ms)
         windowed = Windowed(record.key, start_ms, start_ms + self._windows.size_ms)
-        self.context.forward(record._replace(key=windowed, value=self._table.change(new, old), timestamp_ms=time_ms))
+        self.context.forward(record.at(windowed, self._table.change(new, old), time_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class MapPairs(Processor):
     def process(self, record: Record) -> None:
         """Forward the mapped pair."""
         key, value = self._mapper(record.key, record.value)
-        self.context.forward(record._replace(key=key, value=value))
+        self.context.forward(record.with_pair(key, value))
 
 
 class MapValues(Processor):
@@ -73,7 +73,7 @@ class FlatMapPairs(Processor):
     def process(self, record: Record) -> None:
         """Forward them in their order."""
         for key, value in self._mapper(record.key, record.value):
-            self.context.forward(record._replace(key=key, value=value))
+            self.context.forward(record.with_pair(key, value))
 
 
 class FlatMapValues(Processor):

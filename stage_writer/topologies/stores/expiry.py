@@ -58,12 +58,15 @@ class Expiry:
         found = self._layers.get(HIGHEST_TIME)
         self._highest_ms = NEVER_MS if found is None else time_at(found, 0)
         self._swept_ms = self._highest_ms
+        self._swept_to = b""
 
     def _move(self, time_ms: int) -> None:
         self._highest_ms = time_ms
         self._layers.put(HIGHEST_TIME, time_to_bytes(time_ms))
         if time_ms - self._swept_ms >= self._stride_ms:
             self._swept_ms = time_ms
-            for key, _ in self._by_time.scan(b"", bound_to_bytes(self.live_from_ms)):
+            # From where the last sweep ended: what it deleted is still noted as deleted, and would be passed again.
+            low, self._swept_to = self._swept_to, bound_to_bytes(self.live_from_ms)
+            for key, _ in self._by_time.scan(low, self._swept_to):
                 self._by_time.put(key, None)
                 self._layers.put(self._entry_of(key), None)

@@ -12,8 +12,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from stage_writer.topologies.records import Record
+from stage_writer.topologies.task.clock import NO_TIME_MS
 from stage_writer.topologies.task.reading import InputReader
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from stage_writer.topologies.task.inputs import Input
 
     Index = NDArray[np.int64]
+    Timed = tuple[int, int, int, int, Record]
+    """The message's number, its place in the input, its time, the highest time of those left out before, the record."""
     Step = tuple[int, int, int, int, Input, Target, Record]
     """The message's number, the feed's, its place in the input, its time, the input, and what is called with what."""
 
@@ -46,31 +50,55 @@ class Feed:
     exit: Exit
     target: Target
 
-    def records(self, refused: Collection[int]) -> Iterator[tuple[int, int, int, Record]]:
-        """Number, place, time and record of each message that is not refused."""
-        places, rows = self.exit.places, self.exit.rows
-        index = self.input.index[places]
-        if refused:
-            kept = ~np.isin(index, np.fromiter(refused, np.int64, len(refused)))
-            if not kept.all():
-                index, places, rows = (
-                    index[kept],
-                    places[kept],
-                    rows if self.target is _no_target else rows.filter(kept),
-                )
+    def records(self, refused: Collection[int], left_out: Feed | None = None) -> Iterator[Timed]:
+        """Each message that is not refused. ``left_out`` are those whose time alone counts (`Timed`)."""
+        places = self._places(refused)
+        rows = self.exit.rows
+        if len(places) < len(self.exit.places) and not self.is_left_out:
+            rows = rows.filter(pa.array(np.isin(self.exit.places, places, assume_unique=True)))
         reader, listed = self.reader, places.tolist()
         keys, times = reader.keys, reader.times_ms
         if len(places) < len(self.input):
             keys, times = [keys[place] for place in listed], [times[place] for place in listed]
-        values = repeat(None) if self.target is _no_target else reader.values(rows, places)
+        values = repeat(None) if self.is_left_out else reader.values(rows, places)
         fields = zip(keys, values, times, reader.headers(listed))  # noqa: B905 - headers may repeat
-        return zip(index.tolist(), listed, times, map(tuple.__new__, repeat(Record), fields))  # noqa: B905 - one length
+        floors = repeat(NO_TIME_MS) if left_out is None else left_out.times_before(places, refused)
+        index = self.input.index[places].tolist()
+        return zip(index, listed, times, floors, map(tuple.__new__, repeat(Record), fields))  # noqa: B905 - one length
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing takes these."""
+        return self.target is _no_target
+
+    def times_before(self, places: Index, refused: Collection[int]) -> list[int]:
+        """For other messages of the input the highest time of those of this feed that come before each."""
+        own, times = self._with_times(refused)
+        highest = np.maximum.accumulate(np.concatenate([[NO_TIME_MS], times]))
+        found: list[int] = highest[np.searchsorted(own, places)].tolist()
+        return found
+
+    def highest_time(self, refused: Collection[int]) -> int:
+        """The highest time of all."""
+        return int(self._with_times(refused)[1].max(initial=NO_TIME_MS))
+
+    def _with_times(self, refused: Collection[int]) -> tuple[Index, Index]:
+        places = self._places(refused)
+        return places, np.array(self.reader.times_ms, np.int64)[places]
+
+    def _places(self, refused: Collection[int]) -> Index:
+        """The places of the messages that are not refused."""
+        places = self.exit.places
+        if not refused:
+            return places
+        return places[~np.isin(self.input.index[places], np.fromiter(refused, np.int64, len(refused)))]
 
     def steps(self, number: int, refused: Collection[int]) -> Iterator[Step]:
         """The same, as one of several."""
         given, target = self.input, self.target
         return (
-            (index, number, place, time, given, target, record) for index, place, time, record in self.records(refused)
+            (index, number, place, time, given, target, record)
+            for index, place, time, _, record in self.records(refused)
         )
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Rejects = dict[int, Reject]
 
+_WITH_LEFT_OUT = 2
+"""Feeds: one that is processed, and one of which only the times count."""
 _REMEDY = "mend the topology's code; the writer begins with this message again"
 
 
@@ -47,19 +49,24 @@ class Runner:
 
     def run(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
         """Process the messages that are not refused; those that fail are added to the rejects."""
-        if len(feeds) == 1:
-            self._run_one(feeds[0], rejects)
+        left_out = feeds[1] if len(feeds) == _WITH_LEFT_OUT and feeds[1].is_left_out else None
+        if len(feeds) == 1 or (left_out is not None and not self._clock.stream.heap):
+            self._run_one(feeds[0], rejects, left_out)
         else:
             self._run_several(feeds, rejects)
         if feeds and self._clock.wall.next_ms <= self._clock.wall_clock_ms:
             self._punctuate_by_wall_clock(feeds, rejects)
 
-    def _run_one(self, feed: Feed, rejects: Rejects) -> None:
-        """What `_run_several` does, for a single feed: the common case, and the hot loop of a task."""
+    def _run_one(self, feed: Feed, rejects: Rejects, left_out: Feed | None) -> None:
+        """What `_run_several` does, for a single feed: the common case, and the hot loop of a task.
+
+        Of the messages that were left out only the times count, as long as no punctuation waits for one of them.
+        """
         current, clock, stores = self._current, self._clock, self._stores
         journal, timers, target = clock.journal, clock.stream, feed.target
         current.input = feed.input
-        for current.index, current.place, current.time_ms, record in feed.records(rejects):
+        for current.index, current.place, current.time_ms, floor_ms, record in feed.records(rejects, left_out):
+            clock.stream_time_ms = max(clock.stream_time_ms, floor_ms)
             before = clock.stream_time_ms
             savepoint = stores.savepoint()
             if journal:
@@ -73,6 +80,8 @@ class Runner:
             else:
                 if timers.heap and timers.heap[0][0] <= clock.stream_time_ms:
                     self._punctuate(timers, clock.stream_time_ms)
+        if left_out is not None:
+            clock.stream_time_ms = max(clock.stream_time_ms, left_out.highest_time(rejects))
 
     def _run_several(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
         current, clock, stores = self._current, self._clock, self._stores

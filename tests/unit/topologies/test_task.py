@@ -517,3 +517,18 @@ def test_a_step_after_a_processor_does_not_see_kafka() -> None:
     topology = counting().add_step("after", Derive({"x": "kafka.offset"}), "count", columns="key STRING, count INT")
     with pytest.raises(SchemaError, match=r"kafka"):
         topology.add_sink("late", "after").check()
+
+
+def test_a_message_that_a_step_leaves_out_is_seen_in_the_stream_time() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(context: ProcessorContext, record: Record) -> None:
+        seen.append((record.timestamp_ms, context.stream_time_ms))
+        if record.value["n"] == 2:
+            raise ValueError
+
+    topology = numbers().add_step("where", Where("n > 0"), "numbers").add_processor("p", each(note), "where")
+    driver = TopologyTestDriver(topology)
+    driver.pipe_inputs(given([("k", 1, 1), ("k", 0, 100), ("k", 2, 200), ("k", 1, 3), ("k", 0, 300)]))
+    driver.pipe_inputs(given([("k", 1, 4)]))
+    assert seen == [(1, 1), (200, 200), (3, 100), (4, 300)]

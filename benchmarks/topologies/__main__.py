@@ -1,0 +1,162 @@
+"""What a message costs in a topology, beside Kafka Streams: ``python -m benchmarks.topologies``.
+
+Both read the same topic of a real broker and do the same work, in turns in one run: a stage writer from its start to
+its end (`--until-caught-up`), whose rows go into Parquet with markers, and Kafka Streams' own program from its start to
+its end, whose records go into a topic with transactions (exactly once). Each is one process, and its CPU time counts;
+the broker's does not, which has more work with Kafka Streams. ``--keep`` writes the figures into docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pyarrow.dataset as pads
+import typer
+import yaml
+from confluent_kafka import Producer
+
+from benchmarks import measure
+from benchmarks.topologies import plans
+from benchmarks.topologies.report import Measured, keep, table
+from common.downloads import ensure_jars, read_lock
+from devservices.kafka import KafkaOptions, running_kafka
+from devservices.lock_jars import STREAMS_LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.measure import Cost
+    from devservices.kafka import KafkaCluster
+
+_PROGRAM = Path(__file__).parent / "BesideStreams.java"
+_JAVA = ("-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+_MESSAGES, _PARTITIONS, _KEYS = 1_000_000, 4, 10_000
+_STEP_MS = 5
+_BEGIN_MS = 1_700_000_000_000
+OURS, STREAMS, PLAIN = "ours", "Kafka Streams", "ours without a topology (`where`, `derive`)"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
+    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 2,
+    to_keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
+) -> None:
+    """Measure and print."""
+    messages = round(_MESSAGES * scale)
+    with ExitStack() as stack:
+        kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
+        kafka.create_topic(plans.TOPIC, _PARTITIONS)
+        _fill(kafka.bootstrap_servers, messages)
+        found = [
+            _measured(plan, messages, _sides(plan, kafka, folder, messages), rounds)
+            for plan in ("records", "vectorised", "windowed")
+        ]
+    _say(table(found))
+    if to_keep:
+        keep(table(found))
+
+
+def _fill(servers: str, messages: int) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 500_000})
+    for number in range(messages):
+        key = f"user-{number * 7919 % _KEYS}"
+        value = {
+            "session_id": f"7c28bcf9-be26-4d0b-931a-{number * 7919 % 2**40:012x}",
+            "status": (200, 404, 204)[number % 3],
+            "url": f"http://www.example.com/{number % 1000}",
+        }
+        text, at_ms = json.dumps(value).encode("utf-8"), _BEGIN_MS + number * _STEP_MS
+        while True:
+            try:
+                partition = number * 7919 % _KEYS % _PARTITIONS
+                producer.produce(plans.TOPIC, text, key.encode("utf-8"), partition=partition, timestamp=at_ms)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+def _sides(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> dict[str, Callable[[], Cost]]:
+    sides: dict[str, Callable[[], Cost]] = {OURS: lambda: _written(plan, kafka, folder / "ours", messages)}
+    if plan == "vectorised":
+        sides[PLAIN] = lambda: _written("", kafka, folder / "ours", messages)
+    sides[STREAMS] = lambda: _streamed(plan, kafka, folder / "streams", messages)
+    return sides
+
+
+def _measured(plan: str, messages: int, sides: dict[str, Callable[[], Cost]], rounds: int) -> Measured:
+    costs: dict[str, list[Cost]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side, run in sides.items():
+            cost = run()
+            _say(f"  {plan} {number + 1}: {side} {cost.cpu_s:.2f} CPU-s, {cost.wall_s:.2f} s")
+            costs[side].append(cost)
+    medians = {side: statistics.median(cost.cpu_s for cost in found) for side, found in costs.items()}
+    peaks = {side: max(cost.peak_bytes for cost in found) for side, found in costs.items()}
+    return Measured(plan, messages, medians, peaks)
+
+
+def _written(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
+    """A stage writer's run."""
+    path = _empty(folder) / "config.yaml"
+    stream: dict[str, object] = {"app_id": "benchmark", "topics": [plans.TOPIC], "table": str(folder / "table")}
+    if plan:
+        columns = plans.COUNTED if plan == "windowed" else plans.MAPPED
+        stream |= {"topology": f"benchmarks.topologies.plans:{plan}", "columns": columns}
+    else:
+        path_of = f"substr(url, {plans.SKIPPED + 1})"
+        derive = {"class": "status // 100", "path": path_of}
+        stream |= {"columns": plans.COLUMNS, "where": "status < 400", "derive": derive}
+    config = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": str(folder / "stage")},
+        "writer": {"http": None},
+        "logs": {"level": "error"},
+        "streams": [stream],
+    }
+    path.write_text(yaml.safe_dump(config), "utf-8")
+    cost = measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
+    rows = pads.dataset(folder / "table", format="parquet").count_rows()
+    if rows != (messages if plan == "windowed" else messages - messages // 3):
+        msg = f"{rows} rows were made of {messages} messages"
+        raise RuntimeError(msg)
+    return cost
+
+
+def _streamed(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
+    """A run of Kafka Streams, compiled before."""
+    jars = ":".join(str(jar) for jar in ensure_jars(read_lock(STREAMS_LOCK)["kafka-streams"]))
+    subprocess.run(["javac", "-cp", jars, "-d", str(_empty(folder)), str(_PROGRAM)], check=True)
+    output = "output"
+    kafka.create_topic(output, _PARTITIONS)
+    arguments = [kafka.bootstrap_servers, plans.TOPIC, output, plan, str(messages), str(folder / "state")]
+    try:
+        return measure.run(["java", *_JAVA, "-cp", f"{jars}:{folder}", "BesideStreams", *arguments])
+    finally:
+        kafka.delete_topic(output)
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,54 @@
+"""The figures of topologies beside Kafka Streams: as a table, and on the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PAGE = Path(__file__).parent.parent.parent / "docs" / "performance.md"
+_BEGIN, _END = "<!-- topologies: made by `python -m benchmarks.topologies --keep` -->", "<!-- end of the topologies -->"
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One plan: what each side used for it."""
+
+    plan: str
+    messages: int
+    cpu_s: Mapping[str, float]
+    """The median of the rounds, by side."""
+    peak_bytes: Mapping[str, int]
+
+
+def table(found: Sequence[Measured]) -> str:
+    """As Markdown, which reads well on a terminal too. The last column is by how much a side beats Kafka Streams."""
+    lines = [
+        "| topology | side | messages/CPU-s | CPU-s | peak MiB | × Kafka Streams |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for one in found:
+        theirs = one.cpu_s["Kafka Streams"]
+        for side, cpu_s in one.cpu_s.items():
+            cells = (
+                f"{one.plan}, {one.messages:,}",
+                side,
+                f"{one.messages / cpu_s:,.0f}",
+                f"{cpu_s:.2f}",
+                f"{one.peak_bytes[side] / _MIB:,.0f}",
+                f"{theirs / cpu_s:.2f}",
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def keep(figures: str) -> None:
+    """Put the figures on the page."""
+    text = _PAGE.read_text("utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    _PAGE.write_text(f"{before}{_BEGIN}\n\n{figures}\n{_END}{after}", "utf-8")
