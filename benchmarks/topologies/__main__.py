@@ -41,6 +41,7 @@ _JAVA = ("-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 _MESSAGES, _PARTITIONS, _KEYS = 1_000_000, 4, 10_000
 _STEP_MS = 5
 _BEGIN_MS = 1_700_000_000_000
+_PLANS = ("records", "vectorised", "windowed")
 OURS, STREAMS, PLAIN = "ours", "Kafka Streams", "ours without a topology (`where`, `derive`)"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -48,6 +49,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
+    plan: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(_PLANS)}; all when absent")] = None,
     scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
     rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 2,
     to_keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
@@ -59,10 +61,7 @@ def main(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         kafka.create_topic(plans.TOPIC, _PARTITIONS)
         _fill(kafka.bootstrap_servers, messages)
-        found = [
-            _measured(plan, messages, _sides(plan, kafka, folder, messages), rounds)
-            for plan in ("records", "vectorised", "windowed")
-        ]
+        found = [_measured(one, messages, _sides(one, kafka, folder, messages), rounds) for one in plan or _PLANS]
     _say(table(found))
     if to_keep:
         keep(table(found))

@@ -230,7 +230,12 @@ class _Bound:
                 remedy = "write that step as a processor, or put it before the first processor of its path"
                 msg = f"{problem}: a batch's records would come out of their order"
                 raise ConfigError(msg, remedy)
-            case ProcessorNode() | TopicSink() | TableSink():
+            case TableSink():
+                without = [name for name in node.parents if name in self._early_nodes and name not in self.columns]
+                if without:
+                    msg = f"the sink {node.name!r} takes records of {without[0]!r}, which have no declared columns"
+                    raise SchemaError(msg, f"give the source {without[0]!r} its columns")
+            case ProcessorNode() | TopicSink():
                 pass
 
     def _add_step(self, node: StepNode) -> None:
