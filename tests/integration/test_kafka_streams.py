@@ -11,7 +11,7 @@ from common.errors import DownloadError
 from tests.kafka_streams import ours, theirs
 from tests.kafka_streams.cases import DIFFERENCES, UNMATCHED_LATER, cases
 
-SEEDS = 8
+SEEDS = 6
 CASES = cases(SEEDS)
 Shown = list[list[list[Any]]]
 

@@ -8,11 +8,13 @@ Rules:
    a millisecond later than in Kafka Streams, whose "final" result may come a second time when a record arrives that is
    exactly as late as the grace allows.
 3. Time is the highest that this node has seen, kept in a store as in aggregates.py.
+4. What is held is looked at only when something may be due: a time that none of it is before is kept beside it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from stage_writer.topologies.dsl.aggregates import SeenTime
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from stage_writer.topologies.processors import ProcessorContext
     from stage_writer.topologies.records import Key
 
-_COUNT = "count"  # beside the keys' places, which are tuples
+_COUNT, _EARLIEST = "count", "earliest"  # beside the keys' places, which are tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +116,23 @@ class HoldBack(Processor):
             place = record.key.end_ms if self._table.is_final else record.timestamp_ms
             self._places.put((record.key,), place)
             self._count(1)
+            earliest_ms = self._places.get(_EARLIEST)
+            if earliest_ms is None or place < earliest_ms:
+                self._places.put(_EARLIEST, place)
         else:
             _, old, _, _ = self._held.get((place, record.key))
         self._held.put((place, record.key), (change.new, old, record.timestamp_ms, record.headers))
 
     def _due(self, latest_ms: int) -> list[tuple[int, Key]]:
         """Those whose time has come, and the earliest others when too many wait."""
+        earliest_ms = self._places.get(_EARLIEST)
         too_many = 0 if self._table.max_records is None else self._count(0) - self._table.max_records
-        due: list[tuple[int, Key]] = []
-        for (place, key), _ in self._held.all():
-            if place > latest_ms and len(due) >= too_many:
-                break
-            due.append((place, key))
+        if earliest_ms > latest_ms and too_many <= 0:  # most often; a look at what is held costs more
+            return []
+        due = [at for at, _ in self._held.range((earliest_ms,), (max(earliest_ms, latest_ms + 1),))]
+        if len(due) < too_many:
+            due = [at for at, _ in islice(self._held.all(), too_many)]
+        self._places.put(_EARLIEST, max(earliest_ms, latest_ms + 1))
         return due
 
     def _give_on(self, place: int, key: Key) -> None:
