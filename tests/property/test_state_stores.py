@@ -189,6 +189,14 @@ class Histories(RuleBasedStateMachine):
         self.at_tail = state
         self.stores.sealed(f"marker {self.markers}")
 
+    @precondition(lambda self: self.reading is None)
+    @rule()
+    def flush(self) -> None:
+        """All that has changed, up to the last marker."""
+        self.seal()
+        while self.sealed:
+            self.marker_is_there()
+
     @rule(same_machine=st.booleans())
     def crash(self, *, same_machine: bool) -> None:
         """Another task, or this one again: from its own backend if that stands where the chain does."""
@@ -249,7 +257,9 @@ class Histories(RuleBasedStateMachine):
 
 def assert_same(stores: Stores, model: Model) -> None:
     table = stores.store("table")
-    assert dict(table.all()) == model.table
+    entries = list(table.all())
+    assert dict(entries) == model.table
+    assert len(entries) == len(model.table)
     assert all(table.get(key) == value for key, value in model.table.items())
     assert_windows(stores.store("windows"), model.windows)
     joins = list(stores.store("joins").all())
@@ -299,6 +309,6 @@ class HistoriesOnDisk(Histories):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestHistoriesOnDisk = HistoriesOnDisk.TestCase
 TestHistoriesOnDisk.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
