@@ -93,5 +93,5 @@ def test_names_and_retentions_are_checked() -> None:
     with pytest.raises(ConfigError, match="the state store w has no retention"):
         Stores.window("w", timedelta(0), timedelta(seconds=1))
     stores = Stores.open([Stores.key_value("a")], MemoryBackend())
-    with pytest.raises(ConfigError, match="there is no state store 'b'\n.*there are: __task, a"):
+    with pytest.raises(ConfigError, match=r"there is no state store 'b'\n.*there are: __task, a"):
         stores.store("b")
