@@ -128,6 +128,8 @@ class _Waiting:
         self._join = join
         self._left_ms = join.windows.after_ms + join.windows.grace_ms
         self._right_ms = join.windows.before_ms + join.windows.grace_ms
+        waits = ((join.keeps_left, self._left_ms), (join.keeps_right, self._right_ms))
+        self._shortest_ms = min(wait_ms for keeps, wait_ms in waits if keeps)
 
     def add(self, record: Record, *, is_left: bool) -> None:
         key = (record.timestamp_ms, is_left, record.key)
@@ -144,9 +146,9 @@ class _Waiting:
     def give_on(self, context: ProcessorContext, record: Record, seen_ms: int) -> None:
         """Forward those that nothing can come for any more, the earliest first."""
         earliest_ms = self._store.get(_WAITING)
-        if earliest_ms is None or earliest_ms + min(self._left_ms, self._right_ms) >= seen_ms:
+        if earliest_ms is None or earliest_ms + self._shortest_ms >= seen_ms:
             return
-        over, earliest_ms = self._over(seen_ms)
+        over, earliest_ms = self._over(earliest_ms, seen_ms)
         self._store.put(_WAITING, earliest_ms)
         for key, values in over:
             time_ms, is_left, record_key = key
@@ -155,11 +157,11 @@ class _Waiting:
                 joined = self._join.joiner(value, None) if is_left else self._join.joiner(None, value)
                 context.forward(record._replace(key=record_key, value=joined, timestamp_ms=time_ms))
 
-    def _over(self, seen_ms: int) -> tuple[list[tuple[tuple[int, bool, Key], list[Value]]], int | None]:
+    def _over(self, first_ms: int, seen_ms: int) -> tuple[list[tuple[tuple[int, bool, Key], list[Value]]], int | None]:
         over: list[tuple[tuple[int, bool, Key], list[Value]]] = []
         earliest_ms: int | None = None
-        latest_ms = seen_ms - min(self._left_ms, self._right_ms)
-        for key, values in self._store.range((0,), (latest_ms,)):
+        latest_ms = seen_ms - self._shortest_ms
+        for key, values in self._store.range((first_ms,), (latest_ms,)):
             if key[0] + (self._left_ms if key[1] else self._right_ms) < seen_ms:
                 over.append((key, values))
             else:
