@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 
 _PORTION = 10_000
+_OF_COLUMNS = 2**63
+"""A portion of a topology that is steps on columns only: all of a poll, as for a stream without a topology."""
 
 
 def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
@@ -65,7 +67,8 @@ class Together:
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches in portions, with their rows."""
-        for portion in _portions(list(zip(self._tasks, batches, strict=True))):
+        size = _OF_COLUMNS if self._parent.topology.is_columns_only else _PORTION
+        for portion in _portions(list(zip(self._tasks, batches, strict=True)), size):
             alive = [(task, part) for task, part in portion if not task.is_closed]
             if alive:
                 yield self._converted(alive)
@@ -83,10 +86,10 @@ class Together:
         ]
 
 
-def _portions(work: Sequence[Work]) -> Iterator[list[Work]]:
+def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
     """Parts of the batches, in their order, so many messages at a time."""
     portion: list[Work] = []
-    room = _PORTION
+    room = size
     for task, batch in work:
         start = 0
         while start < len(batch):
@@ -95,7 +98,7 @@ def _portions(work: Sequence[Work]) -> Iterator[list[Work]]:
             start, room = start + len(part), room - len(part)
             if not room:
                 yield portion
-                portion, room = [], _PORTION
+                portion, room = [], size
     if portion:
         yield portion
 

@@ -74,6 +74,12 @@ class BuiltTopology:
         return any(group.stores for group in self.groups)
 
     @property
+    def is_columns_only(self) -> bool:
+        """Whether nothing in it takes records one by one."""
+        nodes = [node for group in self.groups for node in group.nodes]
+        return not self.late and not any(isinstance(node, ProcessorNode | TopicSink) for node in nodes)
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """The tables of its sinks."""
         sinks = [node for group in self.groups for node in group.nodes if isinstance(node, TableSink)]
