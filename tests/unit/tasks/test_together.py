@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +17,18 @@ from common.state_files import EMPTY_STATE
 from common.store import FsspecStore
 from stage_writer.core.batch import MessageBatch
 from stage_writer.shell.state_files import StageState
+from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.together import together
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.topologies import Processor, Topology, Where
 from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.task.task import Task
 
 if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.ports import PartitionTask
     from stage_writer.topologies import ProcessorContext, Record
+    from stage_writer.topologies.task.inputs import Output
 
 VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
 
@@ -122,3 +126,22 @@ def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
     slices = converts.slices(of_tasks)
     made[0].close()
     assert [batch.source for portion in slices for batch, _ in portion] == [source(1)]
+
+
+def test_nobody_looks_into_a_task_while_it_converts() -> None:
+    dice = random.Random(2)  # noqa: S311 - a test's dice
+    (made,) = tasks(1)
+    converter = made.converter
+    assert isinstance(converter, TaskConverter)
+    ((converts, of_tasks),) = together({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
+    seen: list[bool] = []
+    process = Task.finish
+
+    def watched(self: Task, *arguments: object) -> Output:
+        seen.append(converter.gate.locked())
+        return process(self, *arguments)  # type: ignore[arg-type]
+
+    with patch.object(Task, "finish", watched):
+        assert len(list(converts.slices(of_tasks))) == 1
+    assert seen == [True, True]
+    assert not converter.gate.locked()
