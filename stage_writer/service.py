@@ -418,7 +418,7 @@ class StageWriter:
             converter = self._converter_of(source)
             if converter is not None:
                 self._taking_up.add(source, converter)
-        found = {**self._take_up(sources), **self._taking_up.restoring(sources)}
+        found = self._take_up(sources)
         self._report_group("partitions assigned", sources)
         return found
 

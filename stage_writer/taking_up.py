@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from common.spans import Position, Topic, TopicPartition
+    from common.spans import Topic, TopicPartition
     from stage_writer.places import Places
     from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Stage, Workers
     from stage_writer.schemas import Schemas
@@ -94,11 +94,6 @@ class TakingUp:
         unread = self.waiting.pop(source, None)
         if unread is not None and unread.restoring is not None:
             self._left[source] = unread.restoring.running
-
-    def restoring(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Where those will be read on whose tasks are being restored."""
-        waiting = {source: self.waiting[source].restoring for source in sources if source in self.waiting}
-        return {source: found.place.position for source, found in waiting.items() if found is not None}
 
     def look(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
         """What became of those whose time it is; of some of them only, or of all."""
