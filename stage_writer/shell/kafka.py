@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from confluent_kafka import (
-    OFFSET_END,
     OFFSET_INVALID,
     Consumer,
     ConsumerGroupState,
@@ -324,17 +323,27 @@ class KafkaSource:
         positions = listener.assigned(sources)
         # librdkafka remembers that a partition was paused when it was taken from us.
         self.resume(sources)
-        # Those that are not to be read yet are sought before they are resumed; until then any place does that exists.
-        places = [_kafka(source, positions.get(source)) for source in sources]
-        for place in places:
-            place.offset = OFFSET_END if place.offset == OFFSET_INVALID else place.offset
+        unread = [source for source in sources if source not in positions]
+        begins = {**self._until_sought(unread), **positions}
+        places = [_kafka(source, begins[source]) for source in sources]
         if self._is_cooperative:
             consumer.incremental_assign(places)
         else:
             consumer.assign(places)
-        unread = [source for source in sources if source not in positions]
         if unread:
             self.pause(unread)
+
+    def _until_sought(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Where partitions are assigned that are not to be read yet; they are sought before they are resumed.
+
+        A number in any case. While librdkafka looks up what a name like "the end" stands for, it forgets a seek, and
+        then it reads from the end, over all that lies before it. The end's number asks for nothing that is gone.
+        """
+        try:
+            return self._offsets({source: OffsetSpec.latest() for source in sources}) if sources else {}
+        except BrokerError as error:
+            self._log.info("where partitions end was not looked up; they wait at 0", problem=error.problem)
+            return dict.fromkeys(sources, Position(0))
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)

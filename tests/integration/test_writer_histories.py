@@ -106,6 +106,48 @@ def source_of(config: Settings, native: Path | None) -> KafkaSource:
 IN_C_AND_NOT = pytest.mark.parametrize("native", [library_path(), None], ids=["in C", "as objects"])
 
 
+class Later:
+    """A listener that knows of no partition where it begins when it is told that it is its own."""
+
+    def __init__(self) -> None:
+        self.waiting: list[TopicPartition] = []
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.waiting += sources
+        return {}
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        pass
+
+
+@IN_C_AND_NOT
+def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
+) -> None:
+    partitions, records = 40, 30
+    topic = new_topic(partitions)
+    for partition in range(partitions):
+        produce(kafka, topic, records, partition)
+    config = Settings.model_validate(settings(kafka, tmp_path, topic))
+    listener, found = Later(), dict[TopicPartition, list[int]]()
+    end_s = time.monotonic() + 60
+    with closing(source_of(config, native)) as source:
+        source.subscribe(config.streams, listener)
+        while sum(map(len, found.values())) < partitions * records and time.monotonic() < end_s:
+            for batch in source.poll(0.02).batches:
+                found.setdefault(batch.source, []).extend(batch.offsets.tolist())
+            # A few in each round: some while librdkafka may still be finding out where they end.
+            for one in listener.waiting[:4]:
+                source.seek(one, Position(0))
+                source.resume([one])
+            del listener.waiting[:4]
+    assert len(found) == partitions
+    assert {tuple(offsets) for offsets in found.values()} == {tuple(range(records))}
+
+
 @IN_C_AND_NOT
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
