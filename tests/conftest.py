@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,13 @@ class Lake:
     def bucket(self) -> str:
         """The bucket's name, where there is one."""
         return self.url.removeprefix("s3://").partition("/")[0]
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_nobodys() -> Iterator[None]:
+    """A program that a test runs in this process sets up logs, into a standard error that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,13 @@ Rules:
    ``AWS_CA_BUNDLE``) becomes Java's trust store, Java's own authorities with it.
 2. Java reads its trust store when it first speaks TLS, so this comes right after its start, before any file system.
 3. It is for the driver. The executors of a cluster are told by who runs the cluster.
+4. The trust store is a file for as long as the process lives; what a killed one leaves is deleted by the next.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from delta_loader.shell.gateway import Java
 
 _STORE = "javax.net.ssl.trustStore"
+_FOLDER = "delta-loader-authorities-"
 _PASSWORD = "changeit"  # noqa: S105 - a store of public certificates has to have one; this is Java's own
 
 
@@ -53,7 +56,8 @@ def trust(gateway: Java, authorities: Path) -> None:
     store.load(None, None)
     for number, certificate in enumerate([*found, *_usual(gateway.jvm)]):
         store.setCertificateEntry(str(number), certificate)
-    folder = Path(tempfile.mkdtemp(prefix="delta-loader-"))
+    _delete_left()
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = str(folder / "authorities.p12")
     password = gateway.new_array(gateway.jvm.char, len(_PASSWORD))
@@ -64,6 +68,24 @@ def trust(gateway: Java, authorities: Path) -> None:
     stream.close()
     for key, value in {"": path, "Type": "PKCS12", "Password": _PASSWORD}.items():
         system.setProperty(f"{_STORE}{key}", value)
+
+
+def _delete_left() -> None:
+    """Delete the folders of processes that are gone; who has our number now is this one, which has none yet."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
+        number = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if number.isdecimal() and (int(number) == os.getpid() or not _is_alive(int(number))):
+            shutil.rmtree(folder, ignore_errors=True)  # somebody else's stays
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _certificates(jvm: Java, path: Path) -> list[Java]:

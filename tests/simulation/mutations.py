@@ -268,9 +268,13 @@ def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
     manifest = staging.ObjectStage.manifest
 
     def rows_only(
-        self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...], state: MarkedState | None
+        self: staging.ObjectStage,
+        flush: staging.Flush,
+        tables: tuple[StagedTable, ...],
+        state: MarkedState | None,
+        outboxes: tuple[str, ...],
     ) -> Manifest:
-        return manifest(self, flush, tables[:1], state)
+        return manifest(self, flush, tables[:1], state, outboxes)
 
     return patch.object(staging.ObjectStage, "manifest", rows_only)
 
@@ -299,9 +303,13 @@ def _a_span_reaches_too_far() -> AbstractContextManager[object]:
     manifest = staging.ObjectStage.manifest
 
     def longer(
-        self: staging.ObjectStage, flush: staging.Flush, tables: tuple[StagedTable, ...], state: MarkedState | None
+        self: staging.ObjectStage,
+        flush: staging.Flush,
+        tables: tuple[StagedTable, ...],
+        state: MarkedState | None,
+        outboxes: tuple[str, ...],
     ) -> Manifest:
-        made = manifest(self, flush, tables, state)
+        made = manifest(self, flush, tables, state, outboxes)
         return replace(made, span=replace(made.span, end=Position(made.span.end + 1)))
 
     return patch.object(staging.ObjectStage, "manifest", longer)
