@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
-
 from common.errors import DownloadError
 
 if TYPE_CHECKING:
@@ -120,6 +118,9 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 def fetch(url: str, target: Path, sha256: str) -> None:
     """Download ``url`` to ``target``, whose content then has the given SHA-256; raises DownloadError."""
+    # Whoever only asks where the cache is goes without it.
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter  # noqa: PLC0415
+
     attempts = Retrying(
         retry=retry_if_exception_type(_PassingError),
         stop=stop_after_attempt(_ATTEMPTS),

@@ -10,7 +10,7 @@ import socket
 import sys
 import uuid
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from structlog import get_logger, make_filtering_bound_logger, wrap_logger
@@ -54,14 +54,10 @@ from stage_writer.shell.rights import require_rights
 from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage, table_opener
 from stage_writer.shell.workers import ThreadWorkers
-from stage_writer.tasks.loading import topology_of
-from stage_writer.tasks.look_ups import LookUps
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
-from stage_writer.web.crew_pages import crew_routes
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
     from common.ports import ObjectStore
@@ -71,6 +67,8 @@ if TYPE_CHECKING:
     from stage_writer.merging.groups import Groups
     from stage_writer.ports import RecordSource
     from stage_writer.replay import Records, Replayed
+    from stage_writer.tasks.look_ups import LookUps
+    from stage_writer.tasks.topology import TopologyConverter
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -98,6 +96,8 @@ def run(
 
 def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: bool) -> None:
     """Several processes (stage_writer/crew.py)."""
+    from stage_writer.web.crew_pages import crew_routes  # noqa: PLC0415 - only the parent of workers has them
+
     settings_of(settings, Seat(0, count))  # what cannot work is told once
     log = set_up_logs(settings.logs, "stage-writer")
     command = [sys.executable, "-m", "stage_writer", "run", str(config)]
@@ -126,11 +126,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
-    look_ups = LookUps() if settings.writer.state_queries else None
-    around = Surroundings(
-        clock.wall_ms, metrics, reader.make, state_folder=settings.writer.state_folder, look_ups=look_ups
-    )
-    converters = converters_of(settings, reader.make, around)
+    look_ups = _look_ups() if settings.writer.state_queries else None
+    converters = converters_of(settings, reader.make, metrics, look_ups)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     stage = ObjectStage(
@@ -143,8 +140,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
-    with_tasks = [one for one in converters if isinstance(one, TopologyConverter)]
-    writing = {one.stream.app_id for one in with_tasks if one.topology.topics_written}
+    writing = {one.stream.app_id for one in _with_tasks(converters) if one.topology.topics_written}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     service = StageWriter(
@@ -196,9 +192,8 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
 
     converters = converters_of(settings)
     tell("config", f"ok: {len(converters)} stream(s)")
-    for converter in converters:
-        if isinstance(converter, TopologyConverter):
-            tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
+    for converter in _with_tasks(converters):
+        tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
     tell("native", _native_text(settings))
     try:
         open_stage(settings)
@@ -369,8 +364,8 @@ def _topics(settings: Settings) -> Iterator[str]:
 
 def _require_written(source: RecordSource, converters: Sequence[StreamConverter | TopologyConverter]) -> None:
     """Raises ConfigError for a topic that a topology writes to and Kafka does not have."""
-    for converter in converters:
-        written = converter.topology.topics_written if isinstance(converter, TopologyConverter) else ()
+    for converter in _with_tasks(converters):
+        written = converter.topology.topics_written
         known = source.topic_ids([Topic(topic) for topic in written]) if written else {}
         for topic in written:
             if topic not in known:
@@ -380,8 +375,19 @@ def _require_written(source: RecordSource, converters: Sequence[StreamConverter 
 
 def _groups(converters: Sequence[StreamConverter | TopologyConverter]) -> Groups:
     """The topics that tasks read together. Raises ConfigError."""
-    with_tasks = [one for one in converters if isinstance(one, TopologyConverter)]
-    return groups_of((group.topics, one.stream.max_task_idle_s) for one in with_tasks for group in one.topology.groups)
+    found = _with_tasks(converters)
+    return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
+
+
+def _with_tasks(converters: Iterable[StreamConverter | TopologyConverter]) -> list[TopologyConverter]:
+    """Those of streams with topologies."""
+    return [cast("TopologyConverter", one) for one in converters if one.stream.topology is not None]
+
+
+def _look_ups() -> LookUps:
+    from stage_writer.tasks.look_ups import LookUps  # noqa: PLC0415 - only with topologies
+
+    return LookUps()
 
 
 def schemas_of(settings: Settings) -> SchemaRegistry | None:
@@ -392,23 +398,27 @@ def schemas_of(settings: Settings) -> SchemaRegistry | None:
 
 
 def converters_of(
-    settings: Settings, first_pass: MakeFirstPass = no_first_pass, around: Surroundings | None = None
+    settings: Settings,
+    first_pass: MakeFirstPass = no_first_pass,
+    metrics: Metrics | None = None,
+    look_ups: LookUps | None = None,
 ) -> list[StreamConverter | TopologyConverter]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work.
 
-    ``around`` is what topologies need to run; without it they are only checked.
+    ``metrics`` and ``look_ups`` are those of topologies.
     """
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    around = around or Surroundings(SystemClock().wall_ms, Metrics(), state_folder=settings.writer.state_folder)
     converters: list[StreamConverter | TopologyConverter] = []
     for index, stream in enumerate(settings.streams):
         try:
             if stream.topology is None:
                 converters.append(StreamConverter(stream, schemas, first_pass=first_pass, limits=limits))
             else:
-                converters.append(TopologyConverter(stream, topology_of(stream), around))
+                from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
+
+                converters.append(topology_converter(settings, stream, first_pass, metrics, look_ups))
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

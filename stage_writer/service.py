@@ -42,7 +42,6 @@ from stage_writer.places import Place, Places, is_other, other_topic
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
 from stage_writer.taking_up import TakenUp, TakingUp, Unfit, topic_ids
-from stage_writer.tasks.together import together
 from stage_writer.telling import Teller
 from stage_writer.topic_look import TopicLook
 from stage_writer.waiting import Waiting
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
+        Converts,
         RecordSource,
         Stage,
         Workers,
@@ -210,6 +210,7 @@ class StageWriter:
     def _take(self, batches: Iterable[MessageBatch]) -> None:
         """Have converted what is new and ours, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
+        tasks = False
         for batch in batches:
             owned = self._owned.get(batch.source)
             if owned is None or owned.wait is not None:
@@ -222,7 +223,8 @@ class StageWriter:
             if len(new):
                 owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
-        for converter, found in together(fresh):
+                tasks = tasks or owned.task is not None
+        for converter, found in _together(fresh, tasks=tasks):
             self._intake.add(converter, found, {batch.source: self._owned[batch.source] for batch in found})
         if not self._pressure.is_full:
             self._intake.work(self._owned)
@@ -580,6 +582,17 @@ class StageWriter:
         self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))
         if sources:
             self._log.info(event, partitions=[str(source) for source in sorted(sources)], owned=len(self._owned))
+
+
+def _together(
+    fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
+) -> Iterable[tuple[Converts, list[MessageBatch]]]:
+    """Batches by what converts them; what ``tasks`` need is imported with the first of them."""
+    if not tasks:
+        return fresh.items()
+    from stage_writer.tasks.together import together  # noqa: PLC0415
+
+    return together(fresh)
 
 
 def _differ(place: Place, held: Place) -> bool:

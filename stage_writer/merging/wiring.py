@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from stage_writer.core.memory import MemoryShares
 from stage_writer.merging.groups import Group, Groups
-from stage_writer.merging.source import MergingSource
 from stage_writer.shell.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -39,4 +38,6 @@ def source_of(
     kafka = KafkaSource(settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native)
     if not merges:
         return kafka
+    from stage_writer.merging.source import MergingSource  # noqa: PLC0415 - few writers merge
+
     return MergingSource(kafka, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)

@@ -10,13 +10,15 @@ from common.http.server import HttpServer, Routes
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
 from common.pages.assets import status_pages
-from stage_writer.web.state_pages import state_reads
 from stage_writer.web.view import WriterView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from structlog.typing import FilteringBoundLogger
 
     from common.http.pausing import Pausing
+    from common.http.server import Page
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
@@ -49,7 +51,7 @@ class Serving:
         view = WriterView(history, clock, metrics, pausing, settings.writer.flush_after_s)
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
         pages |= status_pages(lambda: view.status(service.snapshot()))
-        reads = {} if look_ups is None else state_reads(look_ups)
+        reads = {} if look_ups is None else _state_reads(look_ups)
         routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token, reads)
         server = HttpServer(settings.writer.http, routes)
         self._parts.callback(server.close)
@@ -68,3 +70,9 @@ class Serving:
     def close(self) -> None:
         """Serve no more."""
         self._parts.close()
+
+
+def _state_reads(look_ups: LookUps) -> dict[str, Callable[[str, Mapping[str, str]], Page]]:
+    from stage_writer.web.state_pages import state_reads  # noqa: PLC0415 - only with topologies
+
+    return state_reads(look_ups)

@@ -36,6 +36,27 @@ def test_no_java_library_is_loaded_outside_of_the_loader(module: str) -> None:
     _run("-c", f"import sys, {module}; found = {java}; sys.exit(f'{{found}} loaded' if found else 0)")
 
 
+_PLAIN_WRITER = """
+import sys
+from common.settings import Settings
+import stage_writer.__main__ as writer
+settings = Settings.model_validate({
+    "kafka": {"bootstrap.servers": "localhost:1"},
+    "stage": {"url": "memory://plain"},
+    "streams": [{"app_id": "plain", "topics": ["t"], "table": "memory://table", "columns": "id INT"}],
+})
+writer.converters_of(settings)
+needless = ("stage_writer.topologies", "stage_writer.tasks", "stage_writer.web.state_pages",
+            "stage_writer.web.crew_pages", "stage_writer.merging.source", "msgpack", "sortedcontainers", "tenacity")
+found = [name for name in sys.modules if name.startswith(needless)]
+sys.exit(f"{found} loaded" if found else 0)
+"""
+
+
+def test_a_writer_of_plain_streams_does_not_pay_for_topologies_and_workers() -> None:
+    _run("-c", _PLAIN_WRITER)
+
+
 @pytest.mark.parametrize("module", ["stage_writer.core", "delta_loader.core"])
 def test_the_core_does_not_ask_what_time_it_is_or_open_files(module: str) -> None:
     # The import contract keeps clocks, chance and I/O libraries out; these come with types and builtins.

@@ -1,0 +1,38 @@
+"""What a stream with a topology has in the place of a `StreamConverter`.
+
+A writer without such a stream imports nothing of topologies, their stores and tasks: it would be a third of what its
+start costs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.tasks.loading import topology_of
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+
+if TYPE_CHECKING:
+    from common.settings import Settings, Stream
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.tasks.look_ups import LookUps
+
+
+def topology_converter(
+    settings: Settings,
+    stream: Stream,
+    first_pass: MakeFirstPass = no_first_pass,
+    metrics: Metrics | None = None,
+    look_ups: LookUps | None = None,
+) -> TopologyConverter:
+    """The stream's converter. Raises ConfigError, with its kinds."""
+    around = Surroundings(
+        SystemClock().wall_ms,
+        metrics or Metrics(),
+        first_pass,
+        state_folder=settings.writer.state_folder,
+        look_ups=look_ups,
+    )
+    return TopologyConverter(stream, topology_of(stream), around)
