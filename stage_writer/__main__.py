@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from stage_writer.ports import RecordSource
     from stage_writer.replay import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.wiring import ConvertsTopology
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -140,7 +140,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
-    writing = {one.stream.app_id for one in _with_tasks(converters) if one.topology.topics_written}
+    writing = {one.stream.app_id for one in _with_topologies(converters) if one.topology.topics_written}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     service = StageWriter(
@@ -192,7 +192,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
 
     converters = converters_of(settings)
     tell("config", f"ok: {len(converters)} stream(s)")
-    for converter in _with_tasks(converters):
+    for converter in _with_topologies(converters):
         tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
     tell("native", _native_text(settings))
     try:
@@ -362,9 +362,9 @@ def _topics(settings: Settings) -> Iterator[str]:
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
 
 
-def _require_written(source: RecordSource, converters: Sequence[StreamConverter | TopologyConverter]) -> None:
+def _require_written(source: RecordSource, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
     """Raises ConfigError for a topic that a topology writes to and Kafka does not have."""
-    for converter in _with_tasks(converters):
+    for converter in _with_topologies(converters):
         written = converter.topology.topics_written
         known = source.topic_ids([Topic(topic) for topic in written]) if written else {}
         for topic in written:
@@ -373,15 +373,15 @@ def _require_written(source: RecordSource, converters: Sequence[StreamConverter 
                 raise ConfigError(msg, "create the topic, or mend the sink's name")
 
 
-def _groups(converters: Sequence[StreamConverter | TopologyConverter]) -> Groups:
+def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> Groups:
     """The topics that tasks read together. Raises ConfigError."""
-    found = _with_tasks(converters)
+    found = _with_topologies(converters)
     return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
 
 
-def _with_tasks(converters: Iterable[StreamConverter | TopologyConverter]) -> list[TopologyConverter]:
+def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -> list[ConvertsTopology]:
     """Those of streams with topologies."""
-    return [cast("TopologyConverter", one) for one in converters if one.stream.topology is not None]
+    return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
 def _look_ups() -> LookUps:
@@ -402,7 +402,7 @@ def converters_of(
     first_pass: MakeFirstPass = no_first_pass,
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
-) -> list[StreamConverter | TopologyConverter]:
+) -> list[StreamConverter | ConvertsTopology]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work.
 
     ``metrics`` and ``look_ups`` are those of topologies.
@@ -410,7 +410,7 @@ def converters_of(
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    converters: list[StreamConverter | TopologyConverter] = []
+    converters: list[StreamConverter | ConvertsTopology] = []
     for index, stream in enumerate(settings.streams):
         try:
             if stream.topology is None:

@@ -15,13 +15,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from common.changes import table_columns
 from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
@@ -30,18 +28,19 @@ from common.markers import TableKind
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
 from common.settings.merge import merge_by_of, operation_of
-from stage_writer.core.batch import NO_TIMESTAMP, Messages
+from stage_writer.core.batch import Messages
 from stage_writer.core.changes.events import Events, deletes_by_tombstones
 from stage_writer.core.changes.operation import Operation
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import decoder_of
-from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+from stage_writer.core.outcome import Outcome, Part, kafka_columns_of, staged_of
+from stage_writer.core.parquet.buffer import TableFormat
 from stage_writer.core.parquet.partitioning import can_partition
 from stage_writer.core.steps.derive import Deriver
 from stage_writer.core.steps.explode import Exploder
 from stage_writer.core.steps.names import Names
-from stage_writer.core.steps.route import OWN, Router, parted
+from stage_writer.core.steps.route import Router, parted
 from stage_writer.core.steps.rows import Rows
 from stage_writer.core.steps.slicing import ExplodeLimits, Slice, sliced
 from stage_writer.core.steps.where import Condition
@@ -49,7 +48,7 @@ from stage_writer.core.unknown.evolving import usable
 from stage_writer.core.unknown.offers import Offers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,9 +57,9 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.decoding.decode import Reject
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.envelopes.framing import SchemaTypes
+    from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.core.steps.rows import Step
     from stage_writer.core.unknown.evolving import Way
     from stage_writer.ports import StateStore, Wait
@@ -175,31 +174,16 @@ class StreamConverter:
         messages, rows = begun.messages, begun.rows
         for step in self._steps[self._before :]:
             rows = step.apply(rows, messages)
-        rejects = sorted(rows.rejects, key=lambda reject: reject.index)
-        own, dead = self._formats
-        table = rows.table.cast(own.arrow_schema)
-        parts = {number: _Part(index, part) for number, part, index in parted(rows.with_table(table))}
-        staged = _by_batch(
-            messages,
-            _Part(rows.index, table),
-            (
-                parts.pop(OWN) if OWN in parts else _Part(_NOTHING, table.slice(0, 0)),
-                _Part(_places(rejects), dead_letters_of(messages, rejects, dead.arrow_schema)),
-            ),
-            rejects,
-            (_NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones, rows.filtered),
+        table = rows.table.cast(self._formats[0].arrow_schema)
+        outcome = Outcome(
+            rows.index,
+            {number: Part(index, part) for number, part, index in parted(rows.with_table(table))},
+            sorted(rows.rejects, key=lambda reject: reject.index),
+            _NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones,
+            rows.filtered,
         )
-        staged = self._with_routed(staged, messages, parts) if parts else staged
+        staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
-
-    def _with_routed(
-        self, staged: Sequence[StagedRows], messages: Messages, parts: Mapping[int, _Part]
-    ) -> list[StagedRows]:
-        routed: list[list[tuple[TableFormat, pa.Table]]] = [[] for _ in staged]
-        for number, part in parts.items():
-            for place, rows in part.filled(messages):
-                routed[place].append((self._row_formats[number], rows))
-        return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
 
     def _with_offers(
         self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
@@ -262,97 +246,6 @@ class KafkaColumns:
         return rows.with_table(table)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Rows of one table, and the indices of their messages, rising as in `Rows`."""
-
-    index: Index
-    rows: pa.Table
-
-    @property
-    def again(self) -> Mask:
-        """Which rows are of the message of the row before."""
-        again = np.zeros(len(self.index), np.bool_)
-        again[1:] = self.index[1:] == self.index[:-1]
-        return again
-
-    @property
-    def records(self) -> int:
-        """How many messages have rows."""
-        return len(self.index) - int(self.again.sum())
-
-    def split(self, messages: Messages) -> list[pa.Table]:
-        """The rows of each batch."""
-        bounds = messages.bounds(self.index).tolist()
-        return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
-
-    def filled(self, messages: Messages) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each batch that has any, by its place; copied, for they are of rows in another order."""
-        bounds = messages.bounds(self.index)
-        for place in np.flatnonzero(np.diff(bounds)).tolist():
-            yield place, _copied(self.rows.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])))
-
-
-def _by_batch(
-    messages: Messages,
-    everything: _Part,
-    tables: tuple[_Part, _Part],
-    rejects: Sequence[Reject],
-    without_rows: tuple[Index, Index],
-) -> list[StagedRows]:
-    """``everything`` are the rows, whatever their table; ``tables`` those of the stream's own, and dead letters.
-
-    ``without_rows`` are the tombstones, and the filtered ones.
-    """
-    (own, dead), (tombstones, filtered) = tables, without_rows
-    _require_all(messages, everything.records, dead.records, len(tombstones), len(filtered))
-    reject_bounds = messages.bounds(dead.index).tolist()
-    return [
-        StagedRows(
-            end=batch.end,
-            records=len(batch),
-            tombstones=len(gone),
-            dead_letters=Counter(str(reject.error_class) for reject in rejects[first:last]),
-            timestamp_bounds_ms=batch.timestamp_bounds_ms(),
-            rows=rows,
-            filtered_offsets=messages.offsets[left_out],
-            exploded=exploded,
-        )
-        for batch, gone, left_out, exploded, (first, last), rows in zip(
-            messages.batches,
-            messages.parted(tombstones),
-            messages.parted(filtered),
-            map(len, messages.parted(everything.index[everything.again])),
-            pairwise(reject_bounds),
-            zip(own.split(messages), dead.split(messages), strict=True),
-            strict=True,
-        )
-    ]
-
-
-def _require_all(messages: Messages, *parts: int) -> None:
-    """Rule 1, for all messages together."""
-    if sum(parts) != len(messages):
-        msg = f"{len(messages)} messages became {parts} with rows, dead letters, tombstones and filtered ones"
-        raise RuntimeError(msg)
-
-
-def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
-    """Some of the rows; a small part is copied, or it would keep all of them in memory for as long as it waits."""
-    part = rows.slice(start, end - start)
-    if part.num_rows * 2 >= rows.num_rows or part.num_rows == 0:
-        return part
-    return _copied(part)
-
-
-def _copied(part: pa.Table) -> pa.Table:
-    return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
-
-
-def _places(rejects: Sequence[Reject]) -> Index:
-    return np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))
-
-
 def require_can_partition(rows: TableFormat) -> None:
     """Raises SchemaError for a partition column of a type that cannot be one."""
     for name in rows.partition_by:
@@ -368,30 +261,3 @@ def table_format(
     """How a table of a stream is written."""
     table = schema if merge is None else table_columns(schema)
     return TableFormat(url, kind, schema_to_json(table), to_arrow_schema(schema), tuple(partition_by), merge=merge)
-
-
-def kafka_columns_of(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
-    """Kafka's columns (`KAFKA_FIELDS`) of some messages, given by their rising indices."""
-    stamps = messages.timestamps_ms[index]
-    micros = pa.array(stamps * 1000, mask=stamps == NO_TIMESTAMP, type=pa.int64())
-    return (
-        messages.topics(index),
-        messages.partitions(index),
-        pa.array(messages.offsets[index]),
-        micros.cast(pa.timestamp("us", "UTC")),
-    )
-
-
-def dead_letters_of(messages: Messages, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
-    """The rows of the table for dead letters; ``rejects`` by rising index."""
-    if not rejects:
-        return schema.empty_table()
-    index = _places(rejects)
-    columns = [
-        *kafka_columns_of(messages, index),
-        messages.keys.take(pa.array(index)),
-        messages.values.take(pa.array(index)).cast(pa.binary()),
-        pa.array([str(reject.error_class) for reject in rejects]),
-        pa.array([reject.error for reject in rejects]),
-    ]
-    return pa.table(columns, names=schema.names).cast(schema)

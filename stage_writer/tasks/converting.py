@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.dead_letters import KAFKA_FIELDS
-from stage_writer.core.convert import dead_letters_of, kafka_columns_of
+from stage_writer.core.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
 from stage_writer.merging.converting import messages_of
 from stage_writer.outbox.records import outgoing_table

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     Decoded = tuple[list[Input], list[Reject], NDArray[np.int64]]
 
 _PORTION = 10_000
-_OF_COLUMNS = 2**63
-"""A portion of a topology that is steps on columns only: all of a poll, as for a stream without a topology."""
 
 
 def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
@@ -67,8 +65,7 @@ class Together:
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches in portions, with their rows."""
-        size = _OF_COLUMNS if self._parent.topology.is_columns_only else _PORTION
-        for portion in _portions(list(zip(self._tasks, batches, strict=True)), size):
+        for portion in _portions(list(zip(self._tasks, batches, strict=True)), _PORTION):
             alive = [(task, part) for task, part in portion if not task.is_closed]
             if alive:
                 yield self._converted(alive)

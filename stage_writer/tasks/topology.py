@@ -18,17 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from common import metrics as catalogue
-from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
-from common.markers import TableKind
-from common.schema import nullable_columns, to_arrow_schema
+from common.schema import to_arrow_schema
 from stage_writer.core.batch import Messages
-from stage_writer.core.convert import require_can_partition, table_format
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.tasks.converting import input_of
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import KeptTask, SnapshotsWhen
+from stage_writer.tasks.tables import formats_of
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task
@@ -81,18 +79,10 @@ class TopologyConverter:
             self.keeping.require_place(_builders(group))
             if around.look_ups is not None:
                 around.look_ups.declare(stream.app_id, _builders(group))
-        columns = stream.schema_of_columns
-        table = nullable_columns(columns)
-        if stream.kafka_columns:
-            table = table.with_fields(KAFKA_FIELDS)
-        rows = replace(
-            table_format(stream.table, TableKind.ROWS, table, stream.partition_by), waits=stream.load.waits_for_spark
-        )
-        require_can_partition(rows)
-        dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
-        self.formats = (rows, dead_letters)
+        self.formats = formats_of(stream)
+        rows = self.formats[0]
         self.routed = {name: replace(rows, url=url) for name, url in stream.routes.items()}
-        self._output_schemas = dict.fromkeys(topology.tables, to_arrow_schema(columns))
+        self._output_schemas = dict.fromkeys(topology.tables, to_arrow_schema(stream.schema_of_columns))
         reading = Reading(lenient=stream.coerce == "lenient")
         self._decoders = {
             topic: None if source.columns is None else Decoder(source.columns, reading, first_pass=around.first_pass)

@@ -1,7 +1,7 @@
 """What a stream with a topology has in the place of a `StreamConverter`.
 
 A writer without such a stream imports nothing of topologies, their stores and tasks: it would be a third of what its
-start costs.
+start costs. One whose topology takes no records one by one has no tasks, and imports nothing of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.tasks.loading import topology_of
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
 
 if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps
+    from stage_writer.tasks.topology import TopologyConverter
+
+    ConvertsTopology = TopologyConverter | ColumnsConverter
 
 
 def topology_converter(
@@ -26,8 +29,15 @@ def topology_converter(
     first_pass: MakeFirstPass = no_first_pass,
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
-) -> TopologyConverter:
+) -> ConvertsTopology:
     """The stream's converter. Raises ConfigError, with its kinds."""
+    topology = topology_of(stream)
+    if topology.is_columns_only:
+        from stage_writer.tasks.columns import ColumnsConverter  # noqa: PLC0415 - as above
+
+        return ColumnsConverter(stream, topology, first_pass)
+    from stage_writer.tasks.topology import Surroundings, TopologyConverter  # noqa: PLC0415 - as above
+
     around = Surroundings(
         SystemClock().wall_ms,
         metrics or Metrics(),
@@ -35,4 +45,4 @@ def topology_converter(
         state_folder=settings.writer.state_folder,
         look_ups=look_ups,
     )
-    return TopologyConverter(stream, topology_of(stream), around)
+    return TopologyConverter(stream, topology, around)

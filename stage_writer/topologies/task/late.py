@@ -18,13 +18,14 @@ from common.schema import to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.core.outcome import Part, joined
 from stage_writer.core.steps.rows import Rows
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import StepNode, TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -32,23 +33,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.task.collecting import Collected, Outbox
 
     Index = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows, and the numbers of their messages, rising."""
-
-    index: Index
-    rows: pa.Table
-
-
-def joined(parts: Sequence[Part]) -> Part:
-    """Parts of the same columns, in the order of their messages; for one message in the order of the parts."""
-    if len(parts) == 1:
-        return parts[0]
-    index = np.concatenate([part.index for part in parts])
-    order = np.argsort(index, kind="stable")
-    return Part(index[order], pa.concat_tables([part.rows for part in parts]).take(pa.array(order)))
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.spans import TopicPartition
+from stage_writer.core.outcome import Part, joined
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.clock import Clock
 from stage_writer.topologies.task.collecting import Outbox
@@ -28,7 +29,7 @@ from stage_writer.topologies.task.early import early_of
 from stage_writer.topologies.task.feeds import feeds_of
 from stage_writer.topologies.task.graph import GraphMaker
 from stage_writer.topologies.task.inputs import Output
-from stage_writer.topologies.task.late import Part, RowMaker, joined
+from stage_writer.topologies.task.late import RowMaker
 from stage_writer.topologies.task.memory import ClockMemory
 from stage_writer.topologies.task.running import Runner
 from stage_writer.topologies.task.writing import RowWriter

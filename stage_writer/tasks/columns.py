@@ -1,0 +1,174 @@
+"""The conversion of a stream whose topology is steps on columns between sources and tables: there are no tasks.
+
+    decode ─► steps ─► the sink's columns ─► Kafka's columns ─► the tables' rows
+
+Rules:
+
+1. It is done as the settings `where` and `derive` are: the messages of a topic, of all its partitions, in one call for
+   each step, with no object for a record, no key and no time read, and no state in the chain.
+2. What becomes of a message is what a task makes of it (stage_writer/topologies/task): one that any step or table
+   refuses is refused as a whole, and of several tables' rows the further ones are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import to_arrow_schema
+from common.table_urls import comparable
+from stage_writer.core.batch import Messages
+from stage_writer.core.convert import KafkaColumns
+from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.reading import Reading
+from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.core.outcome import Outcome, Part, joined, staged_of
+from stage_writer.core.steps.rows import Rows
+from stage_writer.tasks.tables import formats_of
+from stage_writer.topologies.nodes import TableSink
+from stage_writer.topologies.task.writing import RowWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.state_files import StateFiles
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.ports import StateStore
+    from stage_writer.topologies.built import BuiltTopology
+
+    Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """Rows at a sink, and the number of its table."""
+
+    table: int
+    rows: Rows
+
+
+class ColumnsConverter:
+    """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
+
+    def __init__(self, stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> None:
+        self._stream = stream
+        self.topology = topology
+        self._formats = formats_of(stream)
+        self._row_formats = tuple(replace(self._formats[0], url=url) for url in stream.row_tables)
+        numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
+        self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
+        self._numbers[""] = numbers[comparable(stream.table)]
+        self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
+        self._kafka = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
+        reading = Reading(lenient=stream.coerce == "lenient")
+        self._decoders = {
+            topic: Decoder(source.columns, reading, first_pass=first_pass)
+            for topic, source in topology.sources.items()
+            if source.columns is not None
+        }
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, TableFormat]:
+        """The stream's own table, and the one for dead letters."""
+        return self._formats
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Kafka's headers have to be read."""
+        return self.topology.needs_headers
+
+    def waits(self, batch: MessageBatch) -> None:
+        """Nothing has to be there first."""
+
+    def at(self, gained: StructType) -> ColumnsConverter:  # noqa: ARG002 - the port's
+        """A table that a topology fills gains no columns."""
+        return self
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+        """There is no state."""
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The batches with their rows, those of a topic at a time (rule 1)."""
+        by_topic: dict[str, list[MessageBatch]] = {}
+        for batch in batches:
+            by_topic.setdefault(batch.source.topic, []).append(batch)
+        for topic, of_topic in by_topic.items():
+            messages = Messages.of(of_topic)
+            outcome = self._outcome(topic, messages)
+            staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
+            yield list(zip(of_topic, staged, strict=True))
+
+    def _outcome(self, topic: str, messages: Messages) -> Outcome:
+        decoded = self._decoders[topic].decode(messages.values)
+        begun = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        arrived = list(self._walk(self.topology.sources[topic].name, begun, messages))
+        if len(arrived) == 1:
+            (only,) = arrived
+            parts = {only.table: Part(only.rows.index, only.rows.table)}
+            rejects = sorted(only.rows.rejects, key=_index)
+            filtered = np.sort(only.rows.filtered)  # by several steps
+            return Outcome(only.rows.index, parts, rejects, decoded.tombstones, filtered)
+        return _together(arrived, len(messages), decoded.tombstones)
+
+    def _walk(self, node: str, rows: Rows, messages: Messages) -> Iterator[_Arrived]:
+        """What comes to the sinks below a node, depth first."""
+        for child in self.topology.children.get(node, ()):
+            if isinstance(child, TableSink):
+                yield _Arrived(self._numbers[child.table], self._fitted(rows, messages))
+            else:
+                yield from self._walk(child.name, self.topology.early[child.name].apply(rows, messages), messages)
+
+    def _fitted(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with the table's columns, without those that lack what is NOT NULL."""
+        table, problems = self._writer.fitted(rows.table)
+        if problems:
+            failing = np.zeros(len(rows), np.bool_)
+            failing[list(problems)] = True
+            rejects = [Reject(int(rows.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
+            rows = rows.without(failing, rejects)
+        rows = rows.with_table(table)
+        if self._kafka is not None:
+            rows = self._kafka.apply(rows, messages)
+        return rows.with_table(rows.table.cast(self._formats[0].arrow_schema))
+
+
+def _together(arrived: Sequence[_Arrived], messages: int, tombstones: Index) -> Outcome:
+    """What came to several sinks (rule 2)."""
+    rejects: dict[int, Reject] = {}
+    for one in arrived:
+        for reject in one.rows.rejects:
+            rejects.setdefault(reject.index, reject)
+    refused = np.zeros(messages, np.bool_)
+    refused[list(rejects)] = True
+    by_table: dict[int, list[Part]] = {}
+    for one in arrived:
+        index, table = one.rows.index, one.rows.table
+        kept = ~refused[index]
+        part = Part(index, table) if kept.all() else Part(index[kept], table.filter(pa.array(kept)))
+        if len(part.index):
+            by_table.setdefault(one.table, []).append(part)
+    tables = {table: joined(parts) for table, parts in by_table.items()}
+    index = np.sort(np.concatenate([np.zeros(0, np.int64), *(part.index for part in tables.values())]))
+    left = ~refused
+    left[index] = False
+    left[tombstones] = False
+    return Outcome(index, tables, sorted(rejects.values(), key=_index), tombstones, np.flatnonzero(left))
+
+
+def _index(reject: Reject) -> int:
+    return reject.index

@@ -1,0 +1,26 @@
+"""How the tables of a stream with a topology are written: the stream's `columns` are the tables'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from common.markers import TableKind
+from common.schema import nullable_columns
+from stage_writer.core.convert import require_can_partition, table_format
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from stage_writer.core.parquet.buffer import TableFormat
+
+
+def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
+    """The stream's own table, and the one for dead letters. Raises SchemaError."""
+    table = nullable_columns(stream.schema_of_columns)
+    if stream.kafka_columns:
+        table = table.with_fields(KAFKA_FIELDS)
+    rows = table_format(stream.table, TableKind.ROWS, table, stream.partition_by)
+    rows = replace(rows, waits=stream.load.waits_for_spark)
+    require_can_partition(rows)
+    return rows, table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
