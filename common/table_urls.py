@@ -13,8 +13,10 @@ def is_catalog_name(table: str) -> bool:
 
 
 def comparable(url: str) -> str:
-    """A table's URL without what makes no difference: a closing slash, and Spark's name for S3."""
+    """A table's URL without what makes no difference: a closing slash, Spark's name for S3, Java's for a file."""
     for alias in ("s3a://", "s3n://"):
         if url.startswith(alias):
             url = "s3://" + url.removeprefix(alias)
+    if url.startswith("file:/") and not url.startswith("file://"):
+        url = url.removeprefix("file:")
     return url.removeprefix("file://").rstrip("/")

@@ -123,7 +123,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415
-    from delta_loader.wiring import spark_ports, spark_turns  # noqa: PLC0415
+    from delta_loader.wiring import catalog_checks, spark_ports, spark_turns  # noqa: PLC0415
 
     pool = stack.enter_context(threads())
     parallel = OwnPools(THREADS)
@@ -140,8 +140,11 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
     fitness = Fitness(
         [stream.app_id for stream in settings.streams],
-        look=lambda: list(preflight_of(settings, pool).checks()),
-        look_at=lambda app_id: list(preflight_of(settings, pool).stream_checks(app_id)),
+        look=lambda: [*preflight_of(settings, pool).checks(), *catalog_checks(settings, spark)],
+        look_at=lambda app_id: [
+            *preflight_of(settings, pool).stream_checks(app_id),
+            *catalog_checks(settings, spark, app_id),
+        ],
         prove=lambda: prove_log_stores(spark, tables_of(settings), opener_of(settings)),
         log=log,
         metrics=metrics,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
+    from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, Hurries, NewId, OpenStore, ParallelMap, TableMaker, Turns
     from delta_loader.replace import Replacements
     from delta_loader.stage import Stage
@@ -65,6 +66,8 @@ class Ports:
     """None where all tables are plain ones."""
     refusing: Refusing | None = None
     """None where no table refuses any row."""
+    registering: Registering | None = None
+    """None where no table has a name in a catalog."""
     turns: Turns = one_by_one
 
 

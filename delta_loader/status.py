@@ -12,6 +12,7 @@ from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
 from common.markers import Marker
 from common.merged import ids_together, with_chains
+from common.settings.catalog import name_of_table
 from common.table_history import read_history, store_lines
 from common.table_urls import comparable
 from common.transactions import TxnIds
@@ -123,6 +124,7 @@ def _stream_status(
         unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
         gained=() if evolved is None else evolved.gained,
         valid_through_ms=_valid_through_ms(stream, state, open_store),
+        name=name_of_table(stream, stream.table),
     )
 
 

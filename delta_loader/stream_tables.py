@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.went_back import WentBack
+    from delta_loader.catalog.registering import Registering
     from delta_loader.core.commits import Naming, TableCommit
     from delta_loader.core.held import Held
     from delta_loader.core.plan import Load
@@ -63,6 +64,7 @@ class StreamTables:
         evolver: Evolver | None = None,
         shaper: Shaper | None = None,
         maker: TableMaker | None = None,
+        registering: Registering | None = None,
         log: FilteringBoundLogger,
     ) -> None:
         """Touches nothing yet. There may be hundreds of tables, so they are looked at in parallel.
@@ -77,6 +79,7 @@ class StreamTables:
         self._stage = stage
         self._log = log
         self._evolver = evolver
+        self._registering = registering
         self._shaper = shaper
         self._creator = Creator(stream, tables, maker)
         self._fatal: KafkaDeltaExpressError | None = None
@@ -129,6 +132,8 @@ class StreamTables:
     def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None) -> None:
         if isinstance(state, KafkaDeltaExpressError):
             raise state
+        if self._registering is not None and self._registering.see_to(self._stream, url, exists=state is not None):
+            self._log.info("table registered in the catalog", table=url)
         if state is None:
             return
         way = way_of_loading(state, self._stream.load_of(url))

@@ -9,8 +9,10 @@ from pyspark import InheritableThread
 
 from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
+from delta_loader.catalog.registering import Registering
 from delta_loader.replace import Replacements
 from delta_loader.service import Ports
+from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.originals import KafkaOriginals
 from delta_loader.shell.replace import SparkReplacer
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.settings import Settings
+    from delta_loader.core.preflight import Check
     from delta_loader.ports import DeltaTables, ParallelMap
 
 
@@ -52,9 +55,23 @@ def spark_ports(
         columns=tables if isinstance(tables, SparkDeltaTables) else None,
         valid_through=_valid_through(settings, tables, log),
         maker=tables if isinstance(tables, SparkDeltaTables) else None,
+        registering=registering_of(settings, spark),
         refusing=Refusing(SparkScreener(spark, settings.stage.url), KafkaOriginals(settings)),
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
+
+
+def registering_of(settings: Settings, spark: SparkSession) -> Registering | None:
+    """What sees to catalogs; None where no stream has a table in one."""
+    return Registering(SparkCatalog(spark)) if any(stream.catalog_tables for stream in settings.streams) else None
+
+
+def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None = None) -> list[Check]:
+    """What catalogs say of the tables of all streams, or of one."""
+    registering = registering_of(settings, spark)
+    streams = settings.streams if registering is not None else ()
+    wanted = [stream for stream in streams if app_id is None or stream.app_id == app_id]
+    return [check for stream in wanted for check in (registering.checks(stream) if registering is not None else ())]
 
 
 def spark_turns(spark: SparkSession, places: int) -> StreamTurns:

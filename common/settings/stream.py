@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from common.errors import SchemaError
 from common.merged import is_merged, topics_of
 from common.schema import StructType, parse_ddl
+from common.settings.catalog import check_catalog_tables, require_location, with_locations
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
@@ -20,7 +21,7 @@ from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topology import check_topology
 from common.settings.values import DurationS, StartAt, StartValue
-from common.table_urls import comparable, is_catalog_name
+from common.table_urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -51,7 +52,14 @@ class Stream(Section):
     topics: tuple[str, ...] = Field(
         min_length=1, description="Topic names, or one regular expression that begins with `^`."
     )
-    table: str = Field(min_length=1, description="URL of the Delta table.")
+    table: str = Field(min_length=1, description="URL of the Delta table, or its name where `catalog_tables` has it.")
+    catalog_tables: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names of tables in Spark's catalogs, `schema.table` or `catalog.schema.table`, and the URL at "
+        "which each lies. `table`, `dead_letters`, `routes` and `template` may then be names; the loader registers "
+        "what the catalog has not, and refuses a name that stands for anything else. See [loading.md](loading.md).",
+        examples=[{"lake.shop.orders": "s3://lake/tables/orders"}],
+    )
     columns: str = Field(
         min_length=1,
         description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
@@ -245,16 +253,15 @@ class Stream(Section):
         default_factory=StreamServices, description="What this stream wants otherwise than `table_services` says."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _located(cls, values: object) -> object:
+        return with_locations(values)
+
     @field_validator("table", "dead_letters")
     @classmethod
     def _table(cls, value: str | None) -> str | None:
-        if value is not None and is_catalog_name(value):
-            msg = (
-                "is the name of a catalog's table, and writers, which have no catalog, put files below its location; "
-                f"give that: DESCRIBE DETAIL {value} shows it (./{value} is a folder)"
-            )
-            raise ValueError(msg)
-        return value
+        return None if value is None else require_location(value)
 
     @field_validator("app_id")
     @classmethod
@@ -380,6 +387,7 @@ class Stream(Section):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
         check_topology(self)
+        check_catalog_tables(self)
         check_routes(self)
         check_merge(self)
         return self

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
-    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, Kafka.
+    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, catalogs, Kafka.
 
     Exit code 0 when it is fit to load, 1 when something is away now, 2 when something has to be mended.
     """
@@ -40,6 +40,7 @@ def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
     # Spark is needed to load and for nothing else that this command line does at its start.
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.wiring import catalog_checks  # noqa: PLC0415
 
     try:
         spark = build_session(settings)
@@ -47,5 +48,6 @@ def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
         yield Check("spark", Level.OK, f"version {spark.version} starts with its jars")
         prove_log_stores(spark, tables_of(settings), opener_of(settings))
         yield Check("log", Level.OK, "two loaders cannot write the same commit")
+        yield from catalog_checks(settings, spark)
     except KafkaDeltaExpressError as error:
         yield failed("spark", error)

@@ -11,8 +11,7 @@ from common.cli import ConfigArgument, JsonOption, settings_from
 from common.errors import UsageError
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.store import FsspecStore
-from common.table_urls import comparable
-from delta_loader.commands.parts import opener_of, parallel_of, tables_of, threads
+from delta_loader.commands.parts import opener_of, parallel_of, table_named, tables_of, threads
 from delta_loader.core.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
 from delta_loader.explain.reading import Explainer
 from delta_loader.shell.kafka import BrokerEnds
@@ -59,7 +58,7 @@ def _table(settings: Settings, url: str | None) -> str:
             return settings.streams[0].table
         msg = "the config has several streams, and --table does not say which table is meant"
         raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")
-    found = next((known for known in tables if comparable(known) == comparable(url)), None)
+    found = table_named(settings, url, tables)
     if found is None:
         msg = f"--table {url} is no table of this config"
         raise UsageError(msg, f"give one of {', '.join(dict.fromkeys(tables))}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
+from common.table_urls import comparable
 from delta_loader.preflight import Preflight
 from delta_loader.shell.kafka import BrokerEnds
 from delta_loader.stage import Stage
@@ -51,3 +52,10 @@ def preflight_of(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
 def tables_of(settings: Settings) -> list[str]:
     """The URLs of all tables of all streams."""
     return [url for stream in settings.streams for url in stream.tables]
+
+
+def table_named(settings: Settings, given: str, urls: Iterable[str]) -> str | None:
+    """Which of these tables is meant by a URL, or by a name that `catalog_tables` gives one."""
+    named = {name: url for stream in settings.streams for name, url in stream.catalog_tables.items()}
+    wanted = comparable(named.get(given, given))
+    return next((url for url in urls if comparable(url) == wanted), None)

@@ -14,8 +14,7 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.store import FsspecStore
-from common.table_urls import comparable
-from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
 from delta_loader.core.services.facts import Service
 from delta_loader.core.services.outcomes import Failed
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
@@ -71,11 +70,11 @@ def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
 
 
 def _known(settings: Settings, url: str) -> str:
-    tables = {comparable(found): found for found in tables_of(settings)}
-    found = tables.get(comparable(url))
+    tables = tables_of(settings)
+    found = table_named(settings, url, tables)
     if found is None:
         msg = f"--table {url} is no table of this config, or its stream wants no services"
-        raise UsageError(msg, f"name one of {', '.join(tables.values())}")
+        raise UsageError(msg, f"name one of {', '.join(tables)}")
     return found
 
 

@@ -84,6 +84,8 @@ class StreamStatus:
     """The columns that it gained because records had their fields, as writers were told."""
     valid_through_ms: int | None = None
     """All records up to this time are in the table; None while that cannot be said."""
+    name: str | None = None
+    """The table's name in a catalog, by the settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def _stream_json(stream: StreamStatus) -> Json:
     return {
         "app_id": stream.app_id,
         "table": stream.table,
+        "catalog_table": stream.name,
         "version": stream.version,
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
@@ -185,7 +188,8 @@ def _lease_line(lease: LeaseStatus) -> str:
 
 def _stream_lines(stream: StreamStatus) -> list[str]:
     version = "not created yet" if stream.version is None else f"version {stream.version}"
-    lines = [f"{stream.app_id}: {stream.table} ({version})"]
+    named = "" if stream.name is None else f", {stream.name}"
+    lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
     if stream.failure is not None:
         return [*lines, f"  cannot be told: {stream.failure}"]
     lines += _table_lines(stream)

@@ -98,6 +98,7 @@ class StreamLoad:
             evolver=evolver,
             shaper=Shaper.of(stream, ports, self._log),
             maker=ports.maker,
+            registering=ports.registering if stream.catalog_tables else None,
             log=self._log,
         )
         self._urls = self._tables.urls

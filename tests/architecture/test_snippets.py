@@ -34,6 +34,7 @@ PROGRAMS = {
 }
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs/config.schema.json").read_text("utf-8")))
 ENVIRONMENT = {f"{whose}_{what}": "it" for whose in ("REGISTRY", "KAFKA") for what in ("USER", "USERNAME", "PASSWORD")}
+ENVIRONMENT["UNITY_TOKEN"] = "it"
 STREAM: dict[str, object] = {
     "app_id": "orders",
     "topics": ["orders"],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from common.ports import Clock
+    from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker
     from delta_loader.streams.refusals import Refusing
     from tests.fakes.staging import Staging
@@ -58,6 +59,7 @@ def loader_for(
     refusing: Refusing | None = None,
     columns: ColumnAdder | None = None,
     maker: TableMaker | None = None,
+    registering: Registering | None = None,
 ) -> LoaderService:
     """A loader service over real stores."""
     settings = settings or settings_for(staging)
@@ -74,5 +76,6 @@ def loader_for(
         refusing=refusing,
         columns=columns,
         maker=maker,
+        registering=registering,
     )
     return LoaderService(settings.streams, settings.loader, ports)

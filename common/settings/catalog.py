@@ -1,0 +1,85 @@
+"""Tables that are given by their name in a catalog, beside the location where they lie.
+
+Rules:
+
+1. Writers have no catalog, and everything else here goes by location too: a name is only another word for a table's
+   URL, which `catalog_tables` gives. It is replaced before anything else looks at the settings.
+2. A location that has a name is registered under it by the loader (delta_loader/catalog/), however the settings name
+   the table.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from common.table_urls import comparable, is_catalog_name
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+_NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
+
+
+def with_locations(values: object) -> object:
+    """A stream's settings as they were written, with locations in the place of names (rule 1)."""
+    if not isinstance(values, dict) or not isinstance(values.get("catalog_tables"), dict):
+        return values
+    known: dict[object, object] = values["catalog_tables"]
+
+    def located(value: object) -> object:
+        return known.get(value, value) if isinstance(value, str) else value
+
+    filled = {key: located(values[key]) for key in ("table", "dead_letters", "template") if key in values}
+    routes = values.get("routes")
+    if isinstance(routes, dict):
+        filled["routes"] = {value: located(table) for value, table in routes.items()}
+    return {**values, **filled}
+
+
+def require_location(table: str) -> str:
+    """A table's URL; raises ValueError for a name without a location."""
+    if is_catalog_name(table):
+        msg = (
+            "is the name of a catalog's table, and writers, which have no catalog, put files below its location; give "
+            f"that: catalog_tables: {{{table}: URL}}. DESCRIBE DETAIL {table} shows it (./{table} is a folder)"
+        )
+        raise ValueError(msg)
+    return table
+
+
+def check_catalog_tables(stream: Stream) -> None:
+    """Raise ValueError for names that cannot be a catalog's, or mean nothing."""
+    for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), _template(stream)):
+        try:
+            require_location(table)
+        except ValueError as error:
+            msg = f"{key}: {table!r} {error}"
+            raise ValueError(msg) from None
+    used = {comparable(url) for url in (*stream.tables, stream.template or "")}
+    named: dict[str, str] = {}
+    for name, url in stream.catalog_tables.items():
+        if _NAME.fullmatch(name) is None:
+            msg = f"catalog_tables names {name!r}, which is no table's name; write schema.table or catalog.schema.table"
+        elif not url.strip() or is_catalog_name(url):
+            msg = f"catalog_tables.{name} is {url!r}, which is no location; give the table's URL"
+        elif comparable(url) not in used:
+            msg = f"catalog_tables.{name} lies at {url}, where none of the stream's tables does; leave it out"
+        elif comparable(url) in named:
+            msg = f"catalog_tables.{name} lies where {named[comparable(url)]} does; a table has one name"
+        else:
+            named[comparable(url)] = name
+            continue
+        raise ValueError(msg)
+
+
+def name_of_table(stream: Stream, url: str) -> str | None:
+    """The name of one of a stream's tables in a catalog; None where it has none."""
+    if not stream.catalog_tables:
+        return None
+    wanted = comparable(url)
+    return next((name for name, found in stream.catalog_tables.items() if comparable(found) == wanted), None)
+
+
+def _template(stream: Stream) -> tuple[str, str]:
+    return "template", stream.template or ""

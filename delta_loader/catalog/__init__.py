@@ -1,0 +1,1 @@
+"""Tables that a catalog knows by a name."""

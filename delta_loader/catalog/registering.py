@@ -1,0 +1,85 @@
+"""Sees to it that a stream's tables are in the catalog under the names that the settings give them.
+
+Rules:
+
+1. A name has to stand for a Delta table at the location that the settings say. A view, a table of another format, or
+   one that lies elsewhere keeps the stream from being loaded: what is loaded would not be what is read by that name.
+2. A table that the catalog does not know is registered, as an external one, once it is there. The catalog's schemas are
+   their owner's to make.
+3. A table that was found right is not asked for again by this process, so a load costs nothing more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError, KafkaDeltaExpressError
+from common.settings.catalog import name_of_table
+from common.table_urls import comparable
+from delta_loader.catalog.ports import UnknownCatalogError
+from delta_loader.core.preflight import Check, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.settings import Stream
+    from delta_loader.catalog.ports import Catalog, Entry
+
+
+class Registering:
+    """What one process knows of a catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Asks nothing yet."""
+        self._catalog = catalog
+        self._right: set[tuple[str, str]] = set()
+
+    def see_to(self, stream: Stream, url: str, *, exists: bool) -> bool:
+        """Register one of a stream's tables if it has to be; whether that was done. Raises TableError, ConfigError.
+
+        ``exists`` says whether there is a Delta table at its URL by now.
+        """
+        name = name_of_table(stream, url)
+        if name is None or (name, url) in self._right:
+            return False
+        entry = self._catalog.entry(name)
+        registers = entry is None and exists
+        if registers:
+            self._catalog.register(name, url)
+            entry = self._catalog.entry(name)  # another loader may have been faster, or not
+        if entry is not None:
+            require_right(name, url, entry)
+            self._right.add((name, url))
+        return registers
+
+    def checks(self, stream: Stream) -> Iterator[Check]:
+        """What a catalog says of a stream's tables, before anything is loaded."""
+        for url in stream.tables:
+            name = name_of_table(stream, url)
+            if name is None:
+                continue
+            try:
+                entry = self._catalog.entry(name)
+                if entry is not None:
+                    require_right(name, url, entry)
+            except KafkaDeltaExpressError as error:
+                away = not isinstance(error, ConfigError)
+                text = f"{stream.app_id}: {error.problem}"
+                concerns = None if isinstance(error, UnknownCatalogError) else stream.app_id  # the settings are wrong
+                yield Check("catalog", Level.ERROR, text, error.remedy, concerns, away)
+                continue
+            told = "is registered when it is loaded" if entry is None else f"is the table at {url}"
+            yield Check("catalog", Level.OK, f"{stream.app_id}: {name} {told}", "", stream.app_id)
+
+
+def require_right(name: str, url: str, entry: Entry) -> None:
+    """Raise ConfigError for a name that stands for something else (rule 1)."""
+    if "VIEW" in entry.kind:
+        msg = f"{name} is a view, and rows can be loaded into tables only"
+        raise ConfigError(msg, "name the table that it shows in streams[].table, or choose another name")
+    if entry.provider.lower() != "delta":
+        msg = f"{name} is a table of the format {entry.provider or 'nobody knows which'}, and no Delta table"
+        raise ConfigError(msg, f"choose another name, or convert it: CONVERT TO DELTA {name}")
+    if comparable(entry.location) != comparable(url):
+        msg = f"{name} lies at {entry.location}, and streams[].catalog_tables says {url}"
+        raise ConfigError(msg, f"give its own location there, or drop it from the catalog: DROP TABLE {name}")

@@ -1,0 +1,108 @@
+"""Tables of a catalog, with Spark's own: registered, found, and refused where a name stands for something else."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError
+from common.ports import SystemClock
+from common.settings import Settings
+from delta_loader.catalog.ports import UnknownCatalogError
+from delta_loader.catalog.registering import Registering
+from delta_loader.shell.catalog import SparkCatalog
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import DECLARED, Staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.streams.report import StreamReport
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.spark
+
+
+def load(staging: Staging, spark: SparkSession, names: dict[str, str]) -> StreamReport:
+    known = settings_for(staging).model_dump(by_alias=True)
+    known["streams"][0]["catalog_tables"] = names
+    registering = Registering(SparkCatalog(spark))
+    tables = SparkDeltaTables(spark, SystemClock())
+    loader = loader_for(staging, tables, Settings.model_validate(known), registering=registering)
+    (report,) = loader.run_pass()
+    return report
+
+
+def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    staging, shop = Staging.below(tmp_path), f"shop_{uuid.uuid4().hex[:8]}"
+    staging.flush(0, 0, 10, dead=[3])
+    failure = load(staging, spark, {f"{shop}.orders": staging.table}).failure
+    assert isinstance(failure, ConfigError)
+    assert failure.remedy.startswith(f"make it, CREATE SCHEMA {shop}")
+    spark.sql(f"CREATE SCHEMA {shop}")
+    names = {f"spark_catalog.{shop}.orders": staging.table, f"{shop}.letters": staging.dead_letters}
+    report = load(staging, spark, names)
+    assert (report.failure, report.rows) == (None, 10)
+    assert spark.table(f"{shop}.orders").count() == 9
+    assert [row["value"] for row in spark.table(f"{shop}.letters").select("value").collect()] == [b"{"]
+    entry = SparkCatalog(spark).entry(f"{shop}.orders")
+    assert entry is not None
+    assert (entry.kind, entry.provider) == ("EXTERNAL", "delta")
+
+    spark.sql(f"CREATE VIEW {shop}.seen AS SELECT * FROM {shop}.orders")  # noqa: S608 - our own name
+    spark.sql(f"CREATE TABLE {shop}.plain (id BIGINT) USING parquet")
+    spark.sql(f"CREATE TABLE {shop}.owned (id BIGINT) USING delta")
+    for name, said in (("seen", "is a view"), ("plain", "the format parquet"), ("owned", "lies at")):
+        failure = load(staging, spark, {f"{shop}.{name}": staging.table}).failure
+        assert isinstance(failure, ConfigError)
+        assert said in failure.problem
+    with pytest.raises(UnknownCatalogError, match="none that Spark knows"):
+        SparkCatalog(spark).entry("nobody.shop.orders")
+    spark.sql(f"DROP TABLE {shop}.orders")  # it is external: the rows stay
+    staging.flush(0, 10, 20)
+    report = load(staging, spark, names)
+    assert (report.failure, report.rows) == (None, 10)
+    assert spark.table(f"{shop}.orders").count() == 19, "somebody dropped it, and it is there again"
+
+
+def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> None:
+    """Two programs, which are two processes, know one Hive metastore; the writer's side needs none."""
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    spark = {
+        "spark.master": "local[2]",
+        "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true",
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={tmp_path}",
+    }
+    stream: dict[str, object] = {"app_id": "orders", "topics": ["orders"], "table": "default.orders", **DECLARED}
+    stream["catalog_tables"] = {"default.orders": staging.table}
+    content = {
+        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+        "stage": {"url": staging.stage_url},
+        "loader": {"http": None, "spark": spark},
+        "streams": [stream],
+    }
+    config = programs.config(content)
+    assert "orders: done, 1 commits, 1 files, 10 rows" in programs.succeed("delta-loader", "run", config, "--once")
+    [told] = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
+    assert (told["table"], told["catalog_table"]) == (staging.table, "default.orders")
+    assert "version 1 " in programs.succeed(
+        "delta-loader", "explain", config, "--version", "1", "--table", "default.orders"
+    )
+
+    stream["catalog_tables"] = {"default.orders": f"{tmp_path}/tables/others"}
+    done = programs.run("delta-loader", "check", programs.config(content, "others.yaml"), "--json")
+    assert done.returncode == 2
+    [found] = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "catalog"]
+    assert "default.orders lies at file:" in found["message"]
+    assert "streams[].catalog_tables says" in found["message"]

@@ -1,0 +1,142 @@
+"""Tables that are given by their name in a catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from common.errors import ConfigError, TableError
+from common.settings.load import parse_settings, print_settings
+from delta_loader.catalog.ports import Entry, UnknownCatalogError
+from delta_loader.catalog.registering import Registering
+from delta_loader.commands.parts import table_named, tables_of
+from delta_loader.core.preflight import exit_code, fatal
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.settings import Settings, Stream
+
+NAME = "lake.shop.orders"
+LETTERS = "lake.shop.orders_dead_letters"
+
+
+def settings(**says: object) -> Settings:
+    stream = {"app_id": "orders", "topics": ["orders"], "table": NAME, "columns": "id BIGINT, kind STRING"}
+    content = {"kafka": {"bootstrap.servers": "x:1"}, "stage": {"url": "/stage"}, "streams": [{**stream, **says}]}
+    return parse_settings(yaml.safe_dump(content), {}, "config.yaml")
+
+
+def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
+    places = {NAME: "s3://lake/orders", "shop.clicks": "s3://lake/clicks", "lake.my-shop.dead": "s3://lake/dead"}
+    says = {"dead_letters": "lake.my-shop.dead", "route": "kind", "routes": {"click": "shop.clicks"}}
+    known = settings(catalog_tables={**places, "shop.model": "s3://lake/model"}, template="shop.model", **says)
+    stream = known.streams[0]
+    assert stream.tables == ("s3://lake/orders", "s3://lake/clicks", "s3://lake/dead")
+    assert stream.template == "s3://lake/model"
+    assert parse_settings(print_settings(known), {}, "printed").streams == known.streams
+    assert table_named(known, "shop.clicks", tables_of(known)) == "s3://lake/clicks"
+    assert table_named(known, "s3a://lake/clicks/", tables_of(known)) == "s3://lake/clicks"
+    assert table_named(known, "shop.others", tables_of(known)) is None
+
+
+def test_dead_letters_lie_beside_the_location() -> None:
+    assert settings(catalog_tables={NAME: "/lake/orders"}).streams[0].dead_letters == "/lake/orders_dead_letters"
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        ({}, "catalog_tables: {lake.shop.orders: URL}"),
+        ({"catalog_tables": {NAME: "/a"}, "template": "shop.model"}, "template: 'shop.model' is the name of a"),
+        ({"table": "/a", "route": "kind", "routes": {"x": "shop.x"}}, "routes.x: 'shop.x' is the name of a"),
+        ({"catalog_tables": {NAME: "/a", "shop.others": "/b"}}, "where none of the stream's tables does"),
+        ({"catalog_tables": {NAME: "/a", "shop.same": "file:///a/"}}, "lies where lake.shop.orders does"),
+        ({"table": "/a", "catalog_tables": {"s3://x": "/a"}}, "write schema.table or catalog.schema.table"),
+        ({"table": "orders", "catalog_tables": {"orders": "/a"}}, "write schema.table or catalog.schema.table"),
+        ({"table": "/a", "catalog_tables": {NAME: "other.name"}}, "which is no location"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(says: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        settings(**says)
+    assert said in raised.value.problem
+
+
+@dataclass
+class Known:
+    """A catalog in a dictionary."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    fails: Exception | None = None
+
+    def entry(self, name: str) -> Entry | None:
+        self.asked.append(name)
+        if self.fails is not None:
+            raise self.fails
+        return self.entries.get(name)
+
+    def register(self, name: str, url: str) -> None:
+        self.entries.setdefault(name, Entry("EXTERNAL", "delta", url))
+
+
+def named(staging: Staging) -> Settings:
+    known = settings_for(staging).model_dump(by_alias=True)
+    known["streams"][0]["catalog_tables"] = {NAME: staging.table, LETTERS: staging.dead_letters}
+    return type(settings_for(staging)).model_validate(known)
+
+
+def test_tables_are_registered_once_they_are_there_and_asked_for_once(tmp_path: Path) -> None:
+    staging, tables, catalog = Staging.below(tmp_path), MemoryDeltaTables(), Known()
+    loader = loader_for(staging, tables, named(staging), registering=Registering(catalog))
+    loader.run_pass()
+    assert catalog.entries == {}, "there is no table yet"
+    staging.flush(0, 0, 10)
+    (report,) = loader.run_pass()
+    assert report.failure is None
+    assert catalog.entries == {NAME: Entry("EXTERNAL", "delta", staging.table)}
+    staging.flush(0, 10, 20, dead=[11])
+    loader.run_pass()
+    assert catalog.entries[LETTERS].location == staging.dead_letters
+    catalog.asked.clear()
+    staging.flush(0, 20, 30, dead=[21])
+    (report,) = loader.run_pass()
+    assert (report.rows, catalog.asked) == (10, [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "said", "remedy"),
+    [
+        (Entry("VIEW", "", ""), "is a view", "choose another name"),
+        (Entry("MATERIALIZED_VIEW", "delta", ""), "is a view", "choose another name"),
+        (Entry("MANAGED", "parquet", "/lake/orders"), "of the format parquet", "CONVERT TO DELTA"),
+        (Entry("MANAGED", "delta", "/lake/elsewhere"), "lies at /lake/elsewhere", "give its own location"),
+    ],
+)
+def test_a_name_of_something_else_keeps_the_stream_from_being_loaded(
+    tmp_path: Path, entry: Entry, said: str, remedy: str
+) -> None:
+    staging, tables, catalog = Staging.below(tmp_path), MemoryDeltaTables(), Known({NAME: entry})
+    staging.flush(0, 0, 10)
+    (report,) = loader_for(staging, tables, named(staging), registering=Registering(catalog)).run_pass()
+    assert report.failure is not None
+    assert said in report.failure.problem
+    assert remedy in report.failure.remedy
+    assert tables.tables == {}, "nothing was made at the location either"
+    checks = list(Registering(catalog).checks(named(staging).streams[0]))
+    assert (exit_code(checks), fatal(checks)) == (2, ()), "other streams are loaded"
+
+
+def test_a_catalog_that_is_away_is_told_apart_from_one_that_nobody_knows() -> None:
+    stream: Stream = settings(catalog_tables={NAME: "/lake/orders"}).streams[0]
+    away = list(Registering(Known(fails=TableError("gone", "wait"))).checks(stream))
+    assert (exit_code(away), fatal(away)) == (1, ())
+    unknown = list(Registering(Known(fails=UnknownCatalogError("lake is none", "say"))).checks(stream))
+    assert (exit_code(unknown), len(fatal(unknown))) == (2, 1)
