@@ -35,37 +35,47 @@ Entry = tuple[bytes, bytes]
 class Layer:
     """The changes of one space between two seals; their order is kept from the first time that it is asked for."""
 
-    __slots__ = ("_order", "size_bytes", "values")
+    __slots__ = ("_order", "_unordered", "size_bytes", "values")
 
     def __init__(self) -> None:
         self.values: SpaceChanges = {}
         self.size_bytes = 0
         """Of the keys, and of all values that were put since the layer began."""
         self._order: SortedList[bytes] | None = None
+        self._unordered: list[bytes] = []
+        """What came since the order was asked for, as it came."""
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        """Note a change."""
-        if key not in self.values:
+    def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
+        """Note a change; what was said of the key before."""
+        values = self.values
+        before = values.get(key, MISSING)
+        values[key] = value
+        if before is MISSING:
             self.size_bytes += len(key)
             if self._order is not None:
-                self._order.add(key)
-        self.values[key] = value
+                self._unordered.append(key)
         if value is not None:
             self.size_bytes += len(value)
+        return before
 
     def undo(self, key: bytes, before: bytes | Missing | None) -> None:
-        """Say of a key what was said before."""
-        if isinstance(before, Missing):
-            del self.values[key]
-            if self._order is not None:
-                self._order.remove(key)
-        else:
+        """Say of a key what was said before the last change of all that is not undone."""
+        if not isinstance(before, Missing):
             self.values[key] = before
+            return
+        del self.values[key]
+        if self._unordered:
+            self._unordered.pop()  # the last new key of all
+        elif self._order is not None:
+            self._order.remove(key)
 
     def within(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
         """The keys from ``low`` up to but without ``high``, in their order."""
         if self._order is None:
             self._order = SortedList(self.values)
+        elif self._unordered:
+            self._order.update(self._unordered)
+            self._unordered.clear()
         return iter(self._order.irange(low, high, inclusive=(True, False)))
 
 
@@ -75,7 +85,7 @@ class Journal:
     __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Layer, bytes, bytes | Missing | None]] = []
+        self.entries: Final[list[tuple[Layer, bytes, bytes | Missing | None]]] = []
 
     def begin(self) -> None:
         """What was done up to now stays."""
@@ -92,12 +102,12 @@ class Journal:
 class Layers:
     """One space of a task, as its processors see it."""
 
-    __slots__ = ("_backend", "_journal", "_merges", "_open", "_sealed", "_space")
+    __slots__ = ("_backend", "_merges", "_note", "_open", "_sealed", "_space")
 
     def __init__(self, space: Space, backend: Backend, journal: Journal) -> None:
         self._space = space
         self._backend = backend
-        self._journal = journal
+        self._note = journal.entries.append
         self._open = Layer()
         self._sealed: tuple[Layer, ...] = ()
         self._merges = 0
@@ -116,8 +126,7 @@ class Layers:
     def put(self, key: bytes, value: bytes | None) -> None:
         """Change a key's value; None deletes it."""
         layer = self._open
-        self._journal.entries.append((layer, key, layer.values.get(key, MISSING)))
-        layer.put(key, value)
+        self._note((layer, key, layer.put(key, value)))
 
     def scan(self, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False) -> Iterator[Entry]:
         """The entries from ``low`` up to but without ``high``, in the order of their keys or its reverse (rule 4)."""

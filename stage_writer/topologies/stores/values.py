@@ -23,11 +23,16 @@ from stage_writer.topologies.stores.keys import Windowed
 Value: TypeAlias = Any  # a processor's own: rule 1 says what may be one
 _TUPLE, _WINDOWED, _INTEGER, _DECIMAL, _DATE, _DATETIME, _ZONED, _TIME, _TIMEDELTA = range(1, 10)
 _MICROSECOND = timedelta(microseconds=1)
+_plain = msgpack.Packer(strict_types=True)
+"""For what MessagePack knows by itself. It calls nothing of Python's, so that threads may share it."""
 
 
 def value_to_bytes(value: object) -> bytes:
     """The value's bytes. Raises TypeError for what no store keeps."""
-    return bytes(msgpack.packb(value, default=_extended, strict_types=True))
+    try:
+        return bytes(_plain.pack(value))  # most values are
+    except (TypeError, OverflowError):
+        return bytes(msgpack.packb(value, default=_extended, strict_types=True))
 
 
 def value_from_bytes(data: bytes) -> Value:
