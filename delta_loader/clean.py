@@ -8,7 +8,8 @@ Rules:
    staged replacement, and no version of the table that can still be read speaks of it (core/cleaning.py).
 3. What cannot be read refers to everything: a marker keeps its Kafka partition's files, a log its table's. So does a
    stream of another config that brings the same topics into the table: its stage is not looked at.
-4. Copies of late claims go too once they are old. Those of a rewind stay: writers take them for its sign.
+4. Copies of late claims go too once they are old, and outboxes that no marker names (outboxes/settled.py). Copies of a
+   rewind stay: writers take them for its sign.
 5. Ages are by the store's own clock: the time of an object that was written just now.
 """
 
@@ -27,6 +28,7 @@ from common.store import PROBES
 from common.table_files import spoken_of
 from common.table_history import read_history, store_lines
 from delta_loader.core.cleaning import Area, Tally, areas, names_in, other_stage, require_safe
+from delta_loader.outboxes.settled import settled_outboxes
 from delta_loader.ports import ScannedStore
 from delta_loader.shell.candidates import Candidates
 
@@ -85,7 +87,7 @@ class CleanUp:
                 for (number, area), failure in zip(enumerate(self._areas), failures, strict=True)
             ]
         uploads = [self._uploads(area, before_ms, remove=remove) for area in self._whole_areas()]
-        return (*tallies, self._strays(before_ms, remove=remove), *uploads)
+        return (*tallies, self._strays(before_ms, remove=remove), self._outboxes(before_ms, remove=remove), *uploads)
 
     def _now_ms(self) -> int:
         """The store's time (rule 5)."""
@@ -164,6 +166,14 @@ class CleanUp:
                 tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
             if remove:
                 self._remove(self._stage, [item.path for item in found])
+        return tally
+
+    def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
+        tally, found = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
+        for item in found:
+            tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        if remove:
+            self._remove(self._stage, [item.path for item in found])
         return tally
 
     def _whole_areas(self) -> Iterator[tuple[str, str]]:

@@ -125,7 +125,7 @@ class Tally:
     """What was found in one place."""
 
     what: str
-    """``data files``, ``stray markers`` or ``uploads``."""
+    """``data files``, ``stray markers``, ``outboxes`` or ``uploads``."""
     url: str
     count: int = 0
     size_bytes: int = 0

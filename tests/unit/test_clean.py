@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ import structlog
 
 from common.commit_metadata import CommitMetadata
 from common.errors import TableError, UsageError
+from common.markers import marker_to_bytes
 from common.metrics import Metrics
+from common.outboxes import OutboxName
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.store import FsspecStore
 from delta_loader.clean import CleanUp
@@ -270,3 +273,32 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
     tallies = CleanUp(settings_for(staging), Failing, in_turn).run(WEEK_S, remove=True)
     assert [tally.failure for tally in tallies if tally.failure] == ["away", "away"]
     assert len(files(staging)) == 1
+
+
+def test_outboxes_go_that_no_marker_of_their_chain_names(staging: Staging) -> None:
+    store, source = staging.store(staging.stage_url), staging.source(0)
+    marker = staging.flush(0, 0, 10)
+    assert marker.manifest is not None
+    waiting, lost = (OutboxName(source, Position(0), 0, unique).path for unique in ("waiting", "lost"))
+    elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
+    strange = "outbox/orders/0/notes.txt"
+    named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
+    store.write(marker.name.path, marker_to_bytes(named))
+    for path in (waiting, lost, elsewhere, strange):
+        store.write(path, b"records")
+    assert clean(staging)["outboxes /stage"].count == 0  # too young
+    grow_old(staging)
+    for removing in (False, True):
+        tally = clean(staging, remove=removing)["outboxes /stage"]
+        assert (tally.count, set(tally.examples)) == (2, {lost, elsewhere})
+    assert {found.path for found in store.list("outbox")} == {waiting, strange}
+
+
+def test_a_marker_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
+    store = staging.store(staging.stage_url)
+    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(2)]
+    for path in paths:
+        store.write(path, b"records")
+    store.write(staging.flush(0, 0, 10).name.path, b"{")
+    grow_old(staging)
+    assert clean(staging)["outboxes /stage"].examples == (paths[1],)
