@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores.layers import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
@@ -79,6 +84,31 @@ def test_expired_windows_do_not_stay_in_memory() -> None:
         stores.seal()
         stores.sealed(str(time_ms))
     assert stores.size_bytes < 5_000
+
+
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_windows_that_have_expired_are_not_passed_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, within = [0], Layer.within
+
+    def counted(self: Layer, low: bytes, high: bytes | None) -> Iterator[bytes]:
+        for key in within(self, low, high):
+            passed[0] += 1
+            yield key
+
+    monkeypatch.setattr(Layer, "within", counted)
+    retention = timedelta(milliseconds=80)
+    windows, sessions = Stores.window("w", retention, timedelta(milliseconds=1)), Stores.session("w", retention)
+    stores = Stores.open([windows if kind == "window" else sessions], MemoryBackend())
+    store = stores.store("w")
+    puts = 2_000
+    for number in range(puts):  # within one flush, in which deleted ones are still noted
+        stores.begin_record()
+        if kind == "window":
+            store.put("a", number, number)
+        else:
+            store.put(Windowed("a", number, number), number)
+    assert len(list(store.all())) <= 80 + 10
+    assert passed[0] < 3 * puts
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ü", "x" * 201])
