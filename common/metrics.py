@@ -156,7 +156,9 @@ LOADER_REPLACEMENTS_LEFT = _gauge(
     "Requests to replace a range that the last run left: they wait, were refused, failed or met another commit.",
 )
 LOADER_CLEANED = _counter(
-    "delta_loader_cleaned_total", ("what",), "Objects that the clean-up removed: data files, stray markers, outboxes, uploads."
+    "delta_loader_cleaned_total",
+    ("what",),
+    "Objects that the clean-up removed: data files, stray markers, outboxes, uploads.",
 )
 LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs, by outcome.")
 LOADER_TURNS = _counter(
