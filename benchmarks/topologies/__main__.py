@@ -3,7 +3,8 @@
 Both read the same topic of a real broker and do the same work, in turns in one run: a stage writer from its start to
 its end (`--until-caught-up`), whose rows go into Parquet with markers, and Kafka Streams' own program from its start to
 its end, whose records go into a topic with transactions (exactly once). Each is one process, and its CPU time counts;
-the broker's does not, which has more work with Kafka Streams. ``--keep`` writes the figures into docs/performance.md.
+the broker's does not, which has more work with Kafka Streams. Then both restore states of some sizes. ``--keep``
+writes the figures into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from confluent_kafka import Producer
 from benchmarks import measure
 from benchmarks.topologies import plans
 from benchmarks.topologies.report import Measured, keep, table
+from benchmarks.topologies.restores import measured_restores, restore_table
 from common.downloads import ensure_jars, read_lock
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.lock_jars import STREAMS_LOCK
@@ -42,6 +44,7 @@ _MESSAGES, _PARTITIONS, _KEYS = 1_000_000, 4, 10_000
 _STEP_MS = 5
 _BEGIN_MS = 1_700_000_000_000
 _PLANS = ("records", "vectorised", "windowed")
+RESTORES = "restores"
 OURS, STREAMS, PLAIN = "ours", "Kafka Streams", "ours without a topology (`where`, `derive`)"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -49,7 +52,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
-    plan: Annotated[list[str] | None, typer.Argument(help=f"{', '.join(_PLANS)}; all when absent")] = None,
+    plan: Annotated[list[str] | None, typer.Argument(help=f"{', '.join((*_PLANS, RESTORES))}; all when absent")] = None,
     scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
     rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 2,
     to_keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
@@ -61,10 +64,15 @@ def main(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
         kafka.create_topic(plans.TOPIC, _PARTITIONS)
         _fill(kafka.bootstrap_servers, messages)
-        found = [_measured(one, messages, _sides(one, kafka, folder, messages), rounds) for one in plan or _PLANS]
-    _say(table(found))
+        wanted = plan or [*_PLANS, RESTORES]
+        costs = [one for one in wanted if one != RESTORES]
+        found = [_measured(one, messages, _sides(one, kafka, folder, messages), rounds) for one in costs]
+        figures = [table(found)] if found else []
+        if RESTORES in wanted:
+            figures.append(restore_table(list(measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale))))
+    _say("\n".join(figures))
     if to_keep:
-        keep(table(found))
+        keep("\n".join(figures))
 
 
 def _fill(servers: str, messages: int) -> None:
@@ -136,7 +144,7 @@ def _written(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cos
 
 def _streamed(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Cost:
     """A run of Kafka Streams, compiled before."""
-    jars = ":".join(str(jar) for jar in ensure_jars(read_lock(STREAMS_LOCK)["kafka-streams"]))
+    jars = _jars()
     subprocess.run(["javac", "-cp", jars, "-d", str(_empty(folder)), str(_PROGRAM)], check=True)
     output = "output"
     kafka.create_topic(output, _PARTITIONS)
@@ -145,6 +153,10 @@ def _streamed(plan: str, kafka: KafkaCluster, folder: Path, messages: int) -> Co
         return measure.run(["java", *_JAVA, "-cp", f"{jars}:{folder}", "BesideStreams", *arguments])
     finally:
         kafka.delete_topic(output)
+
+
+def _jars() -> str:
+    return ":".join(str(jar) for jar in ensure_jars(read_lock(STREAMS_LOCK)["kafka-streams"]))
 
 
 def _empty(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What a task's stores cost: the libraries that could keep them on disk, and how long a restore takes by its size.
+"""What a task's stores cost: the libraries that could keep them on disk.
 
     python -m benchmarks.topologies.stores [--entries 1000000] [--folder /a/disk]
 
@@ -18,15 +18,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from stage_writer.topologies.stores import MemoryBackend, Stores
 from stage_writer.topologies.stores.disk import open_backend
-from stage_writer.topologies.stores.files import snapshot_from_bytes, snapshot_to_pieces
 from stage_writer.topologies.stores.keys import key_to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from stage_writer.topologies.stores import Backend
 
 BATCH = 10_000
 GETS = 100_000
@@ -161,35 +157,6 @@ def measure(name: str, candidate: Candidate, entries: int) -> None:
     tell("entries scanned", name, lambda: sum(1 for _ in candidate.scan(b"\x01", b"\xff")), entries)
 
 
-def measure_restores(entries: int, folder: Path) -> None:
-    """From a snapshot's bytes to a task that can go on, by the state's size."""
-    backends: dict[str, Callable[[int], Backend]] = {
-        "memory": lambda _: MemoryBackend(),
-        "disk": lambda size: open_backend(folder / f"restored-{size}"),
-    }
-    size = entries // 100
-    while size <= entries:
-        stores = Stores.open([Stores.key_value("counts")], MemoryBackend())
-        counts = stores.store("counts")
-        for number in range(size):
-            counts.put(f"user{number:010d}", {"count": number % 1000, "sum": number / 7})
-        stores.begin_record()
-        changed = stores.seal()
-        data = snapshot_to_pieces(stores.snapshot()).to_bytes()
-        for name, backend in backends.items():
-            restored = Stores.open([Stores.key_value("counts")], backend(size))
-            wall = time.perf_counter()
-            restored.restore(snapshot_from_bytes("snapshot", data), [], "mark")
-            wall = time.perf_counter() - wall
-            print(
-                f"restore to {name:7} {size:10,} entries {changed.size_bytes / 2**20:7.1f} MiB "
-                f"(file {len(data) / 2**20:6.1f} MiB) {wall:8.2f} s",
-                flush=True,
-            )
-            restored.close()
-        size *= 10
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Measure all, and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -206,7 +173,6 @@ def main(arguments: list[str] | None = None) -> None:
                 print(f"{name:12} is not installed: {error}")
                 continue
             measure(name, candidate, given.entries)
-        measure_restores(given.entries, Path(root))
 
 
 if __name__ == "__main__":
