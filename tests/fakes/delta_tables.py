@@ -94,6 +94,10 @@ class MemoryDeltaTables:
         table.schema = schema_to_json(StructType(tuple(fields)))
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
+        return self.changed(commit) or self._done(commit)
+
+    def changed(self, commit: TableCommit) -> CommitOutcome | None:
+        """Why nothing is written; None when the table is what the commit stands on."""
         table, target = self.tables[commit.target.url], commit.target
         if (table.table_id, table.schema, table.partition_by) != (
             target.table_id,
@@ -109,6 +113,10 @@ class MemoryDeltaTables:
             return AlreadyLoaded(len(table.commits))
         if any(table.transactions.get(app_id) != last for app_id, last in commit.expected.items()):
             return Conflicted("another loader moved a position")
+        return None
+
+    def _done(self, commit: TableCommit) -> Committed:
+        table = self.tables[commit.target.url]
         table.commits.append(commit)
         table.transactions |= commit.advances
         return Committed(len(table.commits))

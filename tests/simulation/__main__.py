@@ -11,6 +11,7 @@ import typer
 
 from tests.simulation.history import History
 from tests.simulation.world import Fault  # noqa: TC001 - typer looks at annotations
+from tests.simulation.worlds import Worlds, usual
 
 _TOLD_EVERY = 500
 
@@ -19,7 +20,7 @@ def main(
     seeds: Annotated[int, typer.Option(help="How many histories.")] = 200,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     seed: Annotated[int | None, typer.Option(help="Replay this one and tell its story.")] = None,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Worlds with stateful tasks.")] = False,  # noqa: FBT002
+    worlds: Annotated[Worlds | None, typer.Option(help="Worlds of one kind; by default all, by the seed.")] = None,
 ) -> None:
     """Run histories; exit 1 at the first one whose books do not balance."""
     faults: Counter[Fault] = Counter()
@@ -28,14 +29,15 @@ def main(
     for done, number in enumerate(chosen):
         if done and done % _TOLD_EVERY == 0:
             typer.echo(f"{done} histories, every record once so far", err=True)
-        verdict = History(number, counting=tasks).run()
+        kind = worlds or usual(number)
+        verdict = History(number, worlds=kind).run()
         faults += verdict.faults
         records += verdict.records
         if verdict.problems or seed is not None:
             typer.echo("\n".join(verdict.story))
         if verdict.problems:
             typer.echo("\n  ".join([f"seed {number} fails:", *verdict.problems[:10]]))
-            typer.echo(f"replay it with: python -m tests.simulation {'--tasks ' if tasks else ''}--seed {number}")
+            typer.echo(f"replay it with: python -m tests.simulation --worlds {kind} --seed {number}")
             sys.exit(1)
     typer.echo(
         f"{len(chosen)} histories, {records} records, {time.monotonic() - began:.0f} s; every record once. Faults:"

@@ -115,21 +115,24 @@ class PlainConverter:
         """The columns of a record beside Kafka's."""
         return {}
 
+    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
+        """A record as a row of the table that it goes to."""
+        return {
+            "_kafka_partition": int(batch.source.partition),
+            "_kafka_offset": int(batch.offsets[index]),
+            "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
+            **(self.fields(value) if value is not None and self.is_row(value) else {}),
+        }
+
+    def tombstones(self, values: list[bytes | None]) -> int:
+        """How many of them there are."""
+        return values.count(None)
+
     def _convert(self, batch: MessageBatch) -> StagedRows:
         values = batch.values.to_pylist()
 
         def rows(wanted: Callable[[bytes | None], bool], table: TableFormat) -> pa.Table:
-            partition = int(batch.source.partition)
-            found = [
-                {
-                    "_kafka_partition": partition,
-                    "_kafka_offset": int(batch.offsets[index]),
-                    "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
-                    **(self.fields(value) if self.is_row(value) else {}),
-                }
-                for index, value in enumerate(values)
-                if wanted(value)
-            ]
+            found = [self.row(batch, index, value) for index, value in enumerate(values) if wanted(value)]
             return pa.Table.from_pylist(found, schema=table.arrow_schema)
 
         own, dead_letters = self.formats
@@ -139,5 +142,5 @@ class PlainConverter:
         )
         dead = {"not_exact": values.count(BAD)}
         return StagedRows(
-            batch.end, len(batch), values.count(None), dead, batch.timestamp_bounds_ms(), tables, routed=routed
+            batch.end, len(batch), self.tombstones(values), dead, batch.timestamp_bounds_ms(), tables, routed=routed
         )

@@ -20,6 +20,7 @@ from common.schema.evolution import NO_COLUMNS
 from stage_writer.core.decoding.json_document import parse_document
 from stage_writer.core.unknown.offers import Offers, type_of
 from tests.simulation.converter import GOOD, PlainConverter
+from tests.simulation.delta_log import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import StagedRows
     from tests.fakes.delta_tables import MemoryTable
     from tests.simulation.converter import Registry
+    from tests.simulation.delta_log import Place
     from tests.simulation.store import Bucket
 
-    Place = tuple[int, int, int]
     Record = dict[str, object]
 
 GAINING = (
@@ -118,7 +119,7 @@ class Values:
                 elif known.field(name).type != found.schema.field(name).type:
                     yield f"{path} has {name} as {found.schema.field(name).type}, the table {known.field(name).type}"
             for row in found.to_pylist():
-                place = (row["_kafka_partition"], row["_kafka_offset"], int(row["_kafka_timestamp"].timestamp() * 1000))
+                place = place_of(row)
                 value = sent.get(place)
                 if row["_kafka_offset"] >= start and value is not None:
                     have = self._values(row)

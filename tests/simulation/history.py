@@ -7,7 +7,6 @@ at its log's end.
 
 from __future__ import annotations
 
-import io
 import itertools
 import uuid
 from collections import Counter
@@ -16,16 +15,12 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 
 from common.beginnings import begin_path, beginning_from_bytes
-from common.errors import KafkaDeltaExpressError, TableError
+from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
-from delta_loader.core.commits import Conflicted
 from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
@@ -33,56 +28,27 @@ from stage_writer.core.flushing import Limits
 from stage_writer.ports import Result
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
-from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn
-from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
-from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
-from tests.simulation.evolving import GAINING, EvolvingConverter, Values
+from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
+from tests.simulation.kinds import STAGE, TABLE, Around
 from tests.simulation.operators import GivenUp, Operator, Repairs
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
+from tests.simulation.worlds import Worlds, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
-    from common.delta_log import TableState
     from common.markers import MarkerName
-    from common.schema.evolution import Addition
     from common.settings import Stream
-    from common.table_history import LoggedCommit
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.plan import TableShape
-    from delta_loader.core.ways.casting import Widening
-    from stage_writer.ports import Converter, Flushing, Item, Runs
+    from delta_loader.streams.report import StreamReport
+    from stage_writer.ports import Flushing, Item, Runs
+    from tests.simulation.kinds import Kind
 
-STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
-
-
-def _settings(**routing: object) -> Settings:
-    stream = {"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT", **routing}
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": STAGE},
-            "loader": {"marker_retention": 0, "max_files": 20},
-            "streams": [stream],
-        }
-    )
-
-
-_PLAIN = _settings()
-_EVOLVING = _settings(unknown_fields="evolve")
-_COUNTING = _settings(**TOPOLOGY)
-_ROUTED = _settings(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
-_VALUES = (GOOD, GOOD, GOOD, GOOD, BAD, None)
-_EVOLVING_VALUES = (GOOD, *GAINING, *GAINING, BAD, None)
-_ROUTED_VALUES = (GOOD, GOOD, *ROUTES, *ROUTES, BAD, None)
 _MOST_STEPS_IN_PEACE = 30_000
-Place = tuple[int, int, int]
-"""Of a record: its partition, offset and time, in milliseconds. A topic that is made anew uses its offsets again."""
 _LEASE_S = 15.0
 _SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
 
@@ -168,54 +134,6 @@ class WatchedStage(ObjectStage):
         return super().claim(name, data)
 
 
-class SimulatedTables:
-    """`delta_loader.ports.DeltaTables`, reached through the world."""
-
-    def __init__(self, world: World, tables: MemoryDeltaTables, broken: Mapping[str, int] | None = None) -> None:
-        """``broken`` are tables that do not work, until a time."""
-        self._world = world
-        self._tables = tables
-        self._broken = broken or {}
-
-    def _check(self, url: str) -> None:
-        if not self._world.healed and self._broken.get(url, 0) > self._world.now_ms:
-            msg = f"{url} is broken"
-            raise TableError(msg, "")
-
-    def state(self, url: str) -> TableState | None:
-        """What a snapshot says."""
-        self._check(url)
-        return self._world.effect(f"look at {url}", lambda: self._tables.state(url))
-
-    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
-        """Its commits, newest first."""
-        return self._tables.history(url, newest)
-
-    def create(self, url: str, shape: TableShape) -> None:
-        """An empty table."""
-        self._check(url)
-        self._world.effect(f"create {url}", lambda: self._tables.create(url, shape), changes=True)
-
-    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        """An ALTER TABLE."""
-        self._world.effect(f"alter {url}", lambda: self._tables.add_columns(url, added), changes=True)
-
-    def widen(self, url: str, widening: Widening) -> None:
-        """Another one."""
-        self._world.effect(f"widen {url}", lambda: self._tables.widen(url, widening), changes=True)
-
-    def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
-        self._check(commit.target.url)
-        return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
-
-    def _commit(self, commit: TableCommit) -> CommitOutcome:
-        if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:
-            self._world.faults[Fault.FOREIGN_COMMIT] += 1
-            return Conflicted("a foreign writer's commit came between")
-        return self._tables.commit(commit)
-
-
 @dataclass(slots=True)
 class History:
     """A world with writers and loaders in it."""
@@ -223,39 +141,29 @@ class History:
     seed: int
     chances: Chances | None = None
     """One of `PROFILES` by the seed when absent."""
-    counting: bool = False
-    """Whether the stream has a topology, whose tasks have state."""
+    worlds: Worlds = Worlds.PLAIN
     world: World = field(init=False)
     broker: Broker = field(init=False)
     bucket: Bucket = field(default_factory=Bucket)
-    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+    kind: Kind = field(init=False)
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _running: dict[str, Process] = field(default_factory=dict)
     _given_up: GivenUp = field(default_factory=GivenUp)
     _repairs: Repairs = field(default_factory=Repairs)
     _stale_claims: list[str] = field(default_factory=list)
-    _places: dict[str, list[Place]] = field(default_factory=dict)
     _leased: bool = False
     _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
     _mended: set[TopicPartition] = field(default_factory=set)
-    _routed: bool = False
-    _evolving: bool = False
-    _values: Values = field(init=False)
-    _counts: CountBook = field(init=False)
     _broken: dict[str, int] = field(default_factory=dict)
-    _registry: Registry = field(init=False)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
-        self._registry = Registry(self.world)
-        self._values = Values(self.bucket, _EVOLVING.streams[0].rescue_column)
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
         self._leased = rng.random() < 0.5
-        self._routed = not self.counting and rng.random() < 0.4
-        self._evolving = not self.counting and not self._routed and rng.random() < 0.4
-        self._counts = CountBook(self.bucket)
+        around = Around(self.world, self.broker, self.bucket, self._given_up)
+        self.kind = kind_of(self.worlds, around)
         for partition in range(rng.randrange(1, 4)):
             self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
 
@@ -286,22 +194,7 @@ class History:
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
         books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
-        if self.counting:
-            logs = (*self.broker.past, self.broker.logs)
-            return (*books, *self._counts.problems(TABLE, self.tables.tables.get(TABLE), logs, self._given_up.has))
-        if not self._evolving:
-            return books
-        return (*books, *self._values.problems(TABLE, self.tables.tables.get(TABLE), self._sent()))
-
-    def _sent(self) -> dict[Place, bytes]:
-        """The records that are rows, as they were sent."""
-        return {
-            (int(source.partition), record.offset, record.timestamp_ms): record.value
-            for logs in (*self.broker.past, self.broker.logs)
-            for source, log in logs.items()
-            for record in log
-            if record.value is not None and record.value != BAD
-        }
+        return (*books, *self.kind.problems())
 
     # The world's turns.
 
@@ -312,14 +205,15 @@ class History:
             if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
                 self._start(role)
         if rng.random() < produce:
-            key = rng.choice(KEYS) if self.counting else None
-            self.broker.append(rng.choice(sorted(self.broker.logs)), rng.choice(self._sendable), key)
+            source = rng.choice(sorted(self.broker.logs))
+            self.broker.append(source, *self.kind.record(source))
         if not self.world.healed and rng.random() < self.world.chances.recreated:
             self.world.faults[Fault.RECREATED] += 1
             self.world.tell("the topic is deleted and created again")
             self.broker.recreate()
-        if self._routed and not self.world.healed and rng.random() < self.world.chances.broken_table:
+        if not self.world.healed:
             self._break_a_table()
+            self.kind.happens()
         self.broker.expel_silent()
         if not self.world.healed and self.broker.members and rng.random() < self.world.chances.shuffle:
             self.world.faults[Fault.REBALANCE] += 1
@@ -331,35 +225,28 @@ class History:
 
     def _break_a_table(self) -> None:
         """One of the stream's tables, but its own, does not work for a while."""
+        if not self._stream.routes or self.world.rng.random() >= self.world.chances.broken_table:
+            return
         self.world.faults[Fault.BROKEN_TABLE] += 1
-        url = self.world.rng.choice(self._settings.streams[0].side_tables)
+        url = self.world.rng.choice(self._stream.side_tables)
         self._broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
         self.world.tell(f"{url} is broken for {self._broken[url] - self.world.now_ms} ms")
 
     @property
-    def _sendable(self) -> Sequence[bytes | None]:
-        """The values that producers send."""
-        if self.counting:
-            return COUNTED
-        return _ROUTED_VALUES if self._routed else _EVOLVING_VALUES if self._evolving else _VALUES
-
-    @property
-    def _settings(self) -> Settings:
-        if self.counting:
-            return _COUNTING
-        return _ROUTED if self._routed else _EVOLVING if self._evolving else _PLAIN
+    def _stream(self) -> Stream:
+        return self.kind.stream
 
     def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
         """Someone repairs a Kafka partition, maybe while others do."""
         others = self._repairing.setdefault(source, [])
         others[:] = [process for process in others if process.alive]
         process = Process(f"operator#{next(self._names)}")
-        tables = SimulatedTables(self.world, self.tables)
+        tables = SimulatedTables(self.world, self.kind.log)
         store = self._store(STAGE)
         operator = Operator(
             self.world,
             self.broker,
-            stream=self._settings.streams[0],
+            stream=self._stream,
             store=store,
             tables=tables,
             given_up=self._given_up,
@@ -422,9 +309,9 @@ class History:
             state_keep_s=_STATE_KEEP_S,
         )
         stage.watch(member, self._stale_claims)
-        stream = self._settings.streams[0]
         service = StageWriter(
-            converters=[self._converter(stream, clock)],
+            converters=[self.kind.converter(process)],
+            filing=self.kind.filing,
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -444,17 +331,13 @@ class History:
             self.world.tell(f"{process.name} ends: {error.problem}")
         process.alive = False
 
-    def _converter(self, stream: Stream, clock: WorldClock) -> Converter:
-        if self.counting:
-            return converter(stream, clock.wall_ms)
-        return (EvolvingConverter if self._evolving else PlainConverter)(stream, self._registry)
-
     def _loader(self, process: Process) -> None:
-        tables = SimulatedTables(self.world, self.tables, self._broken)
+        tables = SimulatedTables(self.world, self.kind.log, self._broken)
         ports = Ports(
             stage=Stage(self._store(STAGE), in_turn),
             tables=tables,
-            columns=tables if self._evolving else None,
+            columns=tables if self.kind.makes_columns else None,
+            refusing=self.kind.refusing(tables),
             open_store=self._store,
             parallel=in_turn,
             clock=WorldClock(self.world),
@@ -462,15 +345,24 @@ class History:
             log=_SILENT,
             metrics=Metrics(),
         )
-        service = LoaderService(self._settings.streams, self._settings.loader, ports)
+        service = LoaderService(self.kind.settings.streams, self.kind.settings.loader, ports)
         lease = self._lease(process, ports) if self._leased else None
+        told = ""
         try:
             while True:
                 if lease is None or lease.held():
-                    service.run_pass(lambda: lease is not None and not lease.held())
+                    told = self._tell(process, told, service.run_pass(lambda: lease is not None and not lease.held()))
                 self.world.sleep_s(self.world.rng.choice([1, 5, 30]))
         except Crash:
             return
+
+    def _tell(self, process: Process, told: str, reports: Iterable[StreamReport]) -> str:
+        """What a loader says of a pass, if it is something new."""
+        found = [one.problem for report in reports for one in report.held.values()]
+        found += [str(report.failure) for report in reports if report.failure is not None]
+        if found and str(found) != told:
+            self.world.tell(f"{process.name} says {'; '.join(found)}")
+        return str(found)
 
     def _lease(self, process: Process, ports: Ports) -> LoaderLease:
         lease = LoaderLease(self._store(STAGE), ports.clock, process.name, _LEASE_S, log=_SILENT, metrics=ports.metrics)
@@ -489,48 +381,21 @@ class History:
     # The books.
 
     def _missing_or_twice(self) -> list[str]:
-        found = {url: self._offsets(url) for url in (TABLE, DEAD_LETTERS, *ROUTES.values())}
+        found = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}
         problems: list[str] = []
         known: set[Place] = set()
-        for logs in (*self.broker.past, self.broker.logs):
-            for source, record in ((source, record) for source, log in logs.items() for record in log):
-                place = (int(source.partition), record.offset, record.timestamp_ms)
+        for source, log, deleted in self.kind.around.logs():
+            for record in log:
+                place = Place(int(source.partition), record.offset, record.timestamp_ms)
                 known.add(place)
                 have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
-                wanted = self._wanted(record.value)
-                # What nobody had staged of a topic that was deleted is gone with it.
-                may_lack = logs is not self.broker.logs or self._given_up.has(source, record.offset)
-                if have != wanted and not (may_lack and not have):
+                wanted = self.kind.wanted(record.value)
+                may_lack = self.kind.around.may_lack(source, record.offset, deleted=deleted)
+                if have not in wanted and not (may_lack and not have):
                     problems.append(f"{source} offset {record.offset}: {have} instead of {wanted}")
         everything = set[Place]().union(*found.values())
         problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
-
-    def _wanted(self, value: bytes | None) -> dict[str, int]:
-        """How many rows a record has in each table."""
-        if self.counting:
-            return wanted_rows(value, TABLE, DEAD_LETTERS)
-        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
-        return {} if value is None else {places[value]: 1}
-
-    def _offsets(self, url: str) -> Counter[Place]:
-        table = self.tables.tables.get(url)
-        offsets: Counter[Place] = Counter()
-        for path, start in table.parts if table is not None else []:
-            offsets.update(place for place in self._places_in(f"{url}/{path}") if place[1] >= start)
-        return offsets
-
-    def _places_in(self, path: str) -> list[Place]:
-        """The rows of a data file. A file of this name never changes."""
-        stored = self.bucket.objects.get(path)
-        if stored is None:
-            return []  # shows as missing rows
-        if path not in self._places:
-            file = pq.ParquetFile(io.BytesIO(stored[0]))
-            found = file.read(["_kafka_partition", "_kafka_offset", "_kafka_timestamp"], use_threads=False)
-            times_ms = [time_us // 1000 for time_us in found[2].cast(pa.int64()).to_pylist()]
-            self._places[path] = list(zip(found[0].to_pylist(), found[1].to_pylist(), times_ms, strict=True))
-        return self._places[path]
 
     def _positions(self) -> list[str]:
         return [
@@ -541,7 +406,7 @@ class History:
 
     def _position(self, source: TopicPartition) -> int | None:
         """The last offset of the partition's newest chain that the table has."""
-        table = self.tables.tables.get(TABLE)
+        table = self.kind.log.tables.get(TABLE)
         path, stored = begin_path(source), self.bucket.objects.get(f"{STAGE}/{begin_path(source)}")
         generation = 0 if stored is None else beginning_from_bytes(path, stored[0]).generation
         made_anew = f"@{generation}" if generation else ""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bootstrap.core.state import PartitionState
     from common.settings import Stream
     from common.spans import TopicPartition
-    from tests.simulation.history import SimulatedTables
+    from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import World

@@ -54,6 +54,7 @@ class Fault(StrEnum):
     RECREATED = "topic deleted and created again"
     BROKEN_TABLE = "a table does not work"
     REGISTRY = "registry away"
+    ALTERED = "constraint comes or goes"
 
 
 class Crash(BaseException):
@@ -117,6 +118,8 @@ class Chances:
     clock_jump: float = 0.001
     broken_table: float = 0.005
     """Of a stream with several tables, for each turn: one of them does not work for a while."""
+    altered: float = 0.005
+    """For each turn: a table's constraint is added, or dropped."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
 
@@ -127,6 +130,22 @@ OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
 """A topic that does not last."""
+
+SLOW_CLAIMS = Chances(
+    recreated=0.006,
+    stall=0.05,
+    claim_stall=0.4,
+    pause=0.0,
+    crash=0.0,
+    refused=0.0,
+    lost_answer=0.0,
+    duplicate=0.0,
+    given_up=0.0,
+    foreign=0.0,
+)
+"""A topic that does not last, and claims that take their time; nothing else goes wrong."""
+UNSTEADY = Chances(recreated=0.02, pause=0.01, stall=0.05, claim_stall=0.5, shuffle=0.005, crash=0.001)
+"""A topic that is made anew all the time."""
 
 PROFILES = (
     Chances(),

@@ -1,0 +1,158 @@
+"""Worlds of change events: upserts and deletes by key, tombstones too, merged into a table with one row for each key;
+and the book, which applies them one by one as Kafka had them.
+
+Where operators gave positions up, or a topic was deleted, an event may have been applied or not: then the book knows
+which rows are possible. Keys are of one Kafka partition each, as producers have it. A sequence is used with soft
+deletes only: otherwise a deleted row's is forgotten at the end of a load, and how events are cut into loads is chance.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING
+
+from common.changes import DELETE_COLUMN, staged_columns
+from common.dead_letters import KAFKA_FIELDS
+from common.markers import TableKind
+from common.schema import Field, Primitive, StructType
+from common.settings.merge import merge_by_of
+from stage_writer.core.convert import table_format
+from tests.fakes.events import Event, Row, Table, replay
+from tests.simulation.converter import BAD, PlainConverter
+from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.ports import Converter
+    from tests.simulation.converter import Registry
+    from tests.simulation.kafka import Record as Sent
+    from tests.simulation.kinds import Wanted
+    from tests.simulation.world import Process
+
+_IDS = range(5)
+_ROWS_OF_A_PARTITION = 100
+
+
+class EventsConverter(PlainConverter):
+    """What a stream with `merge` does with the events of these worlds, without its cost for batches of five."""
+
+    def __init__(self, stream: Stream, registry: Registry) -> None:
+        super().__init__(stream, registry)
+        by = merge_by_of(stream)
+        assert by is not None
+        flag = (Field(by.soft_delete, Primitive.BOOLEAN),) if by.soft_delete else ()
+        table = StructType((*stream.schema_of_columns.fields, *KAFKA_FIELDS, *flag))
+        rows = table_format(stream.table, TableKind.ROWS, staged_columns(table, by), (), by)
+        self.formats = (replace(rows, waits=True), self.formats[1])
+        self._flag = by.soft_delete
+
+    def is_row(self, value: bytes | None) -> bool:
+        """Every event is, tombstones too."""
+        return value != BAD
+
+    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
+        """An event, with what merging needs."""
+        row = super().row(batch, index, value)
+        if not self.is_row(value):
+            return row
+        event = json.loads(batch.keys[index].as_py() if value is None else value)
+        deletes = value is None or event["op"] == "d"
+        row |= {"_kafka_topic": str(batch.source.topic), "id": event["id"], DELETE_COLUMN: deletes}
+        row |= {"v": None if value is None else event["v"], "at": None if value is None else event["at"]}
+        return row | ({self._flag: deletes} if self._flag else {})
+
+    def tombstones(self, values: list[bytes | None]) -> int:
+        """They delete, and are no longer counted as such."""
+        del values
+        return 0
+
+
+class Changes(Kind):
+    """Change events in Kafka's order."""
+
+    soft = False
+    sequenced = False
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        rng = around.world.rng
+        self.soft = rng.random() < 0.6
+        self.sequenced = self.soft and rng.random() < 0.6
+        merge: dict[str, object] = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
+        merge |= {"soft_delete": "gone"} if self.soft else {}
+        merge |= {"sequence": "at"} if self.sequenced else {}
+        self.settings = settings_of(columns="id INT, v STRING, at BIGINT", load="merge", merge=merge)
+
+    def converter(self, process: Process) -> Converter:
+        """One of events."""
+        del process
+        return EventsConverter(self.stream, self.registry)
+
+    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """An upsert, a delete, a tombstone, or nothing that can be read."""
+        rng = self.around.world.rng
+        kind = rng.choice("uuuuddtb")
+        key = int(source.partition) * _ROWS_OF_A_PARTITION + rng.choice(_IDS)
+        event = {"id": key, "op": kind, "v": rng.choice("xyz"), "at": rng.randrange(6)}
+        value = BAD if kind == "b" else None if kind == "t" else json.dumps(event).encode()
+        return value, json.dumps({"id": key}).encode()
+
+    def urls(self) -> Iterable[str]:
+        """Rows of the own table are of the last event only."""
+        return (DEAD_LETTERS,)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """Dead letters are there once."""
+        return ({DEAD_LETTERS: 1} if value == BAD else {},)
+
+    def problems(self) -> Iterator[str]:
+        """Rows that no replay gives."""
+        have: dict[object, list[tuple[object, ...]]] = {}
+        for row in self.log.keyed_rows(TABLE):
+            gone = bool(row.get("gone"))
+            at = row["at"] if self.sequenced else None
+            have.setdefault(row["id"], []).append((row["v"], at, gone, row["_kafka_offset"]))
+        possible = self._possible()
+        for key in sorted({*have, *possible}, key=str):
+            rows = have.get(key, [])
+            wanted = possible.get(key, {None})
+            if len(rows) > 1 or (rows[0] if rows else None) not in wanted:
+                yield f"key {key} has {rows}, and may have {sorted(wanted, key=str)}"
+
+    def _possible(self) -> dict[object, set[tuple[object, ...] | None]]:
+        """Each key's rows, as one or the other set of events gives them."""
+        found: dict[object, set[tuple[object, ...] | None]] = {}
+        for source, log, deleted in self.around.logs():
+            for record in log:
+                event = _event(source, record)
+                if event is None:
+                    continue
+                (key,) = event.key
+                before = found.get(key, {None})
+                after = {self._after(row, event) for row in before}
+                is_certain = not self.around.may_lack(source, record.offset, deleted=deleted)
+                found[key] = after if is_certain else before | after
+        return found
+
+    def _after(self, row: tuple[object, ...] | None, event: Event) -> tuple[object, ...] | None:
+        table: Table = {} if row is None else {event.key: Row(*row)}  # type: ignore[arg-type]
+        replay(table, [event], sequenced=self.sequenced, soft=self.soft)
+        made = table.get(event.key)
+        return None if made is None else astuple(made)
+
+
+def _event(source: TopicPartition, record: Sent) -> Event | None:
+    if record.value == BAD:
+        return None
+    assert record.key is not None
+    place = (str(source.topic), int(source.partition), record.offset)
+    if record.value is None:
+        return Event(*place, (json.loads(record.key)["id"],), None, deletes=True)
+    event = json.loads(record.value)
+    deletes = event["op"] == "d"
+    return Event(*place, (event["id"],), event["v"], deletes, event["at"])

@@ -1,0 +1,272 @@
+"""The Delta log of all processes, with what Spark does to rows on their way into a table; and a process's view of it.
+
+Files that are added stay where they are, so their rows are read when the books are checked. What goes through Spark is
+modelled here: rows below a start and of refused records are left out, a row that the table's constraint forbids makes
+the job fail, and change events are merged by the loader's own statement, which DuckDB runs. Rows and txn actions
+change at once.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.errors import TableError
+from common.schema import schema_from_json
+from delta_loader.core.commits import Conflicted, NotWritten
+from delta_loader.core.merging.bounds import key_bounds
+from delta_loader.core.merging.statement import MergeStatement
+from delta_loader.core.ways.refused import REFUSED_BY_TABLE, RefusedRecord
+from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.simulation.world import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from common.delta_log import TableState
+    from common.schema.evolution import Addition
+    from common.spans import Position, TopicPartition
+    from common.table_history import LoggedCommit
+    from delta_loader.core.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.core.plan import TableShape
+    from delta_loader.core.shares import SparkWrite
+    from delta_loader.core.ways.casting import Widening
+    from tests.simulation.store import Bucket
+    from tests.simulation.world import World
+
+CONSTRAINT = "delta.constraints.world"
+_OFFSET = "_kafka_offset"
+
+
+class Place(NamedTuple):
+    """Of a record: its partition, offset and time, in milliseconds. A topic that is made anew uses offsets again."""
+
+    partition: int
+    offset: int
+    time_ms: int
+
+
+Forbids = Callable[[pa.Table], pa.Array]
+"""Which rows a table with the property `CONSTRAINT` does not take."""
+
+
+def nothing_is_forbidden(rows: pa.Table) -> pa.Array:
+    """Of a world without constraints."""
+    return pa.array([False] * len(rows), pa.bool_())
+
+
+class DeltaLog(MemoryDeltaTables):
+    """The tables of one world."""
+
+    def __init__(self, bucket: Bucket, stage_url: str, forbids: Forbids = nothing_is_forbidden) -> None:
+        super().__init__()
+        self._bucket = bucket
+        self._stage_url = stage_url
+        self._forbids = forbids
+        self._files: dict[str, pa.Table] = {}
+        self._places: dict[str, list[Place]] = {}
+        self._keyed: dict[str, pa.Table] = {}
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        """The real log's rules, in its order."""
+        way = way_of_loading(self._state(commit.target.url))
+        may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
+        if may_not and not commit.is_answer:
+            return Conflicted("files may not be added any more")
+        changed = self.changed(commit)
+        if changed is not None:
+            return changed
+        if not all(self._is_there(path) for write in commit.written for path in self._paths(write)):
+            return NotWritten("a staged file is gone")
+        if any(pc.any(self._forbidden(commit.target.url, self.rows_of(write))).as_py() for write in commit.written):
+            return NotWritten("a row violates the table's constraint")
+        if commit.merges:
+            self._merge(commit)
+        return self._done(commit)
+
+    def _state(self, url: str) -> TableState:
+        state = self.state(url)
+        assert state is not None
+        return state
+
+    def _paths(self, write: SparkWrite) -> list[str]:
+        return [f"{write.root or self._stage_url}/{file.path}" for file in write.files]
+
+    def _is_there(self, path: str) -> bool:
+        return path in self._bucket.objects and self.read(path).num_rows > 0  # and is kept for the books
+
+    def _forbidden(self, url: str, rows: pa.Table) -> pa.Array:
+        is_checked = CONSTRAINT in self.tables[url].properties and rows.num_rows
+        return self._forbids(rows) if is_checked else nothing_is_forbidden(rows)
+
+    # What Spark reads.
+
+    def rows_of(self, write: SparkWrite) -> pa.Table:
+        """The rows that a write brings."""
+        found = []
+        for path, file in zip(self._paths(write), write.files, strict=True):
+            rows = self.read(path)
+            for name, value in (file.partition_values or {}).items():
+                kind = schema_from_json(write.shape.schema).field(name)
+                assert kind is not None
+                rows = rows.append_column(name, pa.array([value] * len(rows)).cast(pa.int64()))
+            keep = pc.greater_equal(rows[_OFFSET], int(write.start or 0))
+            without = pa.array([int(one) for one in write.without], pa.int64())
+            found.append(rows.filter(pc.and_(keep, pc.invert(pc.is_in(rows[_OFFSET], without)))))
+        return pa.concat_tables(found, promote_options="default")
+
+    def read(self, path: str) -> pa.Table:
+        """A data file, which never changes; one that is gone has no rows, which the books show as missing."""
+        if path not in self._files:
+            stored = self._bucket.objects.get(path)
+            if stored is None:
+                return pa.table({})
+            self._files[path] = pq.ParquetFile(io.BytesIO(stored[0])).read(use_threads=False)
+        return self._files[path]
+
+    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """The records of which the table refuses a row."""
+        found: list[RefusedRecord] = []
+        for write in writes:
+            rows = self.rows_of(write)
+            bad = rows.filter(self._forbidden(target.url, rows))
+            found += [RefusedRecord(write.source, offset, "forbidden") for offset in bad[_OFFSET].to_pylist()]
+        return found[:most]
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        """The records from ``start`` on that a dead-letter table has because they were refused."""
+        letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
+        return [
+            RefusedRecord(source, one.offset, one.error, None)
+            for one in letters
+            if one.source == source and one.offset >= start and one.error_class == REFUSED_BY_TABLE
+        ]
+
+    # Merging.
+
+    def _merge(self, commit: TableCommit) -> None:
+        url, by = commit.target.url, commit.written[0].shape.merge
+        assert by is not None
+        staged = pa.concat_tables(map(self.rows_of, commit.written), promote_options="default")
+        columns = schema_from_json(commit.written[0].shape.schema)
+        bounds = key_bounds([file for write in commit.written for file in write.files], columns, by.keys, _quoted)
+        statement = MergeStatement("target", "staged", columns.names, by, bounds, _quoted)
+        with duckdb.connect(config={"threads": 1}) as connection:
+            connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
+            connection.register("staged", staged)
+            connection.execute("CREATE TABLE target AS SELECT * FROM before")
+            connection.execute(statement.text)
+            self._keyed[url] = connection.sql("SELECT * FROM target").to_arrow_table()
+
+    def keyed_rows(self, url: str) -> list[dict[str, object]]:
+        """The rows of a table into which events are merged."""
+        found: list[dict[str, object]] = self._keyed[url].to_pylist() if url in self._keyed else []
+        return found
+
+    # What the books read.
+
+    def places(self, url: str) -> Iterator[Place]:
+        """Where each row of a table is from that was added or appended."""
+        table = self.tables.get(url)
+        for commit in table.commits if table is not None else ():
+            for file in commit.files:
+                yield from self._places_in(f"{url}/{file.path}")
+            for letter in commit.letters:
+                yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
+            for write in commit.written:
+                for path in self._paths(write):
+                    for place in self._places_in(path):
+                        if place.offset >= (write.start or 0) and place.offset not in write.without:
+                            yield place
+
+    def rows(self, url: str) -> Iterator[dict[str, object]]:
+        """The rows of a table that were added, or written from some offset on."""
+        table = self.tables.get(url)
+        for commit in table.commits if table is not None else ():
+            for file in commit.files:
+                yield from self.read(f"{url}/{file.path}").to_pylist()
+            for write in commit.written:
+                yield from self.rows_of(write).to_pylist()
+
+    def _places_in(self, path: str) -> list[Place]:
+        if path not in self._places:
+            rows = self.read(path)
+            if not rows.num_rows:
+                return []  # shows as missing rows
+            times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
+            partitions, offsets = rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist()
+            self._places[path] = list(map(Place, partitions, offsets, times_ms))
+        return self._places[path]
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def place_of(row: Mapping[str, object]) -> Place:
+    """Where a row is from."""
+    time = row["_kafka_timestamp"]
+    return Place(row["_kafka_partition"], row[_OFFSET], round(time.timestamp() * 1000))  # type: ignore[attr-defined, arg-type]
+
+
+class SimulatedTables:
+    """`delta_loader.ports.DeltaTables` and what is around it, reached through the world."""
+
+    def __init__(self, world: World, log: DeltaLog, broken: Mapping[str, int] | None = None) -> None:
+        """``broken`` are tables that do not work, until a time."""
+        self._world = world
+        self._log = log
+        self._broken = broken or {}
+
+    def _check(self, url: str) -> None:
+        if not self._world.healed and self._broken.get(url, 0) > self._world.now_ms:
+            msg = f"{url} is broken"
+            raise TableError(msg, "")
+
+    def state(self, url: str) -> TableState | None:
+        """What a snapshot says."""
+        self._check(url)
+        return self._world.effect(f"look at {url}", lambda: self._log.state(url))
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        """Its commits, newest first."""
+        return self._log.history(url, newest)
+
+    def create(self, url: str, shape: TableShape) -> None:
+        """An empty table."""
+        self._check(url)
+        self._world.effect(f"create {url}", lambda: self._log.create(url, shape), changes=True)
+
+    def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        """An ALTER TABLE."""
+        self._world.effect(f"alter {url}", lambda: self._log.add_columns(url, added), changes=True)
+
+    def widen(self, url: str, widening: Widening) -> None:
+        """Another one."""
+        self._world.effect(f"widen {url}", lambda: self._log.widen(url, widening), changes=True)
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
+        self._check(commit.target.url)
+        return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
+
+    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """What the table refuses."""
+        return self._world.effect(f"screen for {target.url}", lambda: self._log.refused(target, writes, most))
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        """What was refused before."""
+        return self._world.effect(f"read {url}", lambda: self._log.dead(url, source, start))
+
+    def _commit(self, commit: TableCommit) -> CommitOutcome:
+        if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:
+            self._world.faults[Fault.FOREIGN_COMMIT] += 1
+            return Conflicted("a foreign writer's commit came between")
+        return self._log.commit(commit)

@@ -1,0 +1,186 @@
+"""Kinds of worlds: a stream, the records that are sent to it, what makes rows of them, and what its tables must have.
+
+A kind knows its stream's rules and no others. Time, order and failure are the world's, and whether each record is there
+once is the history's to check.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.settings import Settings
+from stage_writer.core.parquet.buffer import Filing
+from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
+from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
+from tests.simulation.delta_log import DeltaLog, Place
+from tests.simulation.evolving import GAINING, EvolvingConverter, Values
+from tests.simulation.world import WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from delta_loader.streams.refusals import Refusing
+    from stage_writer.ports import Converter
+    from tests.simulation.delta_log import SimulatedTables
+    from tests.simulation.kafka import Broker
+    from tests.simulation.kafka import Record as Sent
+    from tests.simulation.operators import GivenUp
+    from tests.simulation.store import Bucket
+    from tests.simulation.world import Process, World
+
+STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
+Wanted = tuple["Mapping[str, int]", ...]
+"""How many rows a record has in each table; several where it may be so or so."""
+
+
+def settings_of(**more: object) -> Settings:
+    """Those of a stream of one topic, with more."""
+    stream = {"app_id": "orders", "topics": ["orders"], "table": TABLE, "columns": "n BIGINT", **more}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": STAGE},
+            "loader": {"marker_retention": 0, "max_files": 20},
+            "streams": [stream],
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a kind has of its world."""
+
+    world: World
+    broker: Broker
+    bucket: Bucket
+    given_up: GivenUp
+
+    def logs(self) -> Iterator[tuple[TopicPartition, list[Sent], bool]]:
+        """Each Kafka partition's records, and whether its topic was deleted."""
+        for logs in (*self.broker.past, self.broker.logs):
+            for source, log in logs.items():
+                yield source, log, logs is not self.broker.logs
+
+    def may_lack(self, source: TopicPartition, offset: int, *, deleted: bool) -> bool:
+        """Whether nobody misses a record: an operator gave it up, or nobody had staged it of a deleted topic."""
+        return deleted or self.given_up.has(source, offset)
+
+
+class Kind:
+    """The plain one: records are rows, dead letters or tombstones. Others change what they have to."""
+
+    settings = settings_of()
+    values: tuple[bytes | None, ...] = (GOOD, GOOD, GOOD, GOOD, BAD, None)
+    filing = Filing()
+    makes_columns = False
+    topics: tuple[str, ...] = ("orders",)
+
+    def __init__(self, around: Around) -> None:
+        """Of one world."""
+        self.around = around
+        self.registry = Registry(around.world)
+        self.log = DeltaLog(around.bucket, STAGE)
+
+    @property
+    def stream(self) -> Stream:
+        """The world's one stream."""
+        return self.settings.streams[0]
+
+    def converter(self, process: Process) -> Converter:
+        """What a writer makes rows with."""
+        del process
+        return PlainConverter(self.stream, self.registry)
+
+    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """The value and the key of a record that is sent."""
+        del source
+        return self.around.world.rng.choice(self.values), None
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """How many rows a record has in each table."""
+        places = {GOOD: TABLE, BAD: DEAD_LETTERS, **ROUTES, **dict.fromkeys(GAINING, TABLE)}
+        return ({} if value is None else {places[value]: 1},)
+
+    def urls(self) -> Iterable[str]:
+        """The tables in which records are looked for."""
+        return self.stream.tables
+
+    def happens(self) -> None:
+        """What else happens in this kind of world, at each turn of the war."""
+
+    def refusing(self, tables: SimulatedTables) -> Refusing | None:
+        """What a loader needs where a table refuses records."""
+        del tables
+        return None
+
+    def problems(self) -> Iterable[str]:
+        """What its own books say against a table."""
+        return ()
+
+
+class Routed(Kind):
+    """Records for several tables, some of which break."""
+
+    settings = settings_of(route="CAST(n AS VARCHAR)", routes={"2": LEFT, "3": RIGHT})
+    values = (GOOD, GOOD, *ROUTES, *ROUTES, BAD, None)
+
+
+class Evolving(Kind):
+    """Records that gain fields."""
+
+    settings = settings_of(unknown_fields="evolve")
+    values = (GOOD, *GAINING, *GAINING, BAD, None)
+    makes_columns = True
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._book = Values(around.bucket, self.stream.rescue_column)
+
+    def converter(self, process: Process) -> Converter:
+        """One that knows columns."""
+        del process
+        return EvolvingConverter(self.stream, self.registry)
+
+    def problems(self) -> Iterable[str]:
+        """Values that are not as they were sent."""
+        sent = {
+            Place(int(source.partition), record.offset, record.timestamp_ms): record.value
+            for source, log, _ in self.around.logs()
+            for record in log
+            if record.value is not None and record.value != BAD
+        }
+        return self._book.problems(TABLE, self.log.tables.get(TABLE), sent)
+
+
+class Counting(Kind):
+    """Tasks with state: a count of each key's records (counting.py)."""
+
+    settings = settings_of(**TOPOLOGY)
+    values = COUNTED
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._book = CountBook(around.bucket)
+
+    def converter(self, process: Process) -> Converter:
+        """The real one."""
+        del process
+        return converter(self.stream, WorldClock(self.around.world).wall_ms)
+
+    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """With a key."""
+        value, _ = super().record(source)
+        return value, self.around.world.rng.choice(KEYS)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """As many as it says."""
+        return (wanted_rows(value, TABLE, DEAD_LETTERS),)
+
+    def problems(self) -> Iterable[str]:
+        """Counts that cannot be."""
+        broker = self.around.broker
+        logs = (*broker.past, broker.logs)
+        return self._book.problems(TABLE, self.log.tables.get(TABLE), logs, self.around.given_up.has)

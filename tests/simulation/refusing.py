@@ -1,0 +1,134 @@
+"""Worlds whose table has a constraint, from its making on or for a while, and whose files have many partition values.
+
+What the table refuses is a dead letter with its bytes and no row; what was loaded while the table took it is a row and
+no dead letter. So each such record is there once, and of a table that never took it, as a dead letter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from delta_loader.streams.refusals import Original
+from delta_loader.streams.refusals import Refusing as RefusingPorts
+from stage_writer.core.parquet.buffer import Filing
+from tests.simulation.converter import BAD, PlainConverter
+from tests.simulation.delta_log import CONSTRAINT, DeltaLog
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.world import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from common.settings import Stream
+    from common.spans import Offset, TopicPartition
+    from delta_loader.core.plan import TableShape
+    from stage_writer.ports import Converter
+    from tests.simulation.converter import Registry
+    from tests.simulation.delta_log import SimulatedTables
+    from tests.simulation.kinds import Wanted
+    from tests.simulation.world import Process
+
+FORBIDDEN = b'{"n": 7}'
+_TAKEN = {b'{"n": 5}': 5, b'{"n": 6}': 6, FORBIDDEN: 7}
+
+
+def _forbidden(rows: pa.Table) -> pa.Array:
+    return pc.equal(rows["n"], 7).combine_chunks()
+
+
+class CheckedLog(DeltaLog):
+    """Tables of which the stream's own one may have its constraint from the beginning."""
+
+    checks_at_once = False
+
+    def create(self, url: str, shape: TableShape) -> None:
+        """By who makes it."""
+        is_new = url not in self.tables
+        super().create(url, shape)
+        if is_new and url == TABLE and self.checks_at_once:
+            self.tables[url].properties[CONSTRAINT] = "n <> 7"
+
+
+class NumbersConverter(PlainConverter):
+    """Rows with their number, which may be what they are partitioned by."""
+
+    def __init__(self, stream: Stream, registry: Registry) -> None:
+        super().__init__(stream, registry)
+        rows, dead_letters = self.formats
+        waits = stream.load.waits_for_spark
+        self.formats = (replace(rows, partition_by=stream.partition_by, waits=waits), dead_letters)
+
+    def is_row(self, value: bytes | None) -> bool:
+        """Whatever the table says of it."""
+        return value in _TAKEN
+
+    def fields(self, value: bytes) -> dict[str, object]:
+        """The number."""
+        return {"n": _TAKEN[value]}
+
+
+class Refusing(Kind):
+    """A table that does not take everything."""
+
+    values = (*_TAKEN, *_TAKEN, BAD, None)
+    filing = Filing(max_values=1)
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        rng = around.world.rng
+        self.log = CheckedLog(around.bucket, STAGE, _forbidden)
+        self.log.checks_at_once = self._always = rng.random() < 0.4
+        load = rng.choice(["auto", "append"])
+        self.settings = settings_of(load=load, partition_by=rng.choice([[], ["n"]]))
+
+    def converter(self, process: Process) -> Converter:
+        """One of numbers."""
+        del process
+        return NumbersConverter(self.stream, self.registry)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """A row or a dead letter of what the table refuses at times."""
+        if value != FORBIDDEN:
+            return ({TABLE: 1} if value in _TAKEN else {DEAD_LETTERS: 1} if value is not None else {},)
+        return ({DEAD_LETTERS: 1},) if self._always else ({DEAD_LETTERS: 1}, {TABLE: 1})
+
+    def happens(self) -> None:
+        """Somebody adds the constraint, or takes it away."""
+        world, table = self.around.world, self.log.tables.get(TABLE)
+        if table is None or self._always or world.rng.random() >= world.chances.altered:
+            return
+        world.faults[Fault.ALTERED] += 1
+        if table.properties.pop(CONSTRAINT, None) is None:
+            table.properties[CONSTRAINT] = "n <> 7"
+        world.tell(f"the table checks {list(table.properties)}")
+
+    def refusing(self, tables: SimulatedTables) -> RefusingPorts:
+        """Delta's checks, and Kafka for the bytes."""
+        world, broker = self.around.world, self.around.broker
+
+        def originals(
+            source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
+        ) -> Mapping[Offset, Original]:
+            if topic_id != str(broker.topic_id):
+                return {}
+            sent = {one.offset: one for one in broker.logs[source]}
+            return {one: Original(sent[one].timestamp_ms, sent[one].key, sent[one].value) for one in offsets}
+
+        def asked(
+            source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
+        ) -> Mapping[Offset, Original]:
+            return world.effect(f"records of {source}", lambda: originals(source, offsets, topic_id))
+
+        return RefusingPorts(tables, asked)
+
+    def problems(self) -> Iterator[str]:
+        """Dead letters without their bytes."""
+        table = self.log.tables.get(DEAD_LETTERS)
+        for letter in (letter for commit in (table.commits if table else ()) for letter in commit.letters):
+            if letter.value != FORBIDDEN:
+                yield f"the dead letter at {letter.offset} of {letter.source} has {letter.value!r}"

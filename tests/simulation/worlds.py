@@ -1,0 +1,49 @@
+"""Which kind of world a history is in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from tests.simulation.changes import Changes
+from tests.simulation.kinds import Around, Counting, Evolving, Kind, Routed
+from tests.simulation.refusing import Refusing
+from tests.simulation.world import PROFILES
+
+
+class Worlds(StrEnum):
+    """Worlds of one kind, or of a few by the seed."""
+
+    PLAIN = "plain"
+    """Rows and dead letters; 40 % with several tables, 24 % with records that gain fields."""
+    TASKS = "tasks"
+    """Stateful tasks."""
+    CHANGES = "changes"
+    """Change events, merged by key."""
+    REFUSING = "refusing"
+    """Appends to tables with constraints, and files of many partition values."""
+
+
+def kind_of(worlds: Worlds, around: Around) -> Kind:
+    """The kind of one world."""
+    rng = around.world.rng
+    match worlds:
+        case Worlds.PLAIN:
+            routed = rng.random() < 0.4
+            evolving = not routed and rng.random() < 0.4
+            return Routed(around) if routed else Evolving(around) if evolving else Kind(around)
+        case Worlds.TASKS:
+            return Counting(around)
+        case Worlds.CHANGES:
+            return Changes(around)
+        case Worlds.REFUSING:
+            return Refusing(around)
+        case _:
+            assert_never(worlds)
+
+
+def usual(seed: int) -> Worlds:
+    """The kind of world that a seed has where nobody says; every other is plain. (Habits go by ``seed % 8``.)"""
+    kinds = [worlds for worlds in Worlds if worlds is not Worlds.PLAIN]
+    turn = seed // len(PROFILES)
+    return Worlds.PLAIN if turn % 2 == 0 else kinds[turn // 2 % len(kinds)]
