@@ -20,79 +20,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
-from common.kafka import QUIET, client_properties
 from common.merged import inputs_of
 from common.spans import Position
+from stage_writer.outbox.ports import FencedError
 from stage_writer.outbox.records import outgoing_from_bytes, undelivered
+from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
     from common.ports import ObjectStore
-    from common.settings.section import Option
     from common.spans import TopicPartition
+    from stage_writer.outbox.ports import Begins, Place, Transactions
     from stage_writer.outbox.records import Outgoing
 
-_TIMEOUT_S = 30.0
 _MOST_RECORDS = 50_000
 _MOST_BYTES = 32 * 2**20
-_FENCED = {
-    KafkaError._FENCED,  # noqa: SLF001 - librdkafka's own code
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.PRODUCER_FENCED,
-}
-
-
-class FencedError(Exception):
-    """Another process has begun with the chain's deliveries (rule 2)."""
 
 
 def _nothing(_step: str) -> None:
     """Where a process may end; a test ends it there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Whose deliveries these are."""
-
-    kafka: Mapping[str, Option]
-    group_id: str
-    """The writers'."""
-    app_id: str
-    source: TopicPartition
-
-    @property
-    def out_group(self) -> str:
-        """The group that has the delivered positions."""
-        return f"{self.group_id}.{self.app_id}.out"
-
-    @property
-    def transactional_id(self) -> str:
-        """The chain's (rule 2)."""
-        return f"{self.out_group}.{self.source.topic}.{self.source.partition}"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """How far one input of a chain is delivered."""
-
-    position: Position
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """From the moment that the chain's id was taken, until somebody else takes it, or something fails."""
-
-    producer: Producer
-    group: Consumer
-    delivered: dict[TopicPartition, Delivered]
 
 
 @dataclass(slots=True)
@@ -102,7 +53,8 @@ class Delivery:
     place: Place
     store: ObjectStore
     at: Callable[[str], None] = _nothing
-    _turn: _Turn | None = field(init=False, default=None)
+    begin: Begins = KafkaTransactions.begin
+    _turn: Transactions | None = field(init=False, default=None)
 
     def deliver(self, path: str) -> int:
         """Deliver an outbox, and delete it; how many records that were.
@@ -116,9 +68,9 @@ class Delivery:
         outgoing = outgoing_from_bytes(path, data)
         try:
             count = self._produce_all(outgoing)
-        except KafkaException as error:
+        except (BrokerError, FencedError):
             self.close()  # whatever is under way is ended when the next turn begins
-            raise _failed(self.place, error) from error
+            raise
         self.at("committed")
         self.store.delete([path])
         return count
@@ -127,10 +79,10 @@ class Delivery:
         """Let go of the connections."""
         turn, self._turn = self._turn, None
         if turn is not None:
-            turn.group.close()
+            turn.close()
 
     def _produce_all(self, outgoing: Outgoing) -> int:
-        turn = self._turn or self._begin()
+        turn = self._turn or self.begin(self.place, self.at)
         self._turn = turn
         known = {
             one: found.position for one, found in turn.delivered.items() if found.generation == outgoing.generation
@@ -140,51 +92,10 @@ class Delivery:
         left = undelivered(outgoing, [known.get(one) for one in inputs_of(outgoing.source)])
         parts = list(_parts(left))
         for part in parts[:-1]:
-            self._transact(turn, part, _ends_of(part, outgoing), outgoing.generation)
+            turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
         last = parts[-1] if parts else left
-        self._transact(turn, last, {end.source: end.position for end in outgoing.ends}, outgoing.generation)
+        turn.transact(last, {end.source: end.position for end in outgoing.ends}, outgoing.generation)
         return int(left.num_rows)
-
-    def _begin(self) -> _Turn:
-        """Take the chain's id, and then ask how far it is delivered (rule 2)."""
-        given = client_properties(self.place.kafka)
-        fixed: dict[str, Option] = {"transactional.id": self.place.transactional_id, "enable.idempotence": True}
-        # Kafka's own clients choose partitions by this one; librdkafka's default would send a key elsewhere.
-        producer = Producer({"partitioner": "murmur2_random", **given, **fixed}, logger=QUIET)
-        producer.init_transactions(_TIMEOUT_S)
-        of_group: dict[str, Option] = {
-            "group.id": self.place.out_group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-        group = Consumer({**given, **of_group}, logger=QUIET)
-        inputs = inputs_of(self.place.source)
-        found = group.committed([KafkaPartition(one.topic, one.partition) for one in inputs], timeout=_TIMEOUT_S)
-        for answer in found:
-            if answer.error is not None:
-                raise KafkaException(answer.error)
-        delivered = {
-            one: Delivered(Position(answer.offset), _generation_of(answer.metadata))
-            for one, answer in zip(inputs, found, strict=True)
-            if answer.offset >= 0
-        }
-        return _Turn(producer, group, delivered)
-
-    def _transact(
-        self, turn: _Turn, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int
-    ) -> None:
-        turn.producer.begin_transaction()
-        for batch in records.to_batches():
-            _produce(turn.producer, batch)
-        self.at("produced")
-        offsets = [
-            KafkaPartition(one.topic, one.partition, position, metadata=str(generation))
-            for one, position in ends.items()
-        ]
-        turn.producer.send_offsets_to_transaction(offsets, turn.group.consumer_group_metadata(), _TIMEOUT_S)
-        self.at("sent")
-        turn.producer.commit_transaction(_TIMEOUT_S)
-        turn.delivered.update({one: Delivered(position, generation) for one, position in ends.items()})
 
 
 def _parts(records: pa.Table) -> Iterator[pa.Table]:
@@ -208,38 +119,3 @@ def _ends_of(part: pa.Table, outgoing: Outgoing) -> dict[TopicPartition, Positio
         for number, one in enumerate(inputs_of(outgoing.source))
         if (inputs == number).any()
     }
-
-
-def _produce(producer: Producer, batch: pa.RecordBatch) -> None:
-    for record in batch.select(["topic", "key", "value", "timestamp_ms", "headers"]).to_pylist():
-        headers = [(one["name"], one["value"]) for one in record["headers"] or ()]
-        while True:
-            try:
-                producer.produce(
-                    record["topic"],
-                    record["value"],
-                    record["key"],
-                    timestamp=max(0, record["timestamp_ms"]),
-                    headers=headers,
-                )
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.poll(0)
-
-
-def _generation_of(metadata: str | None) -> int:
-    """What was noted beside a position; -1, which no chain has, for anything else."""
-    return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
-
-
-def _failed(place: Place, error: KafkaException) -> BrokerError | FencedError:
-    cause = error.args[0]
-    if cause.code() in _FENCED:
-        return FencedError(cause.str())
-    msg = f"cannot deliver what the topology of {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
-    remedy = (
-        f"see that the topics are there, and that this user may write to them, use the transactional id "
-        f"{place.transactional_id} and commit for the group {place.out_group}; it is tried again"
-    )
-    return BrokerError(msg, remedy)

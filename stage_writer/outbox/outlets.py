@@ -15,12 +15,15 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import BrokerError, StateError, StoreError
 from common.outboxes import OutboxName, outbox_folder
-from stage_writer.outbox.delivery import Delivery, FencedError, Place
+from stage_writer.outbox.delivery import Delivery
+from stage_writer.outbox.ports import FencedError, Place
+from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import TopicPartition
+    from stage_writer.outbox.ports import Begins, Beside
     from stage_writer.ports import Tail
 
 MOST_PENDING = 64
@@ -82,6 +86,32 @@ class KafkaOutlet:
             self.left = True
 
 
+class Threads:
+    """A `stage_writer.outbox.ports.Beside`."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="outbox")
+        self._closed = threading.Event()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Have it run soon."""
+        self._pool.submit(work)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        self._closed.wait(seconds)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Begin nothing new."""
+        self._closed.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class KafkaOutlets:
     """`stage_writer.outbox.ports.Outlets` over Kafka's transactions."""
 
@@ -95,8 +125,10 @@ class KafkaOutlets:
         log: FilteringBoundLogger,
         metrics: Metrics,
         at: Callable[[str], None] = lambda _: None,
+        begin: Begins = KafkaTransactions.begin,
+        beside: Beside | None = None,
     ) -> None:
-        """``writing`` are the app ids of streams whose topologies write to topics."""
+        """``writing`` are the app ids of streams whose topologies write to topics; ``beside`` is by default threads."""
         self._kafka = kafka
         self._group_id = group_id
         self._store = store
@@ -104,8 +136,8 @@ class KafkaOutlets:
         self._log = log
         self._metrics = metrics
         self._at = at
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="outbox")
-        self._closed = threading.Event()
+        self._begin = begin
+        self._beside = beside or Threads()
         self._changed = threading.Condition()
         self._busy = 0
         self._failing: dict[str, str] = {}
@@ -115,7 +147,7 @@ class KafkaOutlets:
         if stream.app_id not in self._writing and (tail is None or not tail.outboxes):
             return None  # what a topology had for topics before it was changed is delivered all the same
         place = Place(self._kafka, self._group_id, stream.app_id, source)
-        outlet = KafkaOutlet(Delivery(place, self._store, self._at), self._start, tail)
+        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, tail)
         outlet.sealed(() if tail is None else tail.outboxes)
         return outlet
 
@@ -137,14 +169,13 @@ class KafkaOutlets:
         """Deliver what is sealed, and end; whether all was delivered in time."""
         with self._changed:
             done = self._changed.wait_for(lambda: self._busy == 0, within_s)
-        self._closed.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._beside.close()
         return done
 
     def _start(self, outlet: KafkaOutlet) -> None:
         with self._changed:
             self._busy += 1
-        self._pool.submit(self._run, outlet)
+        self._beside.start(partial(self._run, outlet))
 
     def _run(self, outlet: KafkaOutlet) -> None:
         try:
@@ -158,7 +189,7 @@ class KafkaOutlets:
 
     def _work(self, outlet: KafkaOutlet) -> None:
         pause_s = _FIRST_PAUSE_S
-        while not self._closed.is_set():
+        while not self._beside.is_closed:
             with outlet.lock:
                 path = outlet.waiting[0] if outlet.waiting else None
                 outlet.is_running = path is not None
@@ -189,5 +220,5 @@ class KafkaOutlets:
             self._log.warning(
                 "outbox not delivered, trying again", partition=source, problem=problem, retry_in_s=pause_s
             )
-            self._closed.wait(pause_s)
+            self._beside.pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -19,8 +19,9 @@ from common.outboxes import OutboxName
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.store import FsspecStore
-from stage_writer.outbox.delivery import Delivery, FencedError, Place
+from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
+from stage_writer.outbox.ports import FencedError, Place
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.ports import Tail
 

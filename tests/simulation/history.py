@@ -15,12 +15,12 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic
 
-import structlog
-
 from common.beginnings import begin_path, beginning_from_bytes
 from common.errors import KafkaDeltaExpressError
+from common.merged import inputs_of
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
+from common.transactions import TxnIds
 from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage import Stage
@@ -34,7 +34,7 @@ from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.kinds import STAGE, TABLE, Around
 from tests.simulation.operators import GivenUp, Operator, Repairs
 from tests.simulation.store import Bucket, SimulatedStore
-from tests.simulation.world import PROFILES, Chances, Crash, Fault, Process, World, WorldClock
+from tests.simulation.world import PROFILES, SILENT, Chances, Crash, Fault, Process, World, WorldClock
 from tests.simulation.worlds import Worlds, kind_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from common.markers import MarkerName
     from common.settings import Stream
+    from common.spans import Position
     from delta_loader.streams.report import StreamReport
     from stage_writer.ports import Flushing, Item, Runs
     from tests.simulation.kinds import Kind
@@ -50,7 +51,6 @@ _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everythi
 _LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _MOST_STEPS_IN_PEACE = 30_000
 _LEASE_S = 15.0
-_SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class History:
     _repairs: Repairs = field(default_factory=Repairs)
     _stale_claims: list[str] = field(default_factory=list)
     _leased: bool = False
-    _loaded: dict[TopicPartition, int | None] = field(default_factory=dict)
+    _loaded: dict[TopicPartition, Position | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
     _mended: set[TopicPartition] = field(default_factory=set)
     _broken: dict[str, int] = field(default_factory=dict)
@@ -164,8 +164,10 @@ class History:
         self._leased = rng.random() < 0.5
         around = Around(self.world, self.broker, self.bucket, self._given_up)
         self.kind = kind_of(self.worlds, around)
-        for partition in range(rng.randrange(1, 4)):
-            self.broker.logs[TopicPartition(Topic("orders"), Partition(partition))] = []
+        several = len(self.kind.topics) > 1
+        self.broker.together, self.broker.eager = several, several or self.broker.eager
+        for topic, partition in itertools.product(self.kind.topics, range(rng.randrange(1, 4))):
+            self.broker.logs[TopicPartition(Topic(topic), Partition(partition))] = []
 
     def run(self) -> Verdict:
         """War, then peace, then the books."""
@@ -219,7 +221,7 @@ class History:
             self.world.faults[Fault.REBALANCE] += 1
             self.broker.rebalance(sticky=False)
         if not self.world.healed and rng.random() < self.world.chances.operator:
-            source = rng.choice(sorted(self.broker.logs))
+            source = rng.choice(self.kind.chains())
             self._operate(source, lambda operator: operator.repair(source))
         self.world.step()
 
@@ -264,10 +266,11 @@ class History:
     def _mend(self) -> None:
         """What the documents ask of operators: look where a partition is held, and do what the loader says."""
         problems = self.problems()
-        for source in sorted(self.broker.logs):
+        for source in self.kind.chains():
             loaded = self._position(source)
             stands = source in self._loaded and self._loaded[source] == loaded
-            if stands and any(problem.startswith(f"{source} ") for problem in problems):
+            inputs = tuple(f"{one} " for one in (source, *inputs_of(source)))
+            if stands and any(problem.startswith(inputs) for problem in problems):
                 again = source in self._mended
                 self._mended.add(source)
                 self._operate(source, partial(Operator.mend, source=source, give_up=again))
@@ -312,14 +315,15 @@ class History:
         service = StageWriter(
             converters=[self.kind.converter(process)],
             filing=self.kind.filing,
+            outlets=self.kind.outlets(process, self._store(STAGE)),
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
-            source=member,
+            source=self.kind.source(member),
             stage=stage,
             workers=Strands(self.world, process),
             clock=clock,
-            log=_SILENT,
+            log=SILENT,
             metrics=Metrics(),
             session_s=SESSION_MS / 1000,
         )
@@ -342,7 +346,7 @@ class History:
             parallel=in_turn,
             clock=WorldClock(self.world),
             new_id=lambda: f"{process.name}-{next(self._names)}",
-            log=_SILENT,
+            log=SILENT,
             metrics=Metrics(),
         )
         service = LoaderService(self.kind.settings.streams, self.kind.settings.loader, ports)
@@ -365,7 +369,7 @@ class History:
         return str(found)
 
     def _lease(self, process: Process, ports: Ports) -> LoaderLease:
-        lease = LoaderLease(self._store(STAGE), ports.clock, process.name, _LEASE_S, log=_SILENT, metrics=ports.metrics)
+        lease = LoaderLease(self._store(STAGE), ports.clock, process.name, _LEASE_S, log=SILENT, metrics=ports.metrics)
 
         def keep() -> None:
             try:
@@ -399,15 +403,15 @@ class History:
 
     def _positions(self) -> list[str]:
         return [
-            f"{source} is loaded to {self._position(source)}, its log ends at {log[-1].offset}"
-            for source, log in self.broker.logs.items()
-            if log and self._position(source) != log[-1].offset
+            f"{source} is loaded to {self._position(source)}, its log ends at {self.broker.end(source)}"
+            for source in self.kind.chains()
+            if (self._position(source) or 0) != self.broker.end(source)
         ]
 
-    def _position(self, source: TopicPartition) -> int | None:
-        """The last offset of the partition's newest chain that the table has."""
+    def _position(self, source: TopicPartition) -> Position | None:
+        """The table's position for the newest chain."""
         table = self.kind.log.tables.get(TABLE)
         path, stored = begin_path(source), self.bucket.objects.get(f"{STAGE}/{begin_path(source)}")
         generation = 0 if stored is None else beginning_from_bytes(path, stored[0]).generation
-        made_anew = f"@{generation}" if generation else ""
-        return None if table is None else table.transactions.get(f"orders-{source.partition}{made_anew}")
+        ids = TxnIds(self.kind.stream.app_id, self.kind.stream.several_topics, {source: generation})
+        return None if table is None else ids.position(table.transactions, source)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from common.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
@@ -49,6 +50,8 @@ class Broker:
 
     world: World
     eager: bool
+    together: bool = False
+    """Whether partitions of one number go to one member, as by range."""
     logs: dict[TopicPartition, list[Record]] = field(default_factory=dict)
     members: list[GroupMember] = field(default_factory=list)
     owners: dict[TopicPartition, GroupMember] = field(default_factory=dict)
@@ -57,13 +60,21 @@ class Broker:
     topic_id: int = 1
     past: list[dict[TopicPartition, list[Record]]] = field(default_factory=list)
     """The logs of topics that were deleted."""
+    _places: set[tuple[int, int, int]] = field(default_factory=set)
 
     def append(self, source: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
         log = self.logs[source]
         after = log[-1].offset + 1 if log else 0
-        hole = self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
-        log.append(Record(after + hole, self.world.now_ms, value, key))
+        offset = after + self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
+        time_ms = self.world.now_ms
+        if self.together:
+            time_ms -= self.world.rng.choice([0, 0, 0, 0, 50, 2_000])  # a clock that is behind
+            place = (source.partition, offset)
+            while (*place, time_ms) in self._places:
+                time_ms += 1  # of two topics too, a place and a time name one record
+            self._places.add((*place, time_ms))
+        log.append(Record(offset, time_ms, value, key))
 
     def recreate(self) -> None:
         """Delete the topic and create it again. Clients read on from where they were, as librdkafka does."""
@@ -72,8 +83,17 @@ class Broker:
         self.logs = {source: [] for source in self.logs}
         self.topic_id += 1
 
-    def end(self, source: TopicPartition) -> int:
-        """The next offset."""
+    def id_of(self, topic: Topic) -> str | None:
+        """Of a topic, or of the chain of several."""
+        return ids_together(topic, dict.fromkeys(topics_of(topic), str(self.topic_id)))
+
+    def end(self, source: TopicPartition) -> Position:
+        """The next position of a Kafka partition, or of a chain of several."""
+        if is_merged(source.topic):
+            return merged_position(InputEnd(one, self.end(one)) for one in inputs_of(source))
+        return Position(self._end(source))
+
+    def _end(self, source: TopicPartition) -> int:
         log = self.logs[source]
         return log[-1].offset + 1 if log else 0
 
@@ -108,6 +128,8 @@ class Broker:
 
     def target(self, member: GroupMember) -> set[TopicPartition]:
         """What a member is to have: an even share, and as much of what it has as possible."""
+        if self.together:
+            return self._by_range(member)
         sources = sorted(self.logs)
         share = -(-len(sources) // max(1, len(self.members)))
         wanted: dict[int, set[TopicPartition]] = {}
@@ -120,6 +142,13 @@ class Broker:
             while free and len(wanted[index]) < share:
                 wanted[index].add(free.pop(0))
         return wanted[self.members.index(member)]
+
+    def _by_range(self, member: GroupMember) -> set[TopicPartition]:
+        partitions = sorted({source.partition for source in self.logs})
+        share = -(-len(partitions) // len(self.members))
+        first = share * self.members.index(member)
+        mine = partitions[first : first + share]
+        return {source for source in self.logs if source.partition in mine}
 
 
 class GroupMember:

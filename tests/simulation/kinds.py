@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.merged import chain_topic
 from common.settings import Settings
+from common.spans import TopicPartition
 from stage_writer.core.parquet.buffer import Filing
+from stage_writer.outbox.ports import NO_OUTLETS
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
 from tests.simulation.delta_log import DeltaLog, Place
@@ -21,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from common.settings import Stream
-    from common.spans import TopicPartition
     from delta_loader.streams.refusals import Refusing
-    from stage_writer.ports import Converter
+    from stage_writer.outbox.ports import Outlets
+    from stage_writer.ports import Converter, RecordSource
     from tests.simulation.delta_log import SimulatedTables
-    from tests.simulation.kafka import Broker
+    from tests.simulation.kafka import Broker, GroupMember
     from tests.simulation.kafka import Record as Sent
     from tests.simulation.operators import GivenUp
-    from tests.simulation.store import Bucket
+    from tests.simulation.store import Bucket, SimulatedStore
     from tests.simulation.world import Process, World
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
@@ -93,6 +96,20 @@ class Kind:
         """What a writer makes rows with."""
         del process
         return PlainConverter(self.stream, self.registry)
+
+    def source(self, member: GroupMember) -> RecordSource:
+        """What a writer reads from."""
+        return member
+
+    def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
+        """What a writer delivers records for topics with."""
+        del process, store
+        return NO_OUTLETS
+
+    def chains(self) -> list[TopicPartition]:
+        """The world's chains."""
+        partitions = {source.partition for source in self.around.broker.logs}
+        return [TopicPartition(chain_topic(self.topics), partition) for partition in sorted(partitions)]
 
     def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """The value and the key of a record that is sent."""

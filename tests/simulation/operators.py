@@ -20,6 +20,7 @@ from bootstrap.shell import stage as staging
 from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
 from common.errors import KafkaDeltaExpressError
+from common.merged import InputEnd, inputs_of, is_merged, merged_position
 from common.spans import Position
 from tests.simulation.world import Crash, Fault
 
@@ -103,7 +104,10 @@ class Operator:
             below_table = rng.random() < 0.3
             low = 0 if below_table else state.table or 0
             high = max([low, *(state.end_of(found) for found in state.staged)])
-            self._rewind(state, Position(rng.randint(low, high)), below_table=below_table)
+            to = Position(rng.randint(low, high))
+            if is_merged(source.topic):
+                to = rng.choice([Position(0), *(state.end_of(found) for found in state.staged)])
+            self._rewind(state, to, below_table=below_table)
         except KafkaDeltaExpressError as error:
             self._world.tell(f"an operator is told: {error.problem}")
         except Crash:
@@ -134,8 +138,9 @@ class Operator:
         self._turns.look(source)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
-        ends = Ends(Position(0), Position(self._broker.end(source)))
-        topic_id = str(self._broker.topic_id)
+        low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
+        ends = Ends(low if is_merged(source.topic) else Position(0), self._broker.end(source))
+        topic_id = self._broker.id_of(source.topic)
         return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
 
     def _new_turns(self, source: TopicPartition) -> Turns:

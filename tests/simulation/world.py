@@ -20,6 +20,7 @@ from math import ceil
 from random import Random
 from typing import TYPE_CHECKING, TypeVar, cast
 
+import structlog
 from greenlet import greenlet
 
 from common.errors import KafkaDeltaExpressError, StoreError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
+"""Of processes whose story the world tells."""
 _ROUNDING = 1e-6
 """Of a number of milliseconds that was seconds: 0.29 s is 290 of them, and not 291."""
 

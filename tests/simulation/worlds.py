@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from tests.simulation.changes import Changes
+from tests.simulation.joined import Joined
 from tests.simulation.kinds import Around, Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
 from tests.simulation.world import PROFILES
@@ -22,6 +23,8 @@ class Worlds(StrEnum):
     """Change events, merged by key."""
     REFUSING = "refusing"
     """Appends to tables with constraints, and files of many partition values."""
+    JOINED = "joined"
+    """Tasks that write to a topic, most of which read two as one chain."""
 
 
 def kind_of(worlds: Worlds, around: Around) -> Kind:
@@ -38,6 +41,8 @@ def kind_of(worlds: Worlds, around: Around) -> Kind:
             return Changes(around)
         case Worlds.REFUSING:
             return Refusing(around)
+        case Worlds.JOINED:
+            return Joined(around)
         case _:
             assert_never(worlds)
 

@@ -1,0 +1,182 @@
+"""Worlds whose tasks write to a Kafka topic, most of which join two topics as one chain; and the books of both.
+
+Each record that counts adds one to its key's count and gives rows and records that say so. In which order records of
+two topics come is their times' to say and, at their ends, chance; so the book does not know which count a record has.
+It knows that no two records of a key have the same one, that it rises along each topic, and how high it goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from common.metrics import Metrics
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.source import MergingSource
+from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies.stores import Stores
+from tests.simulation.counting import BAD, KEYS, ONE, QUIET, ROWS, TWO, wanted_rows
+from tests.simulation.delta_log import place_of
+from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+from tests.simulation.outgoing import Coordinator, outlets
+from tests.simulation.world import SILENT, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stage_writer.outbox.ports import Outlets
+    from stage_writer.ports import Converter, RecordSource
+    from stage_writer.topologies import ProcessorContext, Record
+    from tests.simulation.kafka import GroupMember
+    from tests.simulation.kafka import Record as Sent
+    from tests.simulation.kinds import Wanted
+    from tests.simulation.store import SimulatedStore
+    from tests.simulation.world import Process
+
+ALONE, BOTH = ("orders",), ("orders", "payments")
+_AHEAD_BYTES = 200
+"""Of what waits for another topic: so few that topics are paused."""
+
+
+class Counts(Processor):
+    """Counts the records of each key, whatever topic they are of."""
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the store."""
+        self.context = context
+        self.counts = context.store("counts")
+
+    def process(self, record: Record) -> None:
+        """One more, with as many rows as it says."""
+        if record.value is None:
+            return
+        key = record.key or "none"
+        seen = (self.counts.get(key) or 0) + 1
+        self.counts.put(key, seen)
+        if record.value["n"] < 0:
+            msg = "less than nothing"
+            raise ValueError(msg)
+        about = self.context
+        place = [about.topic, about.partition, about.offset, record.timestamp_ms]
+        for _ in range(record.value["n"]):
+            self.context.forward(record.with_value({"key": key, "seen": seen}), "table")
+            self.context.forward(record.with_value({"place": place, "seen": seen}), "told")
+
+
+def _topology(topics: tuple[str, ...]) -> Topology:
+    topology = Topology()
+    for topic in topics:
+        topology.add_source(topic, topic)
+    topology.add_processor("counts", Counts, *topics)
+    topology.add_state_store(Stores.key_value("counts"), "counts")
+    topology.add_sink("table", "counts")
+    topology.add_topic_sink("told", "counts", topic="told")
+    return topology
+
+
+class Joined(Kind):
+    """Tasks of one topic or of two, with records for a third."""
+
+    values = (ONE, ONE, ONE, TWO, QUIET, BAD, None)
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self.topics = around.world.rng.choice([ALONE, BOTH, BOTH])
+        self.settings = settings_of(
+            topics=list(self.topics), topology="tests.simulation.joined:build", columns="key STRING, seen BIGINT"
+        )
+        self.coordinator = Coordinator(around.world)
+        self._longest_idle_s = around.world.rng.choice([0.0, 0.0, 2.0])
+
+    def converter(self, process: Process) -> Converter:
+        """The real one."""
+        del process
+        when = SnapshotsWhen(most_changes=4, least_bytes=500)
+        around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
+        return TopologyConverter(self.stream, _topology(self.topics).check(), around)
+
+    def source(self, member: GroupMember) -> RecordSource:
+        """The member, behind one that merges."""
+        if self.topics == ALONE:
+            return member
+        groups = Groups((Group(self.topics, self._longest_idle_s),))
+        return MergingSource(member, groups, WorldClock(self.around.world), SILENT, _AHEAD_BYTES)
+
+    def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
+        """The real ones, over simulated transactions."""
+        return outlets(self.coordinator, process, store, self.stream)
+
+    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """With a key."""
+        value, _ = super().record(source)
+        return value, self.around.world.rng.choice(KEYS)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """As many as it says."""
+        return (wanted_rows(value, TABLE, DEAD_LETTERS),)
+
+    def problems(self) -> Iterator[str]:
+        """Records that are told of more than once, or not at all, and counts that cannot be."""
+        told = Counter(tuple(one["place"]) for one in self.coordinator.committed)  # type: ignore[arg-type]
+        for source, log, deleted in self.around.logs():
+            for record in log:
+                place = (str(source.topic), int(source.partition), record.offset, record.timestamp_ms)
+                wanted = ROWS.get(record.value or b"", 0)
+                may_lack = self.around.may_lack(source, record.offset, deleted=deleted)
+                if told[place] != wanted and not (may_lack and told[place] == 0):
+                    yield f"{source} offset {record.offset} is told of {told[place]} times, and not {wanted}"
+        yield from self._told_out_of_order()
+        if not self.around.broker.past and not self.around.given_up.spans:
+            yield from self._miscounted()
+
+    def _told_out_of_order(self) -> Iterator[str]:
+        """Records come in the order of their messages, by Kafka partition."""
+        last: dict[tuple[object, ...], tuple[int, int]] = {}
+        for one in self.coordinator.committed:
+            topic, partition, offset, time_ms = one["place"]  # type: ignore[misc]
+            if (generation := self._generation(topic, partition, offset, time_ms), offset) < last.get(
+                (topic, partition), (0, 0)
+            ):
+                yield f"{topic}/{partition} offset {offset} is told of after {last[topic, partition]}"
+            last[topic, partition] = generation, offset
+
+    def _generation(self, topic: object, partition: object, *place: int) -> int:
+        for generation, logs in enumerate((*self.around.broker.past, self.around.broker.logs)):
+            log = logs[TopicPartition(Topic(str(topic)), Partition(int(str(partition))))]
+            if any((one.offset, one.timestamp_ms) == place for one in log):
+                return generation
+        return -1
+
+    def _miscounted(self) -> Iterator[str]:
+        """Counts of a key that two records have, that go down along a topic, or beyond the number of its records."""
+        seen: dict[tuple[int, object], dict[tuple[str, int], object]] = {}
+        for row in self.log.rows(TABLE):
+            place = place_of(row)
+            of_key = seen.setdefault((place.partition, row["key"]), {})
+            of_key[str(row["_kafka_topic"]), place.offset] = row["seen"]
+        for (partition, key), found in seen.items():
+            known = (
+                self._of_key(source, log, key) for source, log, _ in self.around.logs() if source.partition == partition
+            )
+            most = sum(known)
+            counts = list(found.values())
+            if len(set(counts)) < len(counts) or not all(1 <= int(str(count)) <= most for count in counts):
+                yield f"{key} in partition {partition} has the counts {sorted(counts, key=str)}, of {most}"
+            for topic in self.topics:
+                along = [int(str(found[place])) for place in sorted(found) if place[0] == topic]
+                if along != sorted(along):
+                    yield f"{key} in partition {partition} of {topic} has the counts {along}"
+
+
+def _records_of(log: list[Sent], key: object) -> int:
+    """How many records count for a key."""
+    counted = (one for one in log if one.value not in (None, BAD))
+    return sum((one.key or b"none").decode() == key for one in counted)
+
+
+def build() -> Topology:
+    """What the settings name; worlds make their own, of one topic or of two."""
+    return _topology(BOTH)

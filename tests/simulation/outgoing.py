@@ -1,0 +1,142 @@
+"""Kafka's transactions in memory: a coordinator with epochs, and what those who read as committed see.
+
+Rules:
+
+1. Who begins with a transactional id gets the next epoch, and whatever was under way under a lower one is aborted. A
+   request of a lower epoch is refused, however late it comes.
+2. Records and positions are there when a transaction is committed, both at once. A commit that comes twice is one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from common.errors import BrokerError, StoreError
+from common.metrics import Metrics
+from stage_writer.outbox.outlets import KafkaOutlets
+from stage_writer.outbox.ports import Delivered, FencedError
+from tests.simulation.world import SILENT, Crash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from stage_writer.outbox.ports import Place
+    from tests.simulation.store import SimulatedStore
+    from tests.simulation.world import Process, World
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """All transactions of a world."""
+
+    world: World
+    epochs: dict[str, int] = field(default_factory=dict)
+    positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
+    """What groups have committed."""
+    committed: list[dict[str, object]] = field(default_factory=list)
+    """The records' values, in their order in Kafka."""
+
+    def begin(self, place: Place, at: Callable[[str], None]) -> SimulatedTransactions:
+        """A `stage_writer.outbox.ports.Begins`."""
+        del at
+        epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
+        known = self.asked(f"positions of {place.out_group}", lambda: self._positions(place.out_group))
+        return SimulatedTransactions(self, place, epoch, known)
+
+    def asked(self, name: str, call: Callable[[], Result]) -> Result:
+        """A request; what goes wrong is Kafka's."""
+        try:
+            return self.world.effect(name, call, changes=not name.startswith("positions"))
+        except StoreError as error:
+            raise BrokerError(error.problem, "") from error
+
+    def _next_epoch(self, transactional_id: str) -> int:
+        self.epochs[transactional_id] = self.epochs.get(transactional_id, 0) + 1
+        return self.epochs[transactional_id]
+
+    def _positions(self, group: str) -> dict[TopicPartition, Delivered]:
+        return {source: found for (one, source), found in self.positions.items() if one == group}
+
+
+@dataclass(slots=True)
+class SimulatedTransactions:
+    """A `stage_writer.outbox.ports.Transactions`."""
+
+    coordinator: Coordinator
+    place: Place
+    epoch: int
+    delivered: dict[TopicPartition, Delivered]
+
+    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        """Produced, and committed by a request that may come late, twice, or without an answer."""
+        found = {one: Delivered(position, generation) for one, position in ends.items()}
+        values = [json.loads(value) for value in records["value"].to_pylist()]
+        is_done: list[bool] = []
+
+        def commit() -> bool:
+            if self.coordinator.epochs[self.place.transactional_id] != self.epoch:
+                return False
+            if not is_done:
+                is_done.append(True)
+                self.coordinator.committed += values
+                self.coordinator.positions |= {(self.place.out_group, one): end for one, end in found.items()}
+            return True
+
+        self.coordinator.asked(f"produce {len(values)} records", lambda: None)
+        if not self.coordinator.asked(f"commit {self.place.transactional_id}", commit):
+            raise FencedError(self.place.transactional_id)
+        self.delivered |= found
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Strand:
+    """A `stage_writer.outbox.ports.Beside` in a process of the world."""
+
+    is_closed = False
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def start(self, work: Callable[[], None]) -> None:
+        """As a task of the process."""
+
+        def run() -> None:
+            try:
+                work()
+            except Crash:
+                return
+
+        self._world.spawn(self._process, run)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass."""
+        self._world.sleep_s(seconds)
+
+    def close(self) -> None:
+        """Nothing runs on."""
+
+
+def outlets(coordinator: Coordinator, process: Process, store: SimulatedStore, stream: Stream) -> KafkaOutlets:
+    """The real ones of a writer's process."""
+    beside = Strand(coordinator.world, process)
+    return KafkaOutlets(
+        {},
+        "writers",
+        store,
+        [stream.app_id],
+        log=SILENT,
+        metrics=Metrics(),
+        begin=coordinator.begin,
+        beside=beside,
+    )
