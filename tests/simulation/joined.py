@@ -21,7 +21,7 @@ from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import BAD, KEYS, ONE, QUIET, ROWS, TWO, wanted_rows
 from tests.simulation.delta_log import place_of
 from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
-from tests.simulation.outgoing import Coordinator, outlets
+from tests.simulation.outgoing import Coordinator, Told, outlets
 from tests.simulation.world import SILENT, WorldClock
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class Joined(Kind):
 
     def problems(self) -> Iterator[str]:
         """Records that are told of more than once, or not at all, and counts that cannot be."""
-        told = Counter(tuple(one["place"]) for one in self.coordinator.committed)  # type: ignore[arg-type]
+        told = Counter(self.coordinator.committed)
         for source, log, deleted in self.around.logs():
             for record in log:
-                place = (str(source.topic), int(source.partition), record.offset, record.timestamp_ms)
+                place = Told(str(source.topic), int(source.partition), record.offset, record.timestamp_ms)
                 wanted = ROWS.get(record.value or b"", 0)
                 may_lack = self.around.may_lack(source, record.offset, deleted=deleted)
                 if told[place] != wanted and not (may_lack and told[place] == 0):
@@ -134,19 +134,17 @@ class Joined(Kind):
 
     def _told_out_of_order(self) -> Iterator[str]:
         """Records come in the order of their messages, by Kafka partition."""
-        last: dict[tuple[object, ...], tuple[int, int]] = {}
-        for one in self.coordinator.committed:
-            topic, partition, offset, time_ms = one["place"]  # type: ignore[misc]
-            if (generation := self._generation(topic, partition, offset, time_ms), offset) < last.get(
-                (topic, partition), (0, 0)
-            ):
-                yield f"{topic}/{partition} offset {offset} is told of after {last[topic, partition]}"
-            last[topic, partition] = generation, offset
+        last: dict[tuple[str, int], tuple[int, int]] = {}
+        for told in self.coordinator.committed:
+            source, place = (told.topic, told.partition), (self._generation(told), told.offset)
+            if place < last.get(source, place):
+                yield f"{told} is told of after {last[source]}"
+            last[source] = place
 
-    def _generation(self, topic: object, partition: object, *place: int) -> int:
+    def _generation(self, told: Told) -> int:
+        source = TopicPartition(Topic(told.topic), Partition(told.partition))
         for generation, logs in enumerate((*self.around.broker.past, self.around.broker.logs)):
-            log = logs[TopicPartition(Topic(str(topic)), Partition(int(str(partition))))]
-            if any((one.offset, one.timestamp_ms) == place for one in log):
+            if any((one.offset, one.timestamp_ms) == (told.offset, told.time_ms) for one in logs[source]):
                 return generation
         return -1
 
@@ -158,10 +156,8 @@ class Joined(Kind):
             of_key = seen.setdefault((place.partition, row["key"]), {})
             of_key[str(row["_kafka_topic"]), place.offset] = row["seen"]
         for (partition, key), found in seen.items():
-            known = (
-                self._of_key(source, log, key) for source, log, _ in self.around.logs() if source.partition == partition
-            )
-            most = sum(known)
+            logs = (log for source, log, _ in self.around.logs() if source.partition == partition)
+            most = sum(_records_of(log, key) for log in logs)
             counts = list(found.values())
             if len(set(counts)) < len(counts) or not all(1 <= int(str(count)) <= most for count in counts):
                 yield f"{key} in partition {partition} has the counts {sorted(counts, key=str)}, of {most}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from common.errors import BrokerError, StoreError
 from common.metrics import Metrics
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+class Told(NamedTuple):
+    """The message that a record was made for."""
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int
+
+
 @dataclass(slots=True)
 class Coordinator:
     """All transactions of a world."""
@@ -41,8 +50,8 @@ class Coordinator:
     epochs: dict[str, int] = field(default_factory=dict)
     positions: dict[tuple[str, TopicPartition], Delivered] = field(default_factory=dict)
     """What groups have committed."""
-    committed: list[dict[str, object]] = field(default_factory=list)
-    """The records' values, in their order in Kafka."""
+    committed: list[Told] = field(default_factory=list)
+    """What its records tell of, in their order."""
 
     def begin(self, place: Place, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
@@ -78,7 +87,7 @@ class SimulatedTransactions:
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Produced, and committed by a request that may come late, twice, or without an answer."""
         found = {one: Delivered(position, generation) for one, position in ends.items()}
-        values = [json.loads(value) for value in records["value"].to_pylist()]
+        values = [Told(*json.loads(value)["place"]) for value in records["value"].to_pylist()]
         is_done: list[bool] = []
 
         def commit() -> bool:
