@@ -10,7 +10,7 @@ Rules:
 2. A chain has one transactional id. Whoever begins with it ends what another one had begun, and only then asks how far
    the chain is delivered. So a process that was given up does no harm: it is refused, or has done what there was to do.
 3. Only what a sealed marker names is delivered, in the chain's order, without what is delivered already, message by
-   message. A large outbox is parted into transactions between messages.
+   message. A large outbox is parted into transactions between messages. What is delivered never goes back.
 4. An outbox that is gone was delivered: it is deleted after its last transaction, and by nobody else.
 """
 
@@ -94,7 +94,9 @@ class Delivery:
         for part in parts[:-1]:
             turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
         last = parts[-1] if parts else left
-        turn.transact(last, {end.source: end.position for end in outgoing.ends}, outgoing.generation)
+        # After a rewind a chain of several topics may have come less far in one of them, and further in another.
+        ends = {end.source: max(end.position, known.get(end.source, end.position)) for end in outgoing.ends}
+        turn.transact(last, ends, outgoing.generation)
         return int(left.num_rows)
 
 

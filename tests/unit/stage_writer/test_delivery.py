@@ -1,0 +1,70 @@
+"""Which records of an outbox are delivered, and how far its chain is then: Kafka's transactions are in memory."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from common.merged import InputEnd, inputs_of, merged_position
+from common.outboxes import OutboxName
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.store import FsspecStore
+from stage_writer.outbox.delivery import Delivery
+from stage_writer.outbox.ports import Delivered, Place
+from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+BOTH = TopicPartition(Topic("orders+payments"), Partition(0))
+ORDERS, PAYMENTS = inputs_of(BOTH)
+
+
+@dataclass
+class Kafka:
+    """What one chain has committed."""
+
+    delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
+    records: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin(self, _place: Place, _at: Callable[[str], None]) -> Kafka:
+        return self
+
+    def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
+        self.records += zip(records["input"].to_pylist(), records["offset"].to_pylist(), strict=True)
+        self.delivered |= {one: Delivered(position, generation) for one, position in ends.items()}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments: int) -> None:
+    """An outbox with a record for each message, given by its input and its offset, and where its flush ends."""
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    inputs, offsets = zip(*made, strict=True) if made else ((), ())
+    blank = [None] * len(made)
+    columns = [["to"] * len(made), blank, blank, [0] * len(made), blank, inputs, offsets]
+    table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
+    name = OutboxName(BOTH, Position(0), 0, "1")
+    store.upload(name.path, outgoing_to_pieces(Outgoing(BOTH, 0, ends_at(BOTH, end), table)))
+    Delivery(Place({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
+
+
+def test_a_chain_that_was_rewound_and_goes_on_in_another_order_tells_of_each_message_once() -> None:
+    kafka = Kafka()
+    deliver(kafka, [(0, 0), (0, 1), (0, 2)], 3, 0)
+    deliver(kafka, [(0, 0), (1, 0), (1, 1)], 1, 2)  # the same messages, after a rewind, in another order
+    assert kafka.delivered[ORDERS].position == 3, "what is delivered does not go back"
+    deliver(kafka, [(0, 1), (0, 2), (1, 2)], 3, 3)
+    assert sorted(kafka.records) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert {one: end.position for one, end in kafka.delivered.items()} == {ORDERS: 3, PAYMENTS: 3}
+
+
+def test_an_outbox_without_records_moves_its_chain_on() -> None:
+    kafka = Kafka()
+    deliver(kafka, [], 2, 2)
+    assert kafka.delivered == {ORDERS: Delivered(Position(2), 0), PAYMENTS: Delivered(Position(2), 0)}
