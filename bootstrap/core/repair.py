@@ -14,6 +14,8 @@ Rules:
    mean the stream's ``start: latest``.
 4. Of a stream with a topology, the place is also one at which its task's state is known (core/task_states.py).
 5. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
+6. Of a chain of several topics they never are: where topics were read to their ends, the order of their messages was
+   chance, and another one the next time.
 """
 
 from __future__ import annotations
@@ -121,6 +123,7 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     _check_above_table(state, to, below_table=below_table)
     states = TaskStates.of(state.chain)
     position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
+    _check_merged(state, position)
     if position < state.ends.low:
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
         raise UsageError(msg, f"give it up with `bootstrap skip` up to {state.ends.low}, after a rewind to there")
@@ -153,6 +156,17 @@ def _check_above_table(state: PartitionState, to: Position, *, below_table: bool
         f"rewind --to {state.table}; with --below-table the records are staged again all the same, and the loader "
         "passes over them",
     )
+
+
+def _check_merged(state: PartitionState, position: Position) -> None:
+    """Of a chain of several topics nothing that is loaded may be staged again (rule 6)."""
+    if is_merged(state.source.topic) and state.table is not None and position < state.table:
+        msg = (
+            f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
+            f"{position} on, so that nobody could tell which records it has"
+        )
+        remedy = f"rewind --to {state.table}, or begin the stream anew under another app_id, with tables of its own"
+        raise UsageError(msg, remedy)
 
 
 def _sound(state: PartitionState, to: Position) -> Position:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from common.markers import Marker
+from common.merged import is_merged
 from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"nothing is staged for the positions [{position}, {next_start}) of {source}",
                 f"stage them again with `{rewind(source, position)}`, or give them up with "
                 f"`{_bootstrap('skip', source, next_start)}`",
+            )
+        case Uncuttable(position, marker) if is_merged(source.topic):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are cannot be told, because its topics were read in another order after a rewind",
+                f"put the marker that ended at {position} back from stray/, in the place of those made since, or "
+                "begin the stream anew under another app_id, with tables of its own",
             )
         case Uncuttable(position, marker):
             return Held(

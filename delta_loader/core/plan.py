@@ -6,7 +6,8 @@ Rules:
    brings one twice, in whatever order a listing gave the markers.
 2. Covered markers are passed over. So is one that straddles the position, as long as another marker begins exactly
    there: whoever staged those records, Kafka's records are the same. One that straddles, where no other begins, is
-   loadable from the position on: Spark leaves out the rows below it, by their offset column.
+   loadable from the position on: Spark leaves out the rows below it, by their offset column. (Not of a chain of several
+   topics, whose rows were in another order: `cuttable`.)
 3. A table without a position for a Kafka partition begins at the chain's first marker, if that one is a root. A first
    marker that names a marker before it is the rest of something that was lost, and is held.
 4. One commit brings one schema, the oldest that waits; a marker with another schema ends its run.
@@ -22,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.markers import Marker, MarkerName, StagedFile, StagedTable
+from common.merged import is_merged
 from common.table_urls import comparable
 
 if TYPE_CHECKING:
@@ -183,10 +185,15 @@ def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
 
 
 def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
-    """The outcome itself, but for a straddle whose rows for ``urls``, tables for rows, have no offset column."""
-    if isinstance(outcome, Straddle) and not kafka_columns and any(files_for(url, outcome.marker) for url in urls):
-        return Uncuttable(outcome.position, outcome.marker)
-    return outcome
+    """The outcome itself, but for a straddle whose rows for ``urls``, tables for rows, have no offset column.
+
+    And for any straddle of a chain of several topics: a position of it does not say how far each of them was.
+    """
+    if not isinstance(outcome, Straddle):
+        return outcome
+    no_column = not kafka_columns and any(files_for(url, outcome.marker) for url in urls)
+    merged = is_merged(outcome.marker.name.topic_partition.topic)
+    return Uncuttable(outcome.position, outcome.marker) if no_column or merged else outcome
 
 
 def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -319,6 +320,17 @@ def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
 
 
 # rewind
+
+
+def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
+    """They may come in another order the second time."""
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    found = replace(state(chain_of(0, 10, 20, 30), table=20), source=joined)
+    for to in (10, 0):
+        with pytest.raises(UsageError, match="another order") as caught:
+            plan_rewind(found, Position(to), AUTHOR, below_table=True)
+        assert "rewind --to 20" in caught.value.remedy
+    assert plan_rewind(found, Position(20), AUTHOR).position == 20
 
 
 def rewound(found: PartitionState, to: int, *, below_table: bool = False) -> RewindPlan:

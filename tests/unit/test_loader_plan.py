@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
@@ -16,6 +18,7 @@ from delta_loader.core.plan import (
     Straddle,
     Uncuttable,
     UnreadableMarker,
+    cuttable,
     for_tables,
     next_run,
     plan_load,
@@ -135,6 +138,16 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem
     assert "rewind CONFIG --topic orders --partition 0 --to 10" in found.remedy
+
+
+def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
+    source = TopicPartition(Topic("orders+payments"), Partition(0))
+    straddling = replace(marker(5, 30), name=MarkerName(source, Position(5)))
+    found = held(source, cuttable(Straddle(Position(10), straddling), ["/t"], kafka_columns=True))
+    assert found is not None
+    assert found.reason == "straddle"
+    assert "another order" in found.problem
+    assert "stray/" in found.remedy
 
 
 def test_what_moves_is_not_held() -> None:
