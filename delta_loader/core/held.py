@@ -44,7 +44,7 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
             return Held(
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
-                "which of its rows these are cannot be told, because its topics were read in another order after a rewind",
+                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
                 f"put the marker that ended at {position} back from stray/, in the place of those made since, or "
                 "begin the stream anew under another app_id, with tables of its own",
             )

@@ -37,9 +37,7 @@ from stage_writer import service as writer_service
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
-from stage_writer.merging.order import Input
 from stage_writer.outbox import delivery
-from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
 from stage_writer.tasks import kept
@@ -479,28 +477,6 @@ def _all_of_an_outbox_is_delivered() -> AbstractContextManager[object]:
     return patch.object(delivery, "undelivered", lambda outgoing, _known: outgoing.records)
 
 
-def _an_outbox_is_delivered_before_its_seal() -> AbstractContextManager[object]:
-    write = staging.ObjectStage.write_outbox
-
-    def write_and_deliver(self: staging.ObjectStage, flush: staging.Flush) -> tuple[str, ...]:
-        written = write(self, flush)
-        if flush.buffer.outlet is not None:
-            flush.buffer.outlet.sealed(written)
-        return written
-
-    return patch.object(staging.ObjectStage, "write_outbox", write_and_deliver)
-
-
-def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[object]:
-    return patch.object(KafkaOutlet, "pending", lambda _self: ())
-
-
-def _a_task_begins_each_input_where_it_had_read() -> AbstractContextManager[object]:
-    """And not where the chain's end says."""
-    begin_at = Input.begin_at
-    return patch.object(Input, "begin_at", lambda self, position: begin_at(self, max(position, self.read)))
-
-
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
@@ -541,12 +517,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, worlds=Worlds.TASKS),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
-    Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, worlds=Worlds.JOINED),
-    Mutation("what is sealed is delivered", _an_outbox_is_delivered_before_its_seal, worlds=Worlds.JOINED),
-    Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
-    Mutation(
-        "each topic is read from the chain's end", _a_task_begins_each_input_where_it_had_read, worlds=Worlds.JOINED
-    ),
+    Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, worlds=Worlds.JOINED, first=20),
     Mutation("a refused record is a dead letter once", _what_was_refused_is_forgotten, worlds=Worlds.REFUSING),
     Mutation("what a table refuses is left out", _what_is_refused_is_left_to_delta, worlds=Worlds.REFUSING),
     Mutation(
