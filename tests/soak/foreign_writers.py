@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,8 +41,10 @@ _START_S = 600
 _END_S = 600
 _LONGEST_S = 480
 # Between two loads. A MERGE of open-source Delta is refused when rows came into what it read (G4), so one that takes
-# longer than this would wait until the loader stops.
+# longer than this would wait until the loader stops. On a slow machine the schedule is therefore as much slower:
+# it grows with what the foreign driver's deed has waited by now.
 _PAUSE_S = 4.0
+_PAUSE_OF_WAIT = 0.4
 _DEEDS = 5
 
 
@@ -123,6 +125,26 @@ class Watched:
         return outcome
 
 
+class _Told:
+    """What the foreign driver's log tells of its commits."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._heard = 0
+        self._since_s = time.monotonic()
+
+    def commits(self) -> list[dict[str, Any]]:
+        """All by now, oldest first."""
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def silent_s(self) -> float:
+        """How long no commit has been heard of."""
+        now_s = time.monotonic()
+        if (heard := len(self.commits())) > self._heard:
+            self._heard, self._since_s = heard, now_s
+        return now_s - self._since_s
+
+
 def run(spark: SparkSession, folder: Path, seconds: float, *, serializable: bool = False) -> Outcome:
     """Load beside the foreign driver for so long, and look at the table."""
     outcome = Outcome()
@@ -138,16 +160,17 @@ def run(spark: SparkSession, folder: Path, seconds: float, *, serializable: bool
     child = processes.start([sys.executable, "-m", "tests.soak.foreign_driver", staging.table, str(stop)], log)
     try:
         _await(lambda: "ready" in log.read_text(), _START_S)
+        told = _Told(log)
         began_s = time.monotonic()
-        while _goes_on(time.monotonic() - began_s, seconds, log) and child.process.poll() is None:
+        while _goes_on(time.monotonic() - began_s, seconds, told) and child.process.poll() is None:
             _stage(staging, ends)
             outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
-            time.sleep(_PAUSE_S)
+            time.sleep(max(_PAUSE_S, _PAUSE_OF_WAIT * told.silent_s()))
         stop.touch()
         _await(lambda: child.process.poll() is not None, _END_S)
     finally:
         child.kill()
-    deleted_to = _hear(log, outcome)
+    deleted_to = _hear(told, outcome)
     outcome.failures += [str(report.failure) for report in loader.run_pass() if report.failure]
     _compare(spark, staging, ends, deleted_to, outcome)
     return outcome
@@ -159,9 +182,9 @@ def _stage(staging: Staging, ends: dict[int, int]) -> None:
         ends[partition] = end + 20
 
 
-def _goes_on(passed_s: float, seconds: float, log: Path) -> bool:
+def _goes_on(passed_s: float, seconds: float, told: _Told) -> bool:
     """So long, or on a slow machine until the foreign driver has done each deed once."""
-    done = {json.loads(line)["deed"] for line in log.read_text().splitlines() if line.startswith("{")}
+    done = {commit["deed"] for commit in told.commits()}
     return passed_s < seconds or (len(done) < _DEEDS and passed_s < _LONGEST_S)
 
 
@@ -173,14 +196,12 @@ def _await(done: object, timeout_s: float) -> None:
         time.sleep(0.1)
 
 
-def _hear(log: Path, outcome: Outcome) -> int:
+def _hear(told: _Told, outcome: Outcome) -> int:
     """Add up what the foreign driver told; the offset of partition 0 up to which it deleted."""
     deleted_to = 0
-    for line in log.read_text().splitlines():
-        if line.startswith("{"):
-            told = json.loads(line)
-            outcome.foreign.setdefault(told["deed"], Side()).add(told["conflicts"], told["seconds"])
-            deleted_to = max(deleted_to, told["deleted_to"])
+    for commit in told.commits():
+        outcome.foreign.setdefault(commit["deed"], Side()).add(commit["conflicts"], commit["seconds"])
+        deleted_to = max(deleted_to, commit["deleted_to"])
     return deleted_to
 
 
