@@ -10,9 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -68,17 +68,17 @@ class MessageBatch:
             None if self.headers is None else tuple(self.headers[index] for index in keep),
         )
 
-    def part(self, start: int, end: int) -> MessageBatch:
-        """The messages ``[start, end)``, by their index."""
+    def part(self, start: int, end: int) -> Self:
+        """The messages ``[start, end)``, by their index; the same object when these are all."""
         if (start, end) == (0, len(self)):
             return self
-        return MessageBatch(
-            self.source,
-            self.offsets[start:end],
-            self.timestamps_ms[start:end],
-            self.values.slice(start, end - start),
-            self.keys.slice(start, end - start),
-            None if self.headers is None else self.headers[start:end],
+        return replace(
+            self,
+            offsets=self.offsets[start:end],
+            timestamps_ms=self.timestamps_ms[start:end],
+            values=self.values.slice(start, end - start),
+            keys=self.keys.slice(start, end - start),
+            headers=None if self.headers is None else self.headers[start:end],
         )
 
     def timestamp_bounds_ms(self) -> tuple[int, int] | None:
@@ -113,8 +113,8 @@ class Messages:
             starts,
             np.concatenate([batch.offsets for batch in batches]),
             np.concatenate([batch.timestamps_ms for batch in batches]),
-            _concatenated([batch.values for batch in batches]),
-            _concatenated([batch.keys for batch in batches]),
+            concatenated([batch.values for batch in batches]),
+            concatenated([batch.keys for batch in batches]),
             tuple(chain.from_iterable(batch.headers or () for batch in batches)) if with_headers else None,
         )
 
@@ -155,7 +155,8 @@ class Messages:
         return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
 
 
-def _concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Columns one after the other; ``large_binary`` where they pass 2 GiB."""
     # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
     if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
         columns = [column.cast(pa.large_binary()) for column in columns]

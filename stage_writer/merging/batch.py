@@ -10,15 +10,15 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
 
 from common.merged import InputEnd, merged_position
 from common.spans import Position
-from stage_writer.core.batch import MessageBatch
+from stage_writer.core.batch import MessageBatch, concatenated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,21 +60,15 @@ class MergedBatch(MessageBatch):
         """The messages from a position of the chain on; the same object when all are."""
         return self.part(int(np.searchsorted(self.offsets, position)), len(self))
 
-    def part(self, start: int, end: int) -> MergedBatch:
-        """The messages ``[start, end)``, by their index."""
+    def part(self, start: int, end: int) -> Self:
+        """The messages ``[start, end)``, by their index; the same object when these are all."""
         if (start, end) == (0, len(self)):
             return self
-        return MergedBatch(
-            self.source,
-            self.offsets[start:end],
-            self.timestamps_ms[start:end],
-            self.values.slice(start, end - start),
-            self.keys.slice(start, end - start),
-            None if self.headers is None else self.headers[start:end],
-            self.inputs,
-            self.input_of[start:end],
-            self.input_offsets[start:end],
-            self._places(start),
+        return replace(
+            MessageBatch.part(self, start, end),
+            input_of=self.input_of[start:end],
+            input_offsets=self.input_offsets[start:end],
+            before=self._places(start),
         )
 
     def by_input(self) -> list[InputMessages]:
@@ -123,8 +117,8 @@ def merged_batch(
         chain,
         _chain_offsets(input_of, own, before),
         np.concatenate([batch.timestamps_ms for _, batch in parts])[order],
-        _joined([batch.values for _, batch in parts]).take(places),
-        _joined([batch.keys for _, batch in parts]).take(places),
+        concatenated([batch.values for _, batch in parts]).take(places),
+        concatenated([batch.keys for _, batch in parts]).take(places),
         None if flat is None else tuple(flat[place] for place in order.tolist()),
         tuple(inputs),
         input_of,
@@ -142,10 +136,3 @@ def _chain_offsets(
         mine = np.flatnonzero(input_of == number)
         steps[mine] = np.diff(own[mine] + 1, prepend=int(first))
     return np.cumsum(steps) + (sum(before) - 1)
-
-
-def _joined(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
-    if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
-        columns = [column.cast(pa.large_binary()) for column in columns]
-    return pa.concat_arrays(columns)

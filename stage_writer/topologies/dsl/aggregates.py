@@ -13,11 +13,12 @@ Rules:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from stage_writer.topologies.dsl.changes import StoredTable, value_of
+from stage_writer.topologies.dsl.changes import StoredTable, stamped, value_of
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Key, Record, Value
@@ -89,12 +90,40 @@ class AggregateByKey(Processor):
         if record.key is None or record.value is None:
             self.context.drop(record, NULL_KEY if record.key is None else "null_value")
             return
-        before = self._store.get(record.key)
-        old = value_of(before)
-        time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
-        new = self._fold(record.key, record.value, old)
-        self._store.put(record.key, None if new is None else [new, time_ms])
+        new, old, time_ms = _folded(self._fold, record, self._store.get(record.key))
+        self._store.put(record.key, stamped(new, time_ms))
         self.context.forward(record.at(record.key, self._table.change(new, old), time_ms))
+
+
+def _folded(fold: Fold, record: Record, before: Stamped | None) -> tuple[Value, Value, int]:
+    """An aggregate with a record folded in, the one before it, and the time of the new one (rule 1)."""
+    old = value_of(before)
+    time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
+    return fold(record.key, record.value, old), old, time_ms
+
+
+class _OverTime(Processor, ABC):
+    """An aggregate by key and a span of time."""
+
+    def __init__(self, table: StoredTable) -> None:
+        self._table = table
+
+    def init(self, context: ProcessorContext) -> None:
+        """Take the stores."""
+        super().init(context)
+        self._store = context.store(self._table.store)
+        self._time = SeenTime(context, self._table.store)
+
+    def process(self, record: Record) -> None:
+        """Fold the record in; it is dropped when it is in no group (rule 2), or has no time."""
+        if record.key is None or record.timestamp_ms < 0:
+            self.context.drop(record, NULL_KEY if record.key is None else BEFORE_1970)
+        else:
+            self._take(record)
+
+    @abstractmethod
+    def _take(self, record: Record) -> None:
+        """Fold in a record that has a key and a time."""
 
 
 class WindowTable(StoredTable):
@@ -111,25 +140,16 @@ class WindowTable(StoredTable):
         return get
 
 
-class AggregateByWindow(Processor):
+class AggregateByWindow(_OverTime):
     """One aggregate for each key and time window."""
 
     def __init__(self, table: WindowTable, windows: TimeWindows, fold: Fold) -> None:
-        self._table = table
+        super().__init__(table)
         self._windows = windows
         self._fold = fold
 
-    def init(self, context: ProcessorContext) -> None:
-        """Take the stores."""
-        super().init(context)
-        self._store = context.store(self._table.store)
-        self._time = SeenTime(context, self._table.store)
-
-    def process(self, record: Record) -> None:
+    def _take(self, record: Record) -> None:
         """Fold the record into each open window that it is in; it is dropped as late once for each closed one."""
-        if record.key is None or record.timestamp_ms < 0:
-            self.context.drop(record, NULL_KEY if record.key is None else BEFORE_1970)
-            return
         closed_ms = self._time.see(record.timestamp_ms) - self._windows.grace_ms
         for start_ms in self._windows.starts(record.timestamp_ms):
             if start_ms + self._windows.size_ms > closed_ms:
@@ -138,11 +158,8 @@ class AggregateByWindow(Processor):
                 self.context.drop(record, LATE)
 
     def _update(self, record: Record, start_ms: int) -> None:
-        before = self._store.fetch(record.key, start_ms)
-        old = value_of(before)
-        time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
-        new = self._fold(record.key, record.value, old)
-        self._store.put(record.key, None if new is None else [new, time_ms], start_ms)
+        new, old, time_ms = _folded(self._fold, record, self._store.fetch(record.key, start_ms))
+        self._store.put(record.key, stamped(new, time_ms), start_ms)
         windowed = Windowed(record.key, start_ms, start_ms + self._windows.size_ms)
         self.context.forward(record.at(windowed, self._table.change(new, old), time_ms))
 
@@ -170,25 +187,16 @@ class SessionTable(StoredTable):
         return get
 
 
-class AggregateBySession(Processor):
+class AggregateBySession(_OverTime):
     """One aggregate for each key and session; sessions that a record connects become one."""
 
     def __init__(self, table: SessionTable, windows: SessionWindows, fold: SessionFold) -> None:
-        self._table = table
+        super().__init__(table)
         self._windows = windows
         self._fold = fold
 
-    def init(self, context: ProcessorContext) -> None:
-        """Take the stores."""
-        super().init(context)
-        self._store = context.store(self._table.store)
-        self._time = SeenTime(context, self._table.store)
-
-    def process(self, record: Record) -> None:
+    def _take(self, record: Record) -> None:
         """Forward that the sessions which become one have gone, and then that one."""
-        if record.key is None or record.timestamp_ms < 0:
-            self.context.drop(record, NULL_KEY if record.key is None else BEFORE_1970)
-            return
         time_ms, gap_ms = record.timestamp_ms, self._windows.gap_ms
         closed_ms = self._time.see(time_ms) - self._windows.grace_ms - gap_ms
         found = list(self._store.find_sessions(record.key, time_ms - gap_ms, time_ms + gap_ms))

@@ -62,6 +62,11 @@ def value_of(stamped: Stamped | None) -> Value:
     return None if stamped is None else stamped[0]
 
 
+def stamped(value: Value, time_ms: int) -> Stamped | None:
+    """A value with its time; None, which deletes, for no value."""
+    return None if value is None else [value, time_ms]
+
+
 class StoredTable(Table):
     """A table that always has a key-value store: an aggregate's."""
 
@@ -123,7 +128,7 @@ class TableProcessor(Processor):
         """Keep and forward; with a store, the old value is what it held."""
         if self._store is not None:
             old = value_of(self._store.get(record.key)) if self._table.sends_old else None
-            self._store.put(record.key, None if new is None else [new, record.timestamp_ms])
+            self._store.put(record.key, stamped(new, record.timestamp_ms))
         self.context.forward(record.with_value(self._table.change(new, old)))
 
 

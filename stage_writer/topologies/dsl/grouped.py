@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from stage_writer.topologies.dsl.aggregates import (
@@ -43,15 +44,15 @@ class _Grouped:
         self.node = node
 
 
-class KGroupedStream(_Grouped):
-    """A stream's records by key."""
+class _Folded(_Grouped, ABC):
+    """Groups whose aggregate is a fold over their records: those of a key, or of a key and a time window."""
 
     def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """How many records each key has had."""
+        """How many records each group has had."""
         return self._aggregated("count", fold_of_aggregator(_zero, _one_more), materialized, name)
 
     def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """``reducer(so_far, value)`` from the second record of a key on; the first is its value."""
+        """``reducer(so_far, value)`` from the second record of a group on; the first is its value."""
         return self._aggregated("reduce", fold_of_reducer(reducer), materialized, name)
 
     def aggregate(
@@ -62,8 +63,16 @@ class KGroupedStream(_Grouped):
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """``aggregator(key, value, so_far)`` for each record, beginning with ``initializer()``."""
+        """``aggregator(key, value, so_far)`` for each record, beginning each group with ``initializer()``."""
         return self._aggregated("aggregate", fold_of_aggregator(initializer, aggregator), materialized, name)
+
+    @abstractmethod
+    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
+        """The table of what a fold gives."""
+
+
+class KGroupedStream(_Folded):
+    """A stream's records by key."""
 
     def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream:
         """The records of each key and time window."""
@@ -80,31 +89,12 @@ class KGroupedStream(_Grouped):
         return KTable(self._builder, self._graph, node, table)
 
 
-class TimeWindowedKStream(_Grouped):
+class TimeWindowedKStream(_Folded):
     """A stream's records by key and time window; aggregates have `Windowed` keys."""
 
     def __init__(self, builder: StreamsBuilder, graph: Graph, node: str, windows: TimeWindows) -> None:
         super().__init__(builder, graph, node)
         self._windows = windows
-
-    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """How many records each key has had in each window."""
-        return self._aggregated("count", fold_of_aggregator(_zero, _one_more), materialized, name)
-
-    def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """``reducer(so_far, value)`` from the second record of a window on."""
-        return self._aggregated("reduce", fold_of_reducer(reducer), materialized, name)
-
-    def aggregate(
-        self,
-        initializer: Callable[[], Value],
-        aggregator: Aggregator,
-        *,
-        materialized: Materialized | None = None,
-        name: str = "",
-    ) -> KTable:
-        """``aggregator(key, value, so_far)`` for each record, beginning each window with ``initializer()``."""
-        return self._aggregated("aggregate", fold_of_aggregator(initializer, aggregator), materialized, name)
 
     def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
         node, how, windows = self._graph.name(kind, name), materialized or Materialized(), self._windows

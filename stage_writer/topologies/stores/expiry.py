@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HIGHEST_TIME = b"\x00highest_time"
 NEVER_MS = -(1 << 62)
+FOREVER_MS = 1 << 62
 _STRIDES = 8  # of a retention
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stage_writer.topologies.stores.expiry import NEVER_MS, Expiry
+from stage_writer.topologies.stores.expiry import FOREVER_MS, NEVER_MS
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
     TIME_BYTES,
@@ -23,6 +23,7 @@ from stage_writer.topologies.stores.keys import (
     time_at,
     time_to_bytes,
 )
+from stage_writer.topologies.stores.timed import TimedStore
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from stage_writer.topologies.stores.keys import Key
     from stage_writer.topologies.stores.layers import Layers
-
-_FOREVER_MS = 1 << 62
 
 
 class SessionStore(Protocol):
@@ -68,43 +67,21 @@ class SessionStore(Protocol):
         """How many puts were too late to be taken, since the program began."""
 
 
-class StoredSessions:
+class StoredSessions(TimedStore):
     """A `SessionStore` over the layers of a task."""
 
     def __init__(self, name: str, layers: Layers, by_time: Layers, retention_ms: int) -> None:
-        self._name = name
-        self._layers = layers
-        self._by_time = by_time
-        self._retention_ms = retention_ms
-        self._expiry = Expiry(layers, by_time, retention_ms, _entry_of)
-
-    @property
-    def name(self) -> str:  # noqa: D102 - the protocol says it
-        return self._name
-
-    @property
-    def retention_ms(self) -> int:  # noqa: D102 - the protocol says it
-        return self._retention_ms
-
-    @property
-    def dropped(self) -> int:  # noqa: D102 - the protocol says it
-        return self._expiry.dropped
+        super().__init__(name, layers, by_time, retention_ms, _entry_of)
 
     def put(self, session: Windowed, aggregate: Value) -> None:  # noqa: D102 - the protocol says it
         entry = _entry(session)
         data = None if aggregate is None else value_to_bytes(aggregate)
-        if not self._expiry.admits(session.end_ms):
-            return
-        if data is None:
-            self._by_time.put(_at(entry), None)
-        elif self._layers.get(entry) is None:
-            self._by_time.put(_at(entry), b"")
-        self._layers.put(entry, data)
+        if self._expiry.admits(session.end_ms):
+            self._set(entry, _at(entry), data)
 
     def remove(self, session: Windowed) -> None:  # noqa: D102 - the protocol says it
         entry = _entry(session)
-        self._by_time.put(_at(entry), None)
-        self._layers.put(entry, None)
+        self._set(entry, _at(entry), None)
 
     def fetch_session(self, session: Windowed) -> Value:  # noqa: D102 - the protocol says it
         if session.end_ms < self._expiry.live_from_ms:
@@ -113,7 +90,7 @@ class StoredSessions:
         return None if found is None else value_from_bytes(found)
 
     def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
-        return self.find_sessions(key, NEVER_MS, _FOREVER_MS)
+        return self.find_sessions(key, NEVER_MS, FOREVER_MS)
 
     def find_sessions(  # noqa: D102 - the protocol says it
         self, key: Key, earliest_end_ms: int, latest_start_ms: int
@@ -131,14 +108,6 @@ class StoredSessions:
             if value is not None:
                 key, end = key_at(at, TIME_BYTES)
                 yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)
-
-    def approximate_num_entries(self) -> int:
-        """About how many sessions there are, with some that have expired."""
-        return self._by_time.count()
-
-    def reread(self) -> None:
-        """The layers hold another state."""
-        self._expiry.reread()
 
 
 def by_time(entry: bytes) -> bytes | None:

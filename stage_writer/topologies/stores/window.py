@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stage_writer.topologies.stores.expiry import NEVER_MS, Expiry
+from stage_writer.topologies.stores.expiry import FOREVER_MS, NEVER_MS
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
     TIME_BYTES,
@@ -23,6 +23,7 @@ from stage_writer.topologies.stores.keys import (
     time_at,
     time_to_bytes,
 )
+from stage_writer.topologies.stores.timed import TimedStore
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores.keys import Key
     from stage_writer.topologies.stores.layers import Layers
 
-_FOREVER_MS = 1 << 62
 _SEQUENCE = b"\x00sequence"
 _SEQUENCE_BYTES = 8
 
@@ -73,35 +73,19 @@ class WindowStore(Protocol):
         """How many puts were too late to be taken, since the program began."""
 
 
-class StoredWindows:
+class StoredWindows(TimedStore):
     """A `WindowStore` over the layers of a task."""
 
     def __init__(
         self, name: str, layers: Layers, by_time: Layers, retention_ms: int, size_ms: int, *, duplicates: bool
     ) -> None:
-        self._name = name
-        self._layers = layers
-        self._by_time = by_time
-        self._retention_ms = retention_ms
+        super().__init__(name, layers, by_time, retention_ms, _entry_of_duplicate if duplicates else _entry_of)
         self._size_ms = size_ms
         self._duplicates = duplicates
-        self._expiry = Expiry(layers, by_time, retention_ms, _entry_of_duplicate if duplicates else _entry_of)
-
-    @property
-    def name(self) -> str:  # noqa: D102 - the protocol says it
-        return self._name
-
-    @property
-    def retention_ms(self) -> int:  # noqa: D102 - the protocol says it
-        return self._retention_ms
 
     @property
     def size_ms(self) -> int:  # noqa: D102 - the protocol says it
         return self._size_ms
-
-    @property
-    def dropped(self) -> int:  # noqa: D102 - the protocol says it
-        return self._expiry.dropped
 
     def put(self, key: Key, value: Value, window_start_ms: int) -> None:  # noqa: D102 - the protocol says it
         at, start = key_to_bytes(key), time_to_bytes(window_start_ms)
@@ -126,43 +110,27 @@ class StoredWindows:
         return None if found is None else value_from_bytes(found)
 
     def fetch_range(  # noqa: D102 - the protocol says it
-        self, key: Key, from_ms: int = NEVER_MS, to_ms: int = _FOREVER_MS, *, reverse: bool = False
+        self, key: Key, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS, *, reverse: bool = False
     ) -> Iterator[tuple[int, Value]]:
         at = key_to_bytes(key)
         low = at + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
-        high = at + bound_to_bytes(min(to_ms, _FOREVER_MS - 1) + 1)
+        high = at + bound_to_bytes(min(to_ms, FOREVER_MS - 1) + 1)
         for entry, value in self._layers.scan(low, high, reverse=reverse):
             yield time_at(entry, len(at)), value_from_bytes(value)
 
     def fetch_keys(  # noqa: D102 - the protocol says it
-        self, from_ms: int = NEVER_MS, to_ms: int = _FOREVER_MS
+        self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS
     ) -> Iterator[tuple[Windowed, Value]]:
         low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
-        high = bound_to_bytes(min(to_ms, _FOREVER_MS - 1) + 1)
-        entry_of = _entry_of_duplicate if self._duplicates else _entry_of
+        high = bound_to_bytes(min(to_ms, FOREVER_MS - 1) + 1)
         for at, _ in self._by_time.scan(low, high):
-            value = self._layers.get(entry_of(at))
+            value = self._layers.get(self._entry_of(at))
             if value is not None:
                 start_ms = time_at(at, 0)
                 yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
         return self.fetch_keys()
-
-    def approximate_num_entries(self) -> int:
-        """About how many windows there are, with some that have expired."""
-        return self._by_time.count()
-
-    def reread(self) -> None:
-        """The layers hold another state."""
-        self._expiry.reread()
-
-    def _set(self, entry: bytes, at: bytes, data: bytes | None) -> None:
-        if data is None:
-            self._by_time.put(at, None)
-        elif self._layers.get(entry) is None:
-            self._by_time.put(at, b"")
-        self._layers.put(entry, data)
 
     def _next_number(self) -> bytes:
         found = self._layers.get(_SEQUENCE)
