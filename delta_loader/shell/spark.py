@@ -43,6 +43,8 @@ _DEFAULT_CHAIN = ",".join(
 )
 # Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine.
 _LOCAL_STATE_PARTITIONS = "4"
+# Of 10,000 tasks by default, whatever there is to list: twice in each VACUUM, which takes a minute and more by that.
+_LOCAL_LISTING_TASKS = "16"
 
 
 def build_session(settings: Settings) -> SparkSession:
@@ -111,6 +113,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": _LOCAL_STATE_PARTITIONS,
             "spark.databricks.delta.snapshotPartitions": _LOCAL_STATE_PARTITIONS,
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LOCAL_LISTING_TASKS,
         }
     all_jars = [*(jar.as_uri() for jar in jars), *filter(None, given.get("spark.jars", "").split(","))]
     return {**options, **given, "spark.jars": ",".join(all_jars)}
