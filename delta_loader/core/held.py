@@ -87,7 +87,8 @@ def not_written(source: TopicPartition, position: Position, problem: str) -> Hel
     return Held(
         "not_written",
         f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
-        f"see the log; the next run tries again. If a data file is damaged, stage its records again with "
+        "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE); if a "
+        f"data file is damaged, stage its records again with "
         f"`{rewind(source, position)}`",
     )
 

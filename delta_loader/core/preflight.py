@@ -84,6 +84,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
         text = f"{app_id}: {url}, version {state.version}, is loaded by {way_name(way)}: {way.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
     yield _columns(stream, state, url, way)
+    yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
 
 
@@ -106,6 +107,28 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
+    """A soft delete of a key that the table has not makes a row that has nothing else."""
+    merge = stream.merge
+    if merge is None or merge.soft_delete is None:
+        return
+    given = {*merge.keys, merge.soft_delete, merge.sequence}
+    try:
+        wanted = [field.name for field in schema_from_json(state.schema) if not field.nullable]
+    except SchemaError:
+        return  # told by `differences`
+    without = [name for name in wanted if name not in given]
+    if without:
+        yield Check(
+            "columns",
+            Level.WARNING,
+            f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of a key that it has "
+            "not makes a row of the key alone: such an event holds its Kafka partition",
+            f"ALTER TABLE delta.`{url}` ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
+            stream.app_id,
+        )
 
 
 def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:

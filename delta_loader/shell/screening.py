@@ -6,10 +6,11 @@ Rules:
    VARCHAR, staged values of generated columns; over the rows with their generated and default columns, as it makes
    them.
    Its expressions are evaluated as they are, and a null is no pass, as there.
-2. Rows that cannot be looked at at all (a damaged file, an expression that fails) are for the write to fail at: it says
-   why, and holds the Kafka partition.
+2. A row of which a generated column cannot be computed is refused as well, and looked at no further.
+   Rows that cannot be looked at at all (a damaged file) are for the write to fail at: it says why, and holds the Kafka
+   partition.
 3. A value that is cast is refused where casting it back gives another one.
-4. On the good path it is one scan of the columns that the checks are about.
+4. On the good path it is one scan of the columns that the checks are about, and another where some are generated.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from delta_loader.core.ways.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.core.ways.variants import variants_of
 from delta_loader.core.ways.way import checks_rows
 from delta_loader.shell.gateway import Gateway, Java, table_errors
+from delta_loader.shell.generated import cannot_be_computed
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import rows_of, staged_rows
 from delta_loader.shell.variants import with_variants
@@ -75,7 +77,12 @@ class SparkScreener:
         frames = [self._lossy(write) for write in writes if write.casts]
         if checks_rows(target.way):
             rows = DataFrame(rows_of(self._gateway, writes, self._stage_url, lossless=True), self._spark)
-            checked, problem = self._problem(target, with_variants(rows, variants_of(target.shape.schema)))
+            rows = with_variants(rows, variants_of(target.shape.schema))
+            fails = cannot_be_computed(self._gateway, rows, target.shape.schema)
+            if fails is not None:
+                frames.append(rows.select(*_PLACE, fails.alias(_PROBLEM)))
+                rows = rows.where(fails.isNull())
+            checked, problem = self._problem(target, rows)
             if problem is not None:
                 frames.append(checked.select(*_PLACE, problem.alias(_PROBLEM)))
         if not frames:

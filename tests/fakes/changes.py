@@ -16,8 +16,9 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore
+from common.store import FsspecStore, stores_of
 from delta_loader.service import LoaderService, Ports
+from delta_loader.shell.spark import spark_url
 from delta_loader.stage import Stage
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
@@ -42,10 +43,11 @@ COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
 class ChangeStream:
     """A merge stream below a folder, and what its table is to be."""
 
-    folder: Path
+    folder: Path | str
     sequenced: bool = False
     soft: bool = False
     more: dict[str, object] = field(default_factory=dict)
+    storage_options: dict[str, object] = field(default_factory=dict)
     expected: Table = field(default_factory=dict)
     _waiting: list[Event] = field(default_factory=list)
 
@@ -65,18 +67,25 @@ class ChangeStream:
         self.settings = Settings.model_validate(
             {
                 "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-                "stage": {"url": (self.folder / "stage").as_uri()},
+                "stage": {"url": f"{self.root}/stage", "storage_options": self.storage_options},
                 "loader": {"http": None, "marker_retention": "0s"},
                 "streams": [stream],
             }
         )
-        store = FsspecStore(self.settings.stage.url)
-        self.stage = ObjectStage(store, FsspecStore, SystemClock(), lambda: str(uuid.uuid4()), "test")
+        self.store = FsspecStore(self.settings.stage.url, self.storage_options)
+        self.stage = ObjectStage(
+            self.store, stores_of(self.storage_options), SystemClock(), lambda: str(uuid.uuid4()), "test"
+        )
         self.converter = StreamConverter(self.settings.streams[0])
 
     @property
     def table(self) -> str:
-        return (self.folder / "tables" / "orders").as_uri()
+        return f"{self.root}/tables/orders"
+
+    @property
+    def root(self) -> str:
+        """The URL below which all of it is."""
+        return self.folder if isinstance(self.folder, str) else self.folder.as_uri()
 
     def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
         """Stage events of keys: (id, value, sequence); without a value a delete, without sequence too a tombstone."""
@@ -118,9 +127,9 @@ class ChangeStream:
         """A new loader."""
         numbers = itertools.count(1)
         ports = Ports(
-            stage=Stage(FsspecStore(self.settings.stage.url), in_turn),
+            stage=Stage(self.store, in_turn),
             tables=tables,
-            open_store=FsspecStore,
+            open_store=stores_of(self.storage_options),
             parallel=in_turn,
             clock=SystemClock(),
             new_id=lambda: f"load-{next(numbers)}",
@@ -131,8 +140,9 @@ class ChangeStream:
 
     def rows(self, spark: SparkSession) -> Table:
         """What the table is."""
-        found = spark.read.format("delta").load(self.table)
-        names = ["id", "name", "value", "at", "gone" if self.soft else "id", "_kafka_offset"]
+        found = spark.read.format("delta").load(spark_url(self.table))
+        offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
+        names = ["id", "name", "value", "at", "gone" if self.soft else "id", offset]
         rows = [tuple(row) for row in found.selectExpr(*names).collect()]
         table = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
         assert len(table) == len(rows), "one row for each key"

@@ -154,18 +154,32 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
     assert len(spark_reader(spark)(staging.dead_letters)) == 10
 
 
-def test_a_row_of_which_a_constraint_cannot_be_computed_is_a_dead_letter(tmp_path: Path, spark: SparkSession) -> None:
-    """It throws where Delta checks it; no other row is held by that."""
+def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: Path, spark: SparkSession) -> None:
+    """It throws where Delta computes or checks it; no other row is held by that."""
     staging = Staging.below(tmp_path)
     checks = (
         "'delta.constraints.ratio' = '1000 DIV (id - 30) < 500', 'delta.constraints.number' = 'CAST(day AS INT) > 0'"
     )
-    create(spark, staging, ORDERS, f"TBLPROPERTIES ({checks})")
-    staging.flush(0, 0, 6, days=["1", "2", "3", "4", "5", "x"])  # ids are ten times the offsets
-    assert not load(staging, spark, dict.fromkeys(range(6), b"sent")).held
-    assert offsets(spark_reader(spark)(staging.table)) == [(0, 0), (0, 1), (0, 2), (0, 4)]
+    made = (
+        "share BIGINT GENERATED ALWAYS AS (100 DIV (id - 10)), "
+        "part BIGINT GENERATED ALWAYS AS (CASE WHEN id <> 20 THEN id * 2 END)"
+    )
+    create(spark, staging, f"{ORDERS}, {made}", f"TBLPROPERTIES ({checks}, 'delta.constraints.small' = 'share < 500')")
+    staging.flush(0, 0, 7, days=["1", "2", "3", "4", "5", "x", "7"])  # ids are ten times the offsets
+    assert not load(staging, spark, dict.fromkeys(range(7), b"sent")).held
+    rows = spark_reader(spark)(staging.table)
+    assert offsets(rows) == [(0, 0), (0, 2), (0, 4), (0, 6)]
+    assert {row["id"]: (row["share"], row["part"]) for row in rows} == {
+        0: (-10, 0),
+        20: (10, None),  # a null is no failure
+        40: (3, 80),
+        60: (2, 120),
+    }
     letters = {row["_kafka_offset"]: str(row["error"]) for row in spark_reader(spark)(staging.dead_letters)}
-    assert {offset: "cannot be computed" in error for offset, error in letters.items()} == {3: True, 5: True}
+    assert {offset: "cannot be computed" in error for offset, error in letters.items()} == dict.fromkeys(
+        (1, 3, 5), True
+    )
+    assert "the generated column share" in letters[1]
     assert "ratio" in letters[3]
     assert "number" in letters[5]
 

@@ -1,0 +1,69 @@
+"""Merges where something is unlike elsewhere: on S3, without Kafka's columns, into NOT NULL columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import SystemClock
+from delta_loader.core.preflight import Level, table_checks
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.changes import ChangeStream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import Lake
+
+pytestmark = pytest.mark.spark
+
+
+def tables_of(stream: ChangeStream, spark: SparkSession) -> SparkDeltaTables:
+    return SparkDeltaTables(spark, SystemClock(), stream.settings.stage.url)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
+def test_a_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -> None:
+    stream = ChangeStream(lake.url, more={"kafka_columns": False}, storage_options=dict(lake.storage_options))
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(1, "a", 1), (2, "a", 1), (1, "b", 1)])
+    stream.flush(1, [(3, "a", 1), (4, None, 1)])
+    stream.load(tables)
+    stream.flush(0, [(2, None, None), (1, "c", 1), (5, "a", 1)])
+    stream.flush(1, [(3, "old", 1), (3, "new", 1)])
+    stream.load(tables)
+    rows = stream.rows(spark)
+    assert {key[0]: row.value for key, row in rows.items()} == {1: "c", 3: "new", 5: "a"}
+    assert rows.keys() == stream.expected.keys()
+    state = tables.state(stream.table)
+    assert state is not None
+    assert "_kafka_offset" not in state.schema, "order within a load needs it, and the table does not"
+    (report,) = stream.loader(tables).run_pass()
+    assert (report.commits, report.failure) == (0, None)
+
+
+def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_path: Path, spark: SparkSession) -> None:
+    stream = ChangeStream(tmp_path, soft=True)
+    spark.sql(
+        f"CREATE TABLE delta.`{stream.table}` (id INT NOT NULL, name STRING NOT NULL, value STRING NOT NULL, at INT, "
+        "op STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP, "
+        "gone BOOLEAN) USING delta"
+    )
+    tables = tables_of(stream, spark)
+    state = tables.state(stream.table)
+    found = [check for check in table_checks(stream.settings.streams[0], state) if check.level is not Level.OK]
+    assert [(check.level, "NOT NULL columns value, and" in check.message) for check in found] == [(Level.WARNING, True)]
+    stream.flush(0, [(1, "a", 1), (1, None, 1)])
+    stream.flush(1, [(2, None, 1), (3, "a", 1)])
+    (report,) = stream.loader(tables).run_pass()
+    assert report.failure is None
+    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/1": "not_written"}
+    assert "value" in str(report.held)
+    assert {key[0]: (row.value, row.deleted) for key, row in stream.rows(spark).items()} == {1: ("a", True)}
+    spark.sql(f"ALTER TABLE delta.`{stream.table}` ALTER COLUMN value DROP NOT NULL")
+    stream.load(tables)
+    assert stream.rows(spark) == stream.expected
