@@ -81,12 +81,17 @@ class Counts(Processor):
 
 def build() -> Topology:
     """The topology of these worlds."""
-    topology = Topology()
-    topology.add_source("orders", "orders")
-    topology.add_processor("counts", Counts, "orders")
-    topology.add_state_store(Stores.key_value("counts"), "counts")
-    topology.add_sink("table", "counts")
-    return topology
+    return topology(persistent=False)
+
+
+def topology(*, persistent: bool) -> Topology:
+    """The same, with its state on disk or in memory."""
+    made = Topology()
+    made.add_source("orders", "orders")
+    made.add_processor("counts", Counts, "orders")
+    made.add_state_store(Stores.key_value("counts", persistent=persistent), "counts")
+    made.add_sink("table", "counts")
+    return made
 
 
 def converter(stream: Stream, wall_ms: Callable[[], int]) -> TopologyConverter:

@@ -190,6 +190,7 @@ class History:
                 self._mend()
         for process in self._running.values():
             self.world.crash(process)
+        self.kind.close()
         records = sum(len(log) for log in self.broker.logs.values())
         return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story))
 

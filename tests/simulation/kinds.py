@@ -137,6 +137,9 @@ class Kind:
         """What its own books say against a table."""
         return ()
 
+    def close(self) -> None:
+        """The history is over."""
+
 
 class Routed(Kind):
     """Records for several tables, some of which break."""

@@ -38,11 +38,14 @@ from stage_writer.core.batch import MessageBatch
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.outbox import delivery
+from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
 from stage_writer.tasks import kept
+from stage_writer.tasks import topology as tasks_topology
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topic_look import TopicLook
+from stage_writer.topologies.stores.disk import DiskBackend
 from stage_writer.waiting import Waiting
 from tests.simulation import operators
 from tests.simulation.delta_log import DeltaLog
@@ -69,6 +72,8 @@ if TYPE_CHECKING:
     from stage_writer.partitions import Owned
     from stage_writer.ports import FlushOutcome, StateStore
     from stage_writer.tasks.kept import KeptTask
+    from stage_writer.tasks.topology import _Changed
+    from stage_writer.topologies.stores import Stores
 
 
 MOST_HISTORIES = 400
@@ -477,6 +482,23 @@ def _all_of_an_outbox_is_delivered() -> AbstractContextManager[object]:
     return patch.object(delivery, "undelivered", lambda outgoing, _known: outgoing.records)
 
 
+def _a_disk_is_believed_whatever_it_has() -> AbstractContextManager[object]:
+    restore = tasks_topology._restore
+
+    def unless_there_is_some(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
+        return 0 if stores.mark is not None else restore(stores, state, changed, store)
+
+    return patch.object(tasks_topology, "_restore", unless_there_is_some)
+
+
+def _a_machine_that_stopped_is_believed() -> AbstractContextManager[object]:
+    return patch.object(DiskBackend, "_is_believed", lambda _self: True)
+
+
+def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[object]:
+    return patch.object(KafkaOutlet, "pending", lambda _self: ())
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
@@ -515,9 +537,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a task goes on from its chain's state", _a_task_begins_with_nothing, worlds=Worlds.TASKS),
     Mutation("rows and state are of one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),
     Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, worlds=Worlds.TASKS),
+    Mutation("a disk has the state of the chain's end", _a_disk_is_believed_whatever_it_has, worlds=Worlds.DISKS),
+    Mutation("who stopped may have lost something", _a_machine_that_stopped_is_believed, worlds=Worlds.DISKS),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
     Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, worlds=Worlds.JOINED, first=20),
+    Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
     Mutation("a refused record is a dead letter once", _what_was_refused_is_forgotten, worlds=Worlds.REFUSING),
     Mutation("what a table refuses is left out", _what_is_refused_is_left_to_delta, worlds=Worlds.REFUSING),
     Mutation(

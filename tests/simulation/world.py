@@ -57,6 +57,7 @@ class Fault(StrEnum):
     RECREATED = "topic deleted and created again"
     BROKEN_TABLE = "a table does not work"
     REGISTRY = "registry away"
+    MACHINE = "machine stops"
     ALTERED = "constraint comes or goes"
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from tests.simulation.changes import Changes
+from tests.simulation.disks import OnDisk
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Around, Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
@@ -19,6 +20,8 @@ class Worlds(StrEnum):
     """Rows and dead letters; 40 % with several tables, 24 % with records that gain fields."""
     TASKS = "tasks"
     """Stateful tasks."""
+    DISKS = "disks"
+    """The same, with their state on disk."""
     CHANGES = "changes"
     """Change events, merged by key."""
     REFUSING = "refusing"
@@ -37,6 +40,8 @@ def kind_of(worlds: Worlds, around: Around) -> Kind:
             return Routed(around) if routed else Evolving(around) if evolving else Kind(around)
         case Worlds.TASKS:
             return Counting(around)
+        case Worlds.DISKS:
+            return OnDisk(around)
         case Worlds.CHANGES:
             return Changes(around)
         case Worlds.REFUSING:

@@ -1,0 +1,149 @@
+"""Worlds whose tasks keep their state on disk: one disk for each writer's machine, which outlives its processes.
+
+Rules:
+
+1. A process that dies leaves what it had applied, and its lock is free; it closes nothing. One that ends closes its
+   state, which is then on the disk for good.
+2. A machine that stops has another name when it is back, and may have lost any part of what was not closed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import lmdb
+
+from common.metrics import Metrics
+from stage_writer.tasks.keeping import Keeping
+from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies.stores import disk
+from tests.simulation.counting import topology
+from tests.simulation.kinds import Around, Counting
+from tests.simulation.world import Fault, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import TopicPartition
+    from stage_writer.ports import Converter
+    from stage_writer.topologies.stores import Backend, StoreBuilder
+    from tests.simulation.world import Process, World
+
+_STOPS = 0.4
+"""Of the processes that died: how often it was their machine."""
+_LOSES = 0.7
+
+
+class Kept(disk.DiskBackend):
+    """A task's state on the disk of one machine."""
+
+    def __init__(self, place: Path, lock: int, process: Process) -> None:
+        self.place = place
+        self.is_open = True
+        self._process = process
+        super().__init__(place, lock)
+
+    def close(self) -> None:
+        """By a process that lives; another one is past it (rule 1)."""
+        if self._process.alive and self.is_open:
+            super().close()
+            self.is_open = False
+
+    def die(self) -> None:
+        """What the kernel does for a process that has died."""
+        if self.is_open:
+            self.is_open = False
+            self._let_go()
+            with suppress(OSError):
+                os.close(self._lock)
+
+    def lose(self, world: World) -> None:
+        """One entry was not written yet when the machine stopped."""
+        with lmdb.open(str(self.place / "lmdb"), max_dbs=256) as environment:
+            with environment.begin() as reading:
+                names = [name for name, _ in reading.cursor() if bytes(name).startswith(b"space/")]
+            for name in names:
+                database = environment.open_db(bytes(name))
+                with environment.begin(write=True) as writing:
+                    keys = [bytes(key) for key, _ in writing.cursor(database)]
+                    if keys:
+                        writing.delete(world.rng.choice(keys), db=database)
+
+
+@dataclass(slots=True)
+class Machine:
+    """One with a disk."""
+
+    folder: Path
+    starts: int = 0
+    kept: list[Kept] = field(default_factory=list)
+
+
+class KeptOnDisk(Keeping):
+    """Where the tasks of one process keep their state."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        super().__init__("orders", Metrics(), str(machine.folder))
+        self._machine = machine
+        self._process = process
+
+    def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
+        """The real one, on the machine's disk."""
+
+        def opened(place: Path, lock: int) -> Kept:
+            made = Kept(place, lock, self._process)
+            self._machine.kept.append(made)
+            return made
+
+        name = f"{self._machine.folder.name} {self._machine.starts}"
+        with patch.object(disk, "_machine", lambda: name), patch.object(disk, "DiskBackend", opened):
+            return super().backend(source, builders)
+
+
+class OnDisk(Counting):
+    """Tasks with persistent state."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._root = Path(tempfile.mkdtemp(prefix="simulated-disks-"))
+        self._machines: dict[str, Machine] = {}
+
+    def converter(self, process: Process) -> Converter:
+        """The real one; who began before on this machine has died."""
+        name = process.name.partition("#")[0]
+        machine = self._machines.setdefault(name, Machine(self._root / name))
+        self._begin(machine)
+        when = SnapshotsWhen(most_changes=4, least_bytes=500)
+        wall_ms = WorldClock(self.around.world).wall_ms
+        around = Surroundings(wall_ms, Metrics(), state_folder=str(machine.folder), when=when)
+        made = TopologyConverter(self.stream, topology(persistent=True).check(), around)
+        made.keeping = KeptOnDisk(machine, process)
+        return made
+
+    def _begin(self, machine: Machine) -> None:
+        world, left = self.around.world, [kept for kept in machine.kept if kept.is_open]
+        for kept in left:
+            kept.die()
+        machine.kept.clear()
+        if left and world.rng.random() < _STOPS:
+            world.faults[Fault.MACHINE] += 1
+            world.tell(f"it was {machine.folder.name}'s machine that had stopped")
+            machine.starts += 1
+            for kept in left:
+                if world.rng.random() < _LOSES:
+                    kept.lose(world)
+
+    def close(self) -> None:
+        """Nothing is left on this machine."""
+        for machine in self._machines.values():
+            for kept in machine.kept:
+                kept.die()
+        shutil.rmtree(self._root, ignore_errors=True)
