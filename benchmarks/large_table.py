@@ -44,7 +44,7 @@ _PROTOCOL = pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa
 _CHECKPOINT = pa.schema([("add", _ADD), ("metaData", _METADATA), ("protocol", _PROTOCOL)])
 
 
-def make(table: Path, files: int) -> None:
+def make(table: Path, files: int, properties: Mapping[str, str] | None = None) -> None:
     """A table of the columns of `benchmarks.staged`, partitioned by day, with so many files."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
@@ -54,14 +54,15 @@ def make(table: Path, files: int) -> None:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": SCHEMA,
         "partitionColumns": ["day"],
-        "configuration": {},
+        "configuration": dict(properties or {}),
         "createdTime": _TIME_MS,
     }
     made = {"commitInfo": {"timestamp": _TIME_MS, "operation": "CREATE TABLE", "operationParameters": {}}}
     written = {"commitInfo": {"timestamp": _TIME_MS, "operation": "WRITE", "operationParameters": {"mode": "Append"}}}
     _commit(log, 0, made, {"protocol": protocol}, {"metaData": metadata})
     _commit(log, 1, written)
-    settings = [{"metaData": {**metadata, "configuration": [], "format": {"provider": "parquet", "options": []}}}]
+    as_pairs = {"configuration": list((properties or {}).items()), "format": {"provider": "parquet", "options": []}}
+    settings = [{"metaData": {**metadata, **as_pairs}}]
     with pq.ParquetWriter(log / f"{1:020d}.checkpoint.parquet", _CHECKPOINT) as checkpoint:
         checkpoint.write_table(pa.Table.from_pylist([*settings, {"protocol": protocol}], schema=_CHECKPOINT))
         for adds in _adds(files):

@@ -174,6 +174,12 @@ LOADER_AT_IT = _gauge(
     "Streams whose load went on when the run ended: they have much to load, or a commit hangs.",
 )
 LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta commit.", _SECONDS)
+LOADER_CHECKPOINTS = _counter(
+    "delta_loader_checkpoints_total",
+    ("outcome",),
+    "Checkpoints that were due after a commit and are written beside the loads: written or failed.",
+)
+LOADER_CHECKPOINT_SECONDS = _histogram("delta_loader_checkpoint_seconds", (), "One such checkpoint.", _SECONDS)
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
 LOADER_HELD = _gauge("delta_loader_held_partitions", ("app_id", "reason"), "Kafka partitions held, by reason.")
 LOADER_LEFT_OUT = _gauge(

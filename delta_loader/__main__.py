@@ -104,6 +104,7 @@ def run(
         if once:
             _wait_for_lease_once(loader, stopped, log)
             reports = loader.service.run_pass(stopped.is_set, to_the_end=True)
+            loader.checkpoints.finish(stopped.is_set)
             loader.fitness.look_again()
             typer.echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
@@ -123,7 +124,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415
-    from delta_loader.wiring import catalog_checks, spark_ports, spark_turns  # noqa: PLC0415
+    from delta_loader.wiring import catalog_checks, spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
 
     pool = stack.enter_context(threads())
     parallel = OwnPools(THREADS)
@@ -151,7 +152,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
-    tables = SparkDeltaTables(spark, clock, settings.stage.url)
+    checkpoints = spark_checkpoints(spark, clock, log=log, metrics=metrics)
+    stack.callback(checkpoints.close)
+    tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
     service = LoaderService(settings.streams, settings.loader, ports)
@@ -167,6 +170,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         pausing=serving.pausing,
         turns=turns,
         streams=streams,
+        checkpoints=checkpoints,
     )
     if not once:
         may_serve = serving.loader.may_serve

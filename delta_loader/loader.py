@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from common.http.pausing import Pausing
+    from delta_loader.checkpoints.beside import CheckpointsBeside
     from delta_loader.clean_schedule import ScheduledCleanUp
     from delta_loader.fitness import Fitness
     from delta_loader.lease import LeaseThread, LoaderLease
@@ -36,6 +37,7 @@ class Loader:
     pausing: Pausing
     turns: Turns
     streams: StreamTurns
+    checkpoints: CheckpointsBeside
     services: ServicesThread | None = None
     """None when the settings want none."""
 

@@ -10,6 +10,7 @@ from pyspark import InheritableThread
 from common.ports import SystemClock
 from common.store import FsspecStore, stores_of
 from delta_loader.catalog.registering import Registering
+from delta_loader.checkpoints.beside import CheckpointsBeside
 from delta_loader.replace import Replacements
 from delta_loader.service import Ports
 from delta_loader.shell.catalog import SparkCatalog
@@ -23,10 +24,14 @@ from delta_loader.streams.turns import StreamTurns
 from delta_loader.valid_through import ValidThrough
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Thread
+
     from pyspark.sql import SparkSession
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
+    from common.ports import Clock
     from common.settings import Settings
     from delta_loader.core.preflight import Check
     from delta_loader.ports import DeltaTables, ParallelMap
@@ -82,6 +87,23 @@ def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
         new_thread=lambda work: InheritableThread(work, name="stream-turn"),
         begins=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
     )
+
+
+def spark_checkpoints(
+    spark: SparkSession, clock: Clock, *, log: FilteringBoundLogger, metrics: Metrics
+) -> CheckpointsBeside:
+    """Checkpoints in threads that the JVM knows, of which Spark's jobs have a share beside the loads'."""
+    context = spark.sparkContext
+
+    def new_thread(work: Callable[[], None]) -> Thread:
+        def within() -> None:
+            context.setLocalProperty("spark.scheduler.pool", "checkpoints")
+            work()
+
+        thread: Thread = InheritableThread(within, name="checkpoints")
+        return thread
+
+    return CheckpointsBeside(clock, log, metrics, new_thread)
 
 
 def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundLogger) -> ValidThrough | None:

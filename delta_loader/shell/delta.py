@@ -14,6 +14,8 @@ Rules:
    Delta's own retry then meets that very commit. The table is asked before anything is said.
 4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
    transaction's. (One that is put back while the transaction commits is noticed right after: common/went_back.py.)
+5. A checkpoint that is due after a commit is written beside the loads where somebody does so
+   (delta_loader/shell/checkpoints.py), else by Delta within the commit.
 """
 
 from __future__ import annotations
@@ -43,11 +45,13 @@ from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.layout import Layout, Template
 from delta_loader.core.ways.variants import variants_of
 from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
+from delta_loader.shell.checkpoints import LoadTransactions
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.new_tables import clustered_by, clustering_actions, layout_properties
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import Work, write_within
+from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
 
 if TYPE_CHECKING:
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.schema.evolution import Addition
     from common.table_history import LoggedCommit
+    from delta_loader.checkpoints.beside import Checkpoints
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.ways.casting import Widening
 
@@ -69,12 +74,18 @@ _errors = partial(table_errors, remedy="check the table, the store and Spark's r
 class SparkDeltaTables:
     """Delta tables by URL, in one Spark session."""
 
-    def __init__(self, spark: SparkSession, clock: Clock, stage_url: str = "") -> None:
+    def __init__(
+        self, spark: SparkSession, clock: Clock, stage_url: str = "", checkpoints: Checkpoints | None = None
+    ) -> None:
         """Over a session that `delta_loader.shell.spark.build_session` made; mixed files lie below ``stage_url``."""
         self._stage_url = stage_url
         self._spark = spark
         self._clock = clock
         self._gateway = Gateway(spark)
+        self._sessions = StateSessions(self._gateway)
+        self._beside = None
+        if checkpoints is not None:
+            self._beside = LoadTransactions(self._gateway, self._sessions, checkpoints)
 
     def alive(self) -> bool:
         """Whether the JVM still answers. One that is gone does not come back within this process."""
@@ -91,7 +102,7 @@ class SparkDeltaTables:
             version = int(snapshot.version())
             if version < 0:
                 return None
-            known = transactions_of(self._gateway, snapshot)
+            known = transactions_of(self._gateway, self._sessions, snapshot)
             return self._state_of(version, snapshot.metadata(), snapshot.protocol(), known)
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
@@ -175,7 +186,7 @@ class SparkDeltaTables:
         """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""
         url = commit.target.url
         with _errors("commit to", url):
-            transaction = self._log(url).startTransaction()
+            transaction = self._begin(url)
             changed = self._changed(transaction, commit)
         if changed is not None:
             return changed
@@ -192,6 +203,10 @@ class SparkDeltaTables:
             return Committed(self._commit_within(transaction, commit, actions, operation), written)
         except (Py4JError, PySparkException) as error:
             return self._resolve(commit, read_version, written, error)
+
+    def _begin(self, url: str) -> Java:
+        log = self._log(url)
+        return log.startTransaction() if self._beside is None else self._beside.begin(log, self._gateway.none)
 
     def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, Brought]:
         """What goes through Spark."""
@@ -210,6 +225,12 @@ class SparkDeltaTables:
         return NotWritten(first_line(error))
 
     def _commit_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
+        version = self._version_within(transaction, commit, actions, operation)
+        if self._beside is not None:
+            self._beside.committed(transaction, commit.target.url)
+        return version
+
+    def _version_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
         if not commit.merges:
             return int(transaction.commit(actions, operation))
         # As Delta's MERGE says of row tracking, which its steps preserve.
@@ -233,7 +254,7 @@ class SparkDeltaTables:
 
     def _changed(self, transaction: Java, commit: TableCommit) -> CommitOutcome | None:
         """What the transaction sees that the plan did not; None when it is the same (rule 1)."""
-        versions = versions_within(self._gateway, transaction, commit.expected)
+        versions = versions_within(self._gateway, self._sessions, transaction, commit.expected)
         read_version, target = int(transaction.readVersion()), commit.target
         state = self._state_of(read_version, transaction.metadata(), transaction.protocol(), versions)
         if state.table_id != target.table_id:

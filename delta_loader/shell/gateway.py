@@ -69,9 +69,13 @@ class Gateway:
         What reads a checkpoint asks for the session of its thread, which a thread has that ran a query before, and no
         other has.
         """
-        sessions = getattr(getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
-        sessions.setActiveSession(self.session)
+        self.activate(self.session)
         return self.delta.DeltaLog.forTable(self.session, spark_url(url))
+
+    def activate(self, session: Java) -> None:
+        """Make a session this thread's active one."""
+        sessions = getattr(getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
+        sessions.setActiveSession(session)
 
     def singleton(self, name: str) -> Java:
         """One of Delta's Scala objects."""

@@ -41,8 +41,9 @@ _DEFAULT_CHAIN = ",".join(
         "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     )
 )
-# Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine.
-_LOCAL_STATE_PARTITIONS = "4"
+STATE_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
+LOCAL_STATE_PARTITIONS = "4"
+"""Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine."""
 # Of 10,000 tasks by default, whatever there is to list: twice in each VACUUM, which takes a minute and more by that.
 _LOCAL_LISTING_TASKS = "16"
 
@@ -111,8 +112,8 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": _LOCAL_STATE_PARTITIONS,
-            "spark.databricks.delta.snapshotPartitions": _LOCAL_STATE_PARTITIONS,
+            "spark.sql.shuffle.partitions": LOCAL_STATE_PARTITIONS,
+            STATE_PARTITIONS: LOCAL_STATE_PARTITIONS,
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LOCAL_LISTING_TASKS,
         }
     all_jars = [*(jar.as_uri() for jar in jars), *filter(None, given.get("spark.jars", "").split(","))]

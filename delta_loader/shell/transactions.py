@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from delta_loader.shell.gateway import Gateway, Java
+    from delta_loader.shell.state_sessions import StateSessions
 
 ABSENT = -1
 """What Delta's txnVersion says for an app id without a txn action."""
@@ -27,18 +28,24 @@ TRANSACTIONS_IN_CHECKSUM = "spark.databricks.delta.setTransactionsInCrc.maxAllow
 MOST_TRANSACTIONS = "20000"
 
 
-def transactions_of(gateway: Gateway, snapshot: Java) -> dict[str, int]:
+def transactions_of(gateway: Gateway, sessions: StateSessions, snapshot: Java) -> dict[str, int]:
     """The last version of each app id in a snapshot."""
     found = _of_checksum(gateway, snapshot)
-    return _read(gateway, snapshot.transactions()) if found is None else found
+    if found is not None:
+        return found
+    with sessions.fit(snapshot):
+        return _read(gateway, snapshot.transactions())
 
 
-def versions_within(gateway: Gateway, transaction: Java, app_ids: Iterable[str]) -> dict[str, int]:
+def versions_within(
+    gateway: Gateway, sessions: StateSessions, transaction: Java, app_ids: Iterable[str]
+) -> dict[str, int]:
     """The versions of these app ids, which the transaction stands on from now on (rule 3)."""
     wanted = list(app_ids)
     found = _of_checksum(gateway, transaction.snapshot())
     if found is None:
-        return {app_id: int(transaction.txnVersion(app_id)) for app_id in wanted}
+        with sessions.fit(transaction.snapshot()):
+            return {app_id: int(transaction.txnVersion(app_id)) for app_id in wanted}
     noted = gateway.jvm.java.util.ArrayList()
     for app_id in wanted:
         noted.add(app_id)

@@ -19,6 +19,7 @@ from common.pages.model import Lag, Level, State, Status
 from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.spans import Position
+from delta_loader.checkpoints.beside import CheckpointsBeside
 from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
 from delta_loader.on_marker.turns import Turns
@@ -191,6 +192,7 @@ class LoaderPage:
             self.pausing,
             turns,
             StreamTurns(1),
+            CheckpointsBeside(clock, log, self.metrics),
         )
         self.view = LoaderView(
             self.settings.streams, lambda: self.loader, self.history, clock=clock, metrics=self.metrics

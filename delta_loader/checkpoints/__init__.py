@@ -1,0 +1,1 @@
+"""Checkpoints of tables, written beside the loads."""

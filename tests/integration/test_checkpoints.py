@@ -1,0 +1,113 @@
+"""Checkpoints are written beside the loads: when Delta would have written them, and no load waits for one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+import structlog
+
+from common.metrics import Metrics
+from common.ports import SystemClock
+from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.layout import Layout
+from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.wiring import spark_checkpoints
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from delta_loader.checkpoints.beside import Checkpoints, DueCheckpoint
+
+pytestmark = pytest.mark.spark
+
+_OLD_S = 60 * 86_400
+
+
+def jobs(spark: SparkSession) -> int:
+    """How many the session has begun."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
+
+
+class Later:
+    """Keeps what is due until somebody writes it."""
+
+    def __init__(self) -> None:
+        self.due: list[DueCheckpoint] = []
+
+    def ask(self, due: DueCheckpoint) -> None:
+        self.due.append(due)
+
+
+class Table:
+    """A table whose every second version gets a checkpoint; it has one file more with each load."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.staging = Staging.below(folder)
+        self.spark = spark
+        self._flushed = 0
+        shape = TableShape(self.staging.schema(), self.staging.partition_by)
+        layout = Layout({"delta.checkpointInterval": "2"})
+        SparkDeltaTables(spark, SystemClock()).make(self.staging.table, shape, layout, nullable=True)
+
+    @property
+    def log(self) -> Path:
+        return Path(self.staging.table) / "_delta_log"
+
+    @property
+    def checkpoints(self) -> list[int]:
+        return sorted(int(path.name[:20]) for path in self.log.glob("*.checkpoint*.parquet"))
+
+    def load(self, checkpoints: Checkpoints) -> None:
+        self.staging.flush(0, self._flushed, self._flushed + 5)
+        self._flushed += 5
+        tables = SparkDeltaTables(self.spark, SystemClock(), self.staging.stage_url, checkpoints)
+        (report,) = loader_for(self.staging, tables).run_pass()
+        assert (report.failure, report.rows) == (None, 5)
+
+    def require_whole(self) -> None:
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        found = self.spark.read.format("delta").load(self.staging.table).select("_kafka_offset").distinct().count()
+        assert found == self._flushed
+        assert deltalake.DeltaTable(self.staging.table).to_pyarrow_table().num_rows == self._flushed
+
+
+def test_a_checkpoint_is_written_after_the_commit_with_the_cleaning_of_the_log(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table, later, before = Table(tmp_path, spark), Later(), jobs(spark)
+    for _ in range(5):
+        table.load(later)  # versions 1 to 5
+    assert jobs(spark) == before
+    assert [due.version for due in later.due] == [2, 4]
+    assert table.checkpoints == []
+
+    later.due[0].write()
+    assert table.checkpoints == [2]
+    for path in table.log.iterdir():
+        os.utime(path, (time.time() - _OLD_S,) * 2)
+    later.due[1].write()
+    assert table.checkpoints[-1] == 4
+    assert not (table.log / f"{0:020d}.json").exists()
+    table.require_whole()
+
+
+def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> None:
+    table, metrics = Table(tmp_path, spark), Metrics()
+    checkpoints = spark_checkpoints(spark, SystemClock(), log=structlog.get_logger(), metrics=metrics)
+    for _ in range(4):
+        table.load(checkpoints)
+    checkpoints.finish()
+    assert table.checkpoints[-1] == 4
+    told = metrics.exposition().decode()
+    assert 'delta_loader_checkpoints_total{outcome="written"}' in told
+    assert 'outcome="failed"' not in told
+    checkpoints.close()
+    table.load(Later())
+    table.require_whole()
