@@ -102,11 +102,18 @@ def _draw(found: Sequence[Measured]) -> None:
     mpl.rcParams["svg.hashsalt"] = "benchmark-loader"  # the same figures give the same file
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, (files, sizes) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    by_files = [one for one in found if one.section == "files"]
-    by_size = [one for one in found if one.section == "bytes"]
-    _lines(files, by_files, [one.files for one in by_files], "files")
-    _lines(sizes, by_size, [one.size_bytes / _MIB for one in by_size], "MiB in 100 files")
+    files, sizes = ([one for one in found if one.section == section] for section in ("files", "bytes"))
+    panels = [
+        (cases, places, label)
+        for cases, places, label in (
+            (files, [one.files for one in files], "files"),
+            (sizes, [one.size_bytes / _MIB for one in sizes], "MiB in 100 files"),
+        )
+        if cases
+    ]
+    figure, axes = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.2), layout="constrained", squeeze=False)
+    for place, (cases, places, label) in zip(axes[0], panels, strict=True):
+        _lines(place, cases, places, label)
     _PICTURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(_PICTURE, metadata={"Date": None})
     plt.close(figure)
