@@ -76,7 +76,8 @@ def main(
 
 
 def _fill(servers: str, messages: int) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 500_000})
+    kept_in_order = {"enable.idempotence": True, "linger.ms": 50, "queue.buffering.max.messages": 500_000}
+    producer = Producer({"bootstrap.servers": servers, **kept_in_order})
     for number in range(messages):
         key = f"user-{number * 7919 % _KEYS}"
         value = {
