@@ -21,6 +21,7 @@ from delta_loader.core.services.outcomes import Done, RunReport
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.live_files import live_files
 from delta_loader.shell.services import SparkServices
+from delta_loader.shell.spark import spark_url
 from delta_loader.stage import Stage
 from delta_loader.table_services.facts import FactsReader
 from delta_loader.table_services.runs import TableServices
@@ -28,6 +29,7 @@ from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from delta_loader.core.services.due import Piece
     from delta_loader.core.services.facts import TableFacts
     from delta_loader.core.services.outcomes import Outcome
+    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -46,8 +49,9 @@ class Earlier(SystemClock):
         return super().wall_ms() - 6 * 3_600_000
 
 
-def services_settings(staging: Staging, **services: object) -> Settings:
+def services_settings(staging: Staging, z_order: Sequence[str] = (), **services: object) -> Settings:
     known = settings_for(staging).model_dump(by_alias=True)
+    known["streams"][0]["table_services"] = {"z_order": list(z_order)}
     small = {"min_files": 3, "target_file": "1MiB", "piece": "1GiB"}
     return Settings.model_validate({**known, "table_services": {"optimize": small, **services}})
 
@@ -68,8 +72,8 @@ class World:
         stage = Stage(self.staging.store(self.staging.stage_url), in_turn)
         return FactsReader(settings, stage, self.staging.store, in_turn, SystemClock())
 
-    def serve(self, work: SparkServices | None = None, **services: object) -> RunReport:
-        settings = services_settings(self.staging, **services)
+    def serve(self, work: SparkServices | None = None, z_order: Sequence[str] = (), **services: object) -> RunReport:
+        settings = services_settings(self.staging, z_order, **services)
         services_run = TableServices(
             settings,
             self.looker(settings),
@@ -88,7 +92,7 @@ class World:
         return found
 
     def rows(self) -> Counter[tuple[object, ...]]:
-        table = self.spark.read.format("delta").load(self.staging.table)
+        table = self.spark.read.format("delta").load(spark_url(self.staging.table))
         return Counter(map(tuple, table.collect()))
 
     def files(self) -> dict[str | None, set[str]]:
@@ -103,7 +107,7 @@ class World:
         )
 
     def sql(self, text: str) -> None:
-        self.spark.sql(text.replace("{table}", f"delta.`{self.staging.table}`"))
+        self.spark.sql(text.replace("{table}", f"delta.`{spark_url(self.staging.table)}`"))
 
 
 def test_quiet_partitions_are_put_together_and_the_fresh_one_is_not(tmp_path: Path, spark: SparkSession) -> None:
@@ -227,3 +231,39 @@ def test_checkpoints_statistics_and_clustering(tmp_path: Path, spark: SparkSessi
     world.serve(vacuum={"enabled": False}, optimize={"quiet": "0s", "min_files": 2, "target_file": "1MiB"})
     assert [file.is_clustered for file in live_files(world.staging.store(world.staging.table), in_turn)] == [True]
     assert sorted(int(str(row[0])) for row in world.rows()) == [id_ for id_ in range(80) if id_ != 3]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
+def test_on_s3_rows_are_put_in_z_order_and_what_left_the_table_is_deleted(lake: Lake, spark: SparkSession) -> None:
+    world = World(Staging(lake.url, storage_options=dict(lake.storage_options)), spark)
+    days = ["2026-01-01", "2026-01-02"]
+    for start in range(0, 100, 20):
+        world.staging.flush(0, start, start + 20, days=days)
+    world.load(earlier=True)
+    rows, left = world.rows(), [path for paths in world.files().values() for path in paths]
+    report = world.serve(z_order=["_kafka_offset", "id"], vacuum={"enabled": False})
+    assert [type(piece.outcome) for piece in report.pieces] == [Done]
+    assert {day: len(names) for day, names in world.files().items()} == dict.fromkeys(days, 1)
+    assert world.rows() == rows
+    history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
+    (optimize,) = [commit for commit in history if commit.operation == "OPTIMIZE"]
+    table = f"delta.`{spark_url(world.staging.table)}`"
+    told = {row["version"]: row for row in spark.sql(f"DESCRIBE HISTORY {table}").collect()}
+    assert told[optimize.version]["operationParameters"]["zOrderBy"] == '["_kafka_offset","id"]'
+
+    staged = world.staging.flush(0, 100, 110)
+    world.sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
+    time.sleep(1.2)
+    rules = TableRules(services_settings(world.staging).table_services, 3600.0)
+    (piece,) = [
+        one for one in due(world.facts(), rules, SystemClock().wall_ms()).pieces if one.service is Service.VACUUM
+    ]
+    outcome = SparkServices(spark).carry_out(piece, rules)
+    assert isinstance(outcome, Done)
+    assert outcome.files_removed == len(left) == 10
+    store = world.staging.store(world.staging.table)
+    assert all(store.stat(path) is None for path in left)
+    assert all(store.stat(file.path) is not None for table in staged.tables for file in table.files)
+    world.load()
+    assert sum(world.rows().values()) == 110
