@@ -61,11 +61,12 @@ def load_all(
     return LoaderService(settings.streams, settings.loader, ports).run_pass()
 
 
-def verify(config: Path, spark: SparkSession) -> Verified:
-    """What `delta-loader verify` finds of a config's only stream."""
+def verify(config: Path, spark: SparkSession, app_id: str = "") -> Verified:
+    """What `delta-loader verify` finds of one of a config's streams, or of its only one."""
     settings = load_settings(config, os.environ)
     kafka = KafkaOffsets(settings)
     try:
-        return Verifier(FsspecStore, in_turn, SparkContents(spark), kafka).verify(settings.streams[0])
+        (stream,) = (one for one in settings.streams if app_id in {"", one.app_id})
+        return Verifier(FsspecStore, in_turn, SparkContents(spark), kafka).verify(stream)
     finally:
         kafka.close()
