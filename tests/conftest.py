@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
+# Tests start Java processes that live for seconds: what the second compiler makes of them does not pay in that time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @dataclass(frozen=True, slots=True)
 class Lake:
