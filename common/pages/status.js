@@ -48,7 +48,7 @@ function bytes(size) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let index = 0;
   for (; size >= 1024 && index < units.length - 1; index += 1) size /= 1024;
-  return `${size >= 100 || index === 0 ? Math.round(size) : size.toFixed(1)} ${units[index]}`;
+  return `${size >= 100 || index === 0 ? Math.round(size) : size.toFixed(1)}\u00a0${units[index]}`; // on one line
 }
 
 function count(value) {
@@ -90,7 +90,7 @@ function showVerdict() {
 function showFigures() {
   find("figures").replaceChildren(...status.figures.map((figure) => {
     const value = element("dd", {}, figureText(figure));
-    if (figure.of !== null) value.append(element("small", {}, ` of ${figure.unit === "bytes" ? bytes(figure.of) : count(figure.of)}`));
+    if (figure.of !== null) value.append(" ", element("small", {}, `of ${figure.unit === "bytes" ? bytes(figure.of) : count(figure.of)}`));
     const box = element("div", {}, element("dt", {}, figure.label), value);
     if (figure.of !== null) {
       const share = Math.min(1, (figure.value ?? 0) / Math.max(1, figure.of));
@@ -231,7 +231,9 @@ function rowOf(row, index, scale) {
   chain.append(element("span", { class: "hidden" }, words.join(", ") || "nothing waits"));
   const name = `${row.topic}/${row.partition}`;
   const made = element("div", { class: "row", role: "row", "data-state": row.state, "aria-rowindex": index + 2, title: row.note || null },
-    element("span", { role: "cell", title: `${name} (${row.stream})` }, name),
+    // The number is what tells rows apart, so a long name is cut before it: one of several topics has all of their names.
+    element("span", { role: "cell", class: "place", title: `${name} (${row.stream})` },
+      element("span", {}, row.topic), element("span", {}, `/${row.partition}`)),
     element("span", { class: "tag", role: "cell", "data-state": row.state }, row.state),
     chain,
     element("span", { role: "cell", class: "number" }, count(row.lag.records)),

@@ -37,7 +37,14 @@ CASES: dict[str, Callable[[], Status]] = {
     "broken": lambda: loader_status(now_ms(), broken=True),
     "thousand": lambda: loader_status(now_ms(), broken=True, partitions=1000),
     "writer": lambda: writer_status(now_ms()),
+    "merged": lambda: merged_status(now_ms()),
 }
+
+
+def merged_status(now_ms: int) -> Status:
+    """A chain of three topics has the names of all of them."""
+    status, topic = loader_status(now_ms, broken=True), "shop.public.orders+shop.public.payments+shop.public.shipments"
+    return replace(status, partitions=tuple(replace(row, topic=topic) for row in status.partitions))
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +143,18 @@ def test_each_problem_has_the_command_that_mends_it_by_keyboard_too(browser: Bro
         assert site.complaints == []
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_a_chain_of_several_topics_is_told_from_the_next_by_its_number(browser: Browser, size: tuple[int, int]) -> None:
+    with opened(browser, "merged", size) as (page, _):
+        first = page.locator("#rows .place").first
+        assert first.inner_text().endswith("shop.public.shipments/3")
+        number, tag = first.locator("span").last.bounding_box(), page.locator("#rows .tag").first.bounding_box()
+        assert number is not None
+        assert tag is not None
+        assert number["width"] > 0
+        assert number["x"] + number["width"] <= tag["x"]
+
+
 def test_a_thousand_partitions_are_a_few_rows_worst_first_and_found_by_filter(browser: Browser) -> None:
     with opened(browser, "thousand") as (page, _):
         rows = page.locator("#window .row")
@@ -190,7 +209,7 @@ def test_a_service_that_is_gone_does_not_look_well(browser: Browser) -> None:
 
 def test_the_writers_page_shows_its_memory_and_its_flushes(browser: Browser) -> None:
     with opened(browser, "writer") as (page, site):
-        assert "410 MiB of 512 MiB" in page.inner_text("#figures")
+        assert "410\xa0MiB of 512\xa0MiB" in page.inner_text("#figures")
         assert "Recent flushes" in page.inner_text("#events")
         assert page.locator("#rows .row[data-state=paused]").count() == 3
         assert site.complaints == []
