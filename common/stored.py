@@ -5,6 +5,7 @@ Rules:
 1. A form has a ``version``. A newer one than this program knows is refused; unknown fields of a known one are passed
    over: a newer writer may add some.
 2. What cannot be read is a MarkerError that names the object, the first field at fault, and what to do about it.
+3. What is larger than any of our objects is (common/bounded.py) is not parsed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from common.bounded import MOST_BYTES
 from common.errors import MarkerError
+from common.sizes import size_text
 from common.spans import MAX_POSITION
 
 if TYPE_CHECKING:
@@ -46,7 +49,10 @@ def reading(what: str, remedy: str) -> Iterator[None]:
 
 
 def require_known_version(what: str, data: bytes, highest: int) -> None:
-    """Refuse a newer form (rule 1). Raises MarkerError, and ValueError for what has no version."""
+    """Refuse a newer form (rule 1). Raises MarkerError, and ValueError for what has no version, or is too large."""
+    if len(data) > MOST_BYTES:
+        msg = f"it is larger than {size_text(MOST_BYTES)}, and nothing that these programs write there is"
+        raise ValueError(msg)
     version = _Versioned.model_validate_json(data).version
     if version > highest:
         msg = f"{what} has format version {version}; this program reads up to {highest}"

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
+from common.bounded import MOST_BYTES
 from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
 from common.evolved import latest
@@ -393,8 +394,22 @@ class Job:
             tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
             manifest = self._stage.manifest(flush, tables, self._state, self._outboxes or ())
             name = MarkerName(flush.source, flush.buffer.start)
-            self._marker = Marker(name, manifest), manifest_to_bytes(flush.source, manifest)
+            self._marker = sealed(name, manifest)
         return self._marker
+
+
+def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
+    """A marker and its bytes; without its files' statistics where it would be too large to be read again."""
+    data = manifest_to_bytes(name.topic_partition, manifest)
+    if len(data) > MOST_BYTES:
+        manifest = replace(manifest, tables=tuple(map(_without_statistics, manifest.tables)))
+        data = manifest_to_bytes(name.topic_partition, manifest)
+    return Marker(name, manifest), data
+
+
+def _without_statistics(table: StagedTable) -> StagedTable:
+    files = tuple(replace(file, statistics=f'{{"numRecords":{file.rows}}}') for file in table.files)
+    return replace(table, files=files)
 
 
 def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:

@@ -75,6 +75,19 @@ def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, si
     assert store.read("data/one.parquet") == b"".join(pieces)
 
 
+def test_of_a_marker_that_is_too_large_no_more_is_read_than_tells_so(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.bounded.MOST_BYTES", 100)
+    for path, size in (("done/a/0/1.done", 0), ("done/a/0/2.done", 100), ("done/a/0/3.done", 200), ("data/1", 200)):
+        store.write(path, b"x" * size)
+    sizes = [
+        len(store.read(path) or b"") for path in ("done/a/0/1.done", "done/a/0/2.done", "done/a/0/3.done", "data/1")
+    ]
+    assert sizes == [0, 100, 101, 200]
+    assert store.read("done/a/0/4.done") is None
+
+
 def test_what_was_written_is_read_listed_and_deleted(store: ObjectStore) -> None:
     store.write("done/a/1.done", b"one")
     store.write("done/a/deeper/2.done", b"")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from common.bounded import MOST_BYTES
 from common.errors import MarkerError
 from common.markers import (
     Manifest,
@@ -19,6 +20,7 @@ from common.markers import (
     stray_path,
 )
 from common.spans import MAX_POSITION, Position, Span
+from stage_writer.shell.staging import sealed
 from tests.fakes.markers import ORDERS
 
 NAME = MarkerName(ORDERS, Position(41))
@@ -185,6 +187,33 @@ def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
     content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
     with pytest.raises(MarkerError, match="leaves its table's root"):
         read(content)
+
+
+def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
+    padded = manifest_to_bytes(ORDERS, MANIFEST).ljust(MOST_BYTES + 1)
+    with pytest.raises(
+        MarkerError, match=r"marker done/orders/0/0*41\.done cannot be read: it is larger than 64"
+    ) as refused:
+        manifest_from_bytes(NAME, padded)
+    assert "corrupt markers" in refused.value.remedy
+    assert manifest_from_bytes(NAME, padded[:-1]) == MANIFEST
+
+
+def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
+    bounds = json.dumps({f"a_column_with_a_name_{number}": "x" * 32 for number in range(32)})
+    statistics = f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}'
+
+    def flush(files: int, statistics: str) -> Manifest:
+        (table,) = MANIFEST.tables
+        file = replace(table.files[0], statistics=statistics)
+        return replace(MANIFEST, tables=(replace(table, files=(file,) * files),))
+
+    _, data = sealed(NAME, flush(10_000, statistics))
+    assert len(data) < MOST_BYTES
+    assert b"a_column_with_a_name_31" in data
+    marker, data = sealed(NAME, flush(100, statistics * 200))
+    assert len(data) < MOST_BYTES
+    assert manifest_from_bytes(NAME, data) == marker.manifest == flush(100, '{"numRecords":1}')
 
 
 def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
