@@ -70,6 +70,13 @@ class Replaced:
     request: str
     """The id of the request that asked for it."""
     counts: Counts
+    positions: int | None = None
+    """How many of the span's positions it was about; None where that is all of them."""
+
+    @property
+    def words(self) -> str:
+        """The range, for people."""
+        return str(self.span) if self.positions is None else f"{self.positions:,} offsets of {self.span}"
 
 
 def counts_of(markers: Iterable[Marker], start: Position, url: str) -> Counts | None:
@@ -157,17 +164,18 @@ class StoredReplaced(BaseModel):
     span: tuple[int, int]
     request: str
     counts: StoredCounts
+    positions: int | None = None
 
     @classmethod
     def of(cls, replaced: Replaced) -> StoredReplaced:
         """The stored form."""
-        span = (replaced.span.start, replaced.span.end)
-        return cls(span=span, request=replaced.request, counts=StoredCounts.of(replaced.counts))
+        span, counts = (replaced.span.start, replaced.span.end), StoredCounts.of(replaced.counts)
+        return cls(span=span, request=replaced.request, counts=counts, positions=replaced.positions)
 
     def replaced(self) -> Replaced:
         """The inverse of `of`."""
         start, end = self.span
-        return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts())
+        return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts(), self.positions)
 
 
 ByPartition = dict[str, dict[str, StoredCounts]]

@@ -6,7 +6,8 @@ Rules:
    that it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
 2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
    inverses. Unknown fields of a known version are passed over, a newer version is refused. One with filtered records,
-   or records with several rows, is of version 2, for the reason of `common.markers`, rule 6.
+   or records with several rows, is of version 2, and one about some offsets of its span only is of version 3, for the
+   reason of `common.markers`, rule 6.
 3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REPLACE = "replace"
-VERSION = 2
+VERSION = 3
 _NAME = re.compile(
     r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"
     r"\.replace",
@@ -101,11 +103,20 @@ class Replacement:
     """The offsets of the records that the stream's condition left out: what Kafka has lost is not among them."""
     exploded: int = 0
     """Rows beyond the first one of their record."""
+    only: tuple[Span, ...] = ()
+    """The runs of offsets that it is about, in order, from the span's start to its end; none for all of it."""
 
     @property
     def version(self) -> int:
         """The version of the format that says all of it."""
+        if self.only:
+            return 3
         return 2 if self.filtered or self.exploded else 1
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions it is about, where these are not all of its span."""
+        return sum(run.positions for run in self.only) if self.only else None
 
     @property
     def rows(self) -> int:
@@ -131,7 +142,7 @@ class _StoredTable(Stored):
 
 
 class _StoredReplacement(Stored):
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     topic: str
     partition: Count
     start: StoredOffset
@@ -146,6 +157,7 @@ class _StoredReplacement(Stored):
     tables: list[_StoredTable]
     filtered: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
     exploded: Count = 0
+    only: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
 
 
 def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
@@ -177,6 +189,7 @@ def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> byt
             ],
             "filtered": [(int(span.start), int(span.end)) for span in replacement.filtered],
             "exploded": replacement.exploded,
+            "only": [(int(run.start), int(run.end)) for run in replacement.only],
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -200,8 +213,14 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
         if not file.path.startswith(f"{STAGED}/") or ".." in file.path.split("/") or "://" in file.path:
             msg = f"the path {file.path!r} is not one below the stage's {STAGED}/"
             raise ValueError(msg)
+    span = Span(Position(stored.start), Position(stored.end))
+    only = tuple(Span(Position(start), Position(end)) for start, end in stored.only)
+    ordered = all(one.end < other.start for one, other in pairwise(only))
+    if only and not (ordered and only[0].start == span.start and only[-1].end == span.end):
+        msg = f"its runs of offsets do not go from {span.start} to {span.end} in order"
+        raise ValueError(msg)
     return Replacement(
-        span=Span(Position(stored.start), Position(stored.end)),
+        span=span,
         app_id=stored.app_id,
         writer=stored.writer,
         created_ms=stored.created_ms,
@@ -219,4 +238,5 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
         ),
         filtered=tuple(Span(Position(start), Position(end)) for start, end in stored.filtered),
         exploded=stored.exploded,
+        only=only,
     )

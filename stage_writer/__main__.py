@@ -42,10 +42,10 @@ from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.replay import Replay, asked_for, replayable, require_same_topic, spans_of
+from stage_writer.replay import Range, Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay import to_json as replayed_to_json
 from stage_writer.replay import to_text as replayed_to_text
-from stage_writer.replay_letters import Letters
+from stage_writer.replay_letters import Letters, unfit_of
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import Span, TopicPartition
+    from common.spans import TopicPartition
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
     from stage_writer.ports import RecordSource
@@ -260,7 +260,7 @@ def replay(
     try:
         spans = spans_of(kafka, topic, partition, asked)
         _require_same_topic(settings, kafka, [source for source, _ in spans])
-        replayed = _replayed(settings, converter, kafka, spans, yes=yes)
+        replayed = _replayed(settings, converter, kafka, [Range(*one) for one in spans], yes=yes)
     finally:
         kafka.close()
     typer.echo(replayed_to_json(replayed, done=yes) if as_json else replayed_to_text(stream, replayed, done=yes))
@@ -268,18 +268,18 @@ def replay(
 
 def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
     """Dead letters from their own bytes, topic by topic."""
-    chosen = [(replayable(settings, topic), letters.runs(topic)) for topic in letters.topics()]
+    chosen = [(replayable(settings, topic), topic) for topic in letters.topics()]
     everything: list[Replayed] = []
-    for stream, spans in chosen:
+    for stream, topic in chosen:
         converter = _converter_now(settings, stream)
         if converter.needs_headers:
             msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
             raise UsageError(msg, "replay the range from Kafka: stage-writer replay CONFIG --topic T --from … --to …")
-        replayed = _replayed(settings, converter, letters, spans, yes=False)
-        if yes and (fitting := [(one.source, one.span) for one in replayed if one.fits]):
-            # A request for what stays as it is would cost the loader a replacement.
-            unfit = [one for one in replayed if not one.fits]
-            replayed = [*_replayed(settings, converter, letters, fitting, yes=True), *unfit]
+        replayed = _replayed(settings, converter, letters, letters.ranges(topic), yes=False)
+        fitting = letters.without_unfit(replayed)
+        requests = fitting.requests(topic)  # also where they are not made: too many are told before --yes
+        if yes:
+            replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]
         everything += replayed
         if not as_json:
             typer.echo(replayed_to_text(stream, replayed, done=yes))
@@ -301,7 +301,7 @@ def _replayed(
     settings: Settings,
     converter: StreamConverter,
     records: Records,
-    spans: Sequence[tuple[TopicPartition, Span]],
+    ranges: Sequence[Range],
     *,
     yes: bool,
 ) -> list[Replayed]:
@@ -315,17 +315,13 @@ def _replayed(
         writer=f"{socket.gethostname()}-{os.getpid()}",
         file_bytes=settings.writer.flush_bytes,
     )
-    with progress("positions", sum(span.positions for _, span in spans)) as told:
-        return [_one(work.stage if yes else work.count, one, told) for one in spans]
+    with progress("positions", sum(one.positions for one in ranges)) as told:
+        return [_one(work.stage if yes else work.count, one, told) for one in ranges]
 
 
-def _one(
-    carry_out: Callable[[TopicPartition, Span], Replayed],
-    one: tuple[TopicPartition, Span],
-    told: Callable[[int], None],
-) -> Replayed:
-    replayed = carry_out(*one)
-    told(one[1].positions)
+def _one(carry_out: Callable[[Range], Replayed], one: Range, told: Callable[[int], None]) -> Replayed:
+    replayed = carry_out(one)
+    told(one.positions)
     return replayed
 
 

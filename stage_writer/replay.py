@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from common.bounded import MOST_BYTES
 from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError, UsageError
+from common.markers import TableKind
 from common.ports import AlreadyExists
 from common.replacements import (
     Replacement,
@@ -30,11 +32,14 @@ from common.replacements import (
     replacement_to_bytes,
 )
 from common.settings.values import parse_timestamp_ms
+from common.sizes import size_text
 from common.spans import Position, Span, TopicPartition
 from stage_writer.core.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
@@ -83,11 +88,31 @@ class Kafka(Records, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """What was made of one partition's range."""
+class Range:
+    """What one request is about."""
 
     source: TopicPartition
     span: Span
+    only: tuple[Span, ...] = ()
+    """The runs of offsets that are meant, as in `Replacement.only`; none for all of the span."""
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        few = f"{self.positions:,} offsets of " if self.only else ""
+        return f"{self.source}  {few}{self.span}"
+
+    @property
+    def positions(self) -> int:
+        """How many are meant."""
+        return sum(run.positions for run in self.only) if self.only else self.span.positions
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was made of one partition's range."""
+
+    range: Range
     records: int
     tombstones: int
     filtered: int
@@ -96,17 +121,14 @@ class Replayed:
     files: int
     path: str | None
     """The request; None after a dry run."""
+    unfit: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
+    """The offsets of its dead letters, rising."""
 
     @property
     def rows(self) -> int:
         """What became of the other records."""
         without = self.tombstones + self.filtered + sum(self.dead_letters.values())
         return self.records - without + self.exploded
-
-    @property
-    def fits(self) -> bool:
-        """Whether one of the records at least is no dead letter."""
-        return sum(self.dead_letters.values()) < self.records
 
 
 def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
@@ -200,9 +222,12 @@ class Sums:
     exploded: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     filtered: list[Span] = field(default_factory=list)
+    unfit: list[NDArray[np.int64]] = field(default_factory=list)
 
-    def add(self, staged: StagedRows) -> None:
-        """One more batch."""
+    def add(self, staged: StagedRows, letters: int) -> None:
+        """One more batch; ``letters`` is the place of the dead letters among its tables."""
+        if staged.dead_letters:
+            self.unfit.append(staged.rows[letters]["_kafka_offset"].to_numpy())
         self.records += staged.records
         self.tombstones += staged.tombstones
         self.exploded += staged.exploded
@@ -236,23 +261,25 @@ class Replay:
         self._file_bytes = file_bytes
         # All columns lie in the files: where a row goes, the table's own partitioning decides when it is loaded.
         self._formats = [replace(table, partition_by=()) for table in converter.formats]
+        self._letters = next(at for at, found in enumerate(self._formats) if found.kind is TableKind.DEAD_LETTERS)
         self._routed: dict[str, TableFormat] = {}
 
-    def count(self, source: TopicPartition, span: Span) -> Replayed:
+    def count(self, asked: Range) -> Replayed:
         """The dry run: read and convert, and write nothing."""
         sums = Sums()
-        for batch in self._records.batches(source, span):
+        for batch in self._records.batches(asked.source, asked.span):
             for found in self._converter.slices([batch]):
-                sums.add(found[-1][1])
-        return self._replayed(source, span, sums, 0, None)
+                sums.add(found[-1][1], self._letters)
+        return _replayed(asked, sums, 0, None)
 
-    def stage(self, source: TopicPartition, span: Span) -> Replayed:
+    def stage(self, asked: Range) -> Replayed:
         """Write the data files, then the request (rule 2)."""
+        source, span = asked.source, asked.span
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._records.batches(source, span):
             for ((_, staged),) in self._converter.slices([batch]):
-                sums.add(staged)
+                sums.add(staged, self._letters)
                 buffer.add(self._with_all_columns(staged), 0.0)
                 if buffer.parquet_bytes >= self._file_bytes:
                     self._write(source, buffer, files)
@@ -269,15 +296,22 @@ class Replay:
             dead_letters=dict(sums.dead_letters),
             filtered=tuple(sums.filtered),
             exploded=sums.exploded,
+            only=asked.only,
             tables=tuple(
                 ReplacementTable(table.url, table.kind, table.schema, tuple(files.get(table.url, ())))
                 for table in (*self._formats, *self._routed.values())
             ),
         )
-        if isinstance(self._store.create(name.path, replacement_to_bytes(name, replacement)), AlreadyExists):
+        data = replacement_to_bytes(name, replacement)
+        if len(data) > MOST_BYTES:
+            msg = f"the request for {asked.words} would be larger than {size_text(MOST_BYTES)}"
+            raise UsageError(
+                msg, "choose a smaller range; `delta-loader clean` removes the files that were made for it"
+            )
+        if isinstance(self._store.create(name.path, data), AlreadyExists):
             msg = f"the request {name.path} is there already"
             raise StoreError(msg, "run the command again")
-        return self._replayed(source, span, sums, sum(map(len, files.values())), name.path)
+        return _replayed(asked, sums, sum(map(len, files.values())), name.path)
 
     def _write(self, source: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
         for rows in buffer.tables:
@@ -295,10 +329,11 @@ class Replay:
     def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
         return waiting_path(table.url, DataFileName(source, start, self._unique()))
 
-    def _replayed(self, source: TopicPartition, span: Span, sums: Sums, files: int, path: str | None) -> Replayed:
-        filtered = sum(span.positions for span in sums.filtered)
-        letters = dict(sums.dead_letters)
-        return Replayed(source, span, sums.records, sums.tombstones, filtered, sums.exploded, letters, files, path)
+
+def _replayed(asked: Range, sums: Sums, files: int, path: str | None) -> Replayed:
+    filtered = sum(span.positions for span in sums.filtered)
+    letters, unfit = dict(sums.dead_letters), np.unique(np.concatenate([np.zeros(0, np.int64), *sums.unfit]))
+    return Replayed(asked, sums.records, sums.tombstones, filtered, sums.exploded, letters, files, path, unfit)
 
 
 def _file(path: str, file: EncodedFile) -> ReplacementFile:
@@ -313,7 +348,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     for one in replayed:
         letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
         lines.append(
-            f"{one.source}  {one.span}  {one.records:,} records: {one.rows:,} rows for {stream.table}, "
+            f"{one.range.words}  {one.records:,} records: {one.rows:,} rows for {stream.table}, "
             f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
             f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
         )
@@ -337,10 +372,11 @@ def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
     """The same for programs."""
     ranges = [
         {
-            "topic": str(one.source.topic),
-            "partition": int(one.source.partition),
-            "start": int(one.span.start),
-            "end": int(one.span.end),
+            "topic": str(one.range.source.topic),
+            "partition": int(one.range.source.partition),
+            "start": int(one.range.span.start),
+            "end": int(one.range.span.end),
+            "offsets": one.range.positions,
             "records": one.records,
             "rows": one.rows,
             "tombstones": one.tombstones,

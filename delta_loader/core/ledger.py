@@ -310,7 +310,7 @@ class Ledger:
         net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
         for source, replaced in metadata.replaced.items():
             self.replacements.setdefault(source, []).append(Replacement(version.version, replaced, net))
-            text = f"version {version.version} replaced {replaced.span} of {source} (request {replaced.request})"
+            text = f"version {version.version} replaced {replaced.words} of {source} (request {replaced.request})"
             self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
 
     def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:

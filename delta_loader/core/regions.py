@@ -93,7 +93,8 @@ class Region:
     @property
     def _whole_replacement(self) -> Replacement | None:
         last = self.last_replacement
-        return last if last is not None and last.replaced.span == self.span else None
+        whole = last is not None and last.replaced.span == self.span and last.replaced.positions is None
+        return last if whole else None
 
     def _counts(self) -> Iterator[Counts | None]:
         yield from (found.counts for found in self.brought)

@@ -68,7 +68,7 @@ class Request:
         filtered = sum(span.positions for span in content.filtered)
         letters = sum(content.dead_letters.values())
         counts = Counts(content.records, content.rows, content.tombstones, letters, (), filtered, content.exploded)
-        replaced = Replaced(content.span, self.name.request, counts)
+        replaced = Replaced(content.span, self.name.request, counts, content.positions)
         return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
 
     @property
@@ -76,10 +76,15 @@ class Request:
         """The rows of its range, as SQL."""
         source, span = self.name.topic_partition, self.content.span
         # A topic's name has letters, digits, dots, dashes and underscores only.
-        return (
+        condition = (
             f"_kafka_topic = '{source.topic}' AND _kafka_partition = {source.partition} "
             f"AND _kafka_offset >= {span.start} AND _kafka_offset < {span.end}"
         )
+        if not self.content.only:
+            return condition
+        # Beside the bounds, by which Delta leaves out files.
+        offsets = ", ".join(str(offset) for run in self.content.only for offset in range(run.start, run.end))
+        return f"{condition} AND _kafka_offset IN ({offsets})"
 
     def held(self, reason: str, problem: str, remedy: str) -> Held:
         """This request cannot be carried out, or not yet."""

@@ -14,7 +14,7 @@ from common.ports import SystemClock
 from common.settings import load_settings
 from common.store import FsspecStore
 from delta_loader.core.replace import Step
-from delta_loader.dead_letters.letters import Letters
+from delta_loader.dead_letters.letters import Letters, write_parquet
 from delta_loader.dead_letters.wanted import Wanted
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
@@ -251,3 +251,31 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     assert {place: after[place] for place in before} == before
     assert letters_after.keys() >= {(0, 0), (0, 20), (1, 10)}
     assert pipeline.staged() == []
+
+
+def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> None:
+    before, letters_before = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    versions = pipeline.version(), pipeline.version("orders_dead_letters")
+    fixed, export = pipeline.config("b", MONTH), pipeline.folder / "letters.parquet"
+    with export.open("wb") as file:
+        streams = load_settings(fixed, os.environ).streams
+        letters = Letters(pipeline.spark, FsspecStore, streams, Wanted())
+        assert write_parquet(file, letters.rows(), lambda _: None) == len(letters_before)
+    told = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
+    assert told.count("and the request replace/") == 2
+    assert told.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
+    assert told.count("none of them fits: they stay as they are") == 2
+    # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written anew.
+    pipeline.replacer.dies_after = ("rows", Step.ROWS)
+    with pytest.raises(Death):
+        pipeline.load(fixed)
+    pipeline.replacer.dies_after = None
+    assert pipeline.load(fixed).held == {}
+    assert (pipeline.version(), pipeline.version("orders_dead_letters")) == (versions[0] + 2, versions[1] + 2)
+    after, left = pipeline.rows(), pipeline.rows("orders_dead_letters")
+    assert after.keys() - before.keys() == letters_before.keys() - left.keys()
+    assert left == {place: values for place, values in letters_before.items() if place[1] % 50 == 0}
+    assert {place: after[place] for place in before} == before
+    assert pipeline.staged() == []
+    findings = in_process.verify(fixed, pipeline.spark).findings
+    assert {one.kind for one in findings} == {"replaced", "all_in_tables"}

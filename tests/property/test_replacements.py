@@ -54,14 +54,20 @@ def test_a_request_goes_round(
     name = name_of(source)
     span = Span(name.start, Position(name.start + 7))
     filtered = (Span(name.start, Position(name.start + 2)),) if count % 2 else ()
-    replacement = Replacement(span, text, text, count, count, count, dead_letters, tuple(tables), filtered, count % 3)
+    only = (Span(name.start, Position(name.start + 1)), Span(Position(name.start + 3), span.end)) if count % 5 else ()
+    exploded = count % 3
+    replacement = Replacement(
+        span, text, text, count, count, count, dead_letters, tuple(tables), filtered, exploded, only
+    )
     assert replacement_from_bytes(name, replacement_to_bytes(name, replacement)) == replacement
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 3}, "format version 3"),
+        ({"version": 4}, "format version 4"),
+        ({"only": [[41, 43], [43, 50]]}, "runs of offsets"),
+        ({"only": [[41, 43], [44, 49]]}, "runs of offsets"),
         ({"partition": 1}, "its content speaks of replace/orders/1/"),
         ({"end": 41}, "a span needs"),
         (

@@ -185,6 +185,16 @@ def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
     assert [kind for _, kind, _ in kinds(judged(history, [*rows[:9], *range(10, 13), 14, *range(15, 20)]))] == []
 
 
+def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
+    history = History()
+    history.commit(add("f", 0, 9, 6), txn(10), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 4, 0)}))
+    few = Replaced(span(1, 10), "r", Counts(3, 3, 0, 0), positions=3)
+    history.commit(add("g", 1, 9, 3), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: few}))
+    assert few.words == "3 offsets of [1, 10)"
+    assert judged(history, [0, 1, 2, 3, 4, 5, 6, 8, 9]) == []
+    assert [kind for _, kind, _ in kinds(judged(history, [0, 1, 2, 3, 4, 5, 6, 8]))] == ["rows_missing"]
+
+
 def test_spans_that_nobody_counted_are_not_proved() -> None:
     history = History()
     history.load(0, 10, None)

@@ -72,7 +72,11 @@ REPLACEMENT = Replacement(
         ReplacementTable(TABLE, TableKind.ROWS, SCHEMA, (ReplacementFile("data/orders/a.snappy.parquet", 2, 1480),)),
     ),
 )
-REPLACEMENTS = {"replacement-1": REPLACEMENT, "replacement-2": replace(REPLACEMENT, filtered=(SPAN,))}
+REPLACEMENTS = {
+    "replacement-1": REPLACEMENT,
+    "replacement-2": replace(REPLACEMENT, filtered=(SPAN,)),
+    "replacement-3": replace(REPLACEMENT, only=(Span(SPAN.start, Position(42)), Span(Position(43), SPAN.end))),
+}
 BEGINNING = Beginning(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg")
 FACTS = (IdleFact(SOURCE, Position(44), MADE_MS, 0),)
 LEASE = LeaseRecord("host-1", released=False, lease_s=15.0, created_ms=MADE_MS)

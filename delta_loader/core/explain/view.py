@@ -77,7 +77,8 @@ def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
         counts = metadata.counts.get(source)
         yield f"  {source} {span}{topic}" + ("" if counts is None else f": {_counts_words(counts)}")
     for source, replaced in sorted(metadata.replaced.items()):
-        yield f"  rewrote {source} {replaced.span} for the request {replaced.request}: {_counts_words(replaced.counts)}"
+        counted = _counts_words(replaced.counts)
+        yield f"  rewrote {source} {replaced.words} for the request {replaced.request}: {counted}"
     if metadata.answers is not None:
         yield f"  carries out an answer to version {metadata.answers.version}: {metadata.answers.decision.value}"
     if metadata.valid_through_ms is not None:

@@ -16,7 +16,8 @@ from common.errors import UsageError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from stage_writer.__main__ import app
 from stage_writer.core.batch import NO_TIMESTAMP
-from stage_writer.replay_letters import MOST_RUNS, Letters
+from stage_writer.replay import Range
+from stage_writer.replay_letters import MOST_OFFSETS, MOST_REQUESTS, Letters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def span(start: int, end: int) -> Span:
     return Span(Position(start), Position(end))
 
 
-def test_a_request_covers_a_run_of_offsets_and_nothing_else(tmp_path: Path) -> None:
+def test_a_request_covers_offsets_of_the_export_and_nothing_else(tmp_path: Path) -> None:
     places = [
         ("orders", 1, 9),
         ("orders", 0, 6),
@@ -58,21 +59,33 @@ def test_a_request_covers_a_run_of_offsets_and_nothing_else(tmp_path: Path) -> N
     ]
     letters = Letters.read(export(tmp_path, places), 2)
     assert letters.topics() == ["clicks", "orders"]
-    assert letters.runs("orders") == [(source(0), span(6, 9)), (source(1), span(9, 10))]
+    assert letters.requests("orders") == [Range(source(0), span(6, 9)), Range(source(1), span(9, 10))]
     batches = list(letters.batches(source(0), span(6, 9)))
-    assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v7", b"v8"]]
-    assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [
-        6000,
-        NO_TIMESTAMP,
-        NO_TIMESTAMP,
-        8000,
+    assert [batch.values.to_pylist() for batch in batches] == [[b"v6", b"v7"], [b"v8"]]
+    assert [stamp for batch in batches for stamp in batch.timestamps_ms.tolist()] == [6000, NO_TIMESTAMP, 8000]
+
+
+def test_letters_that_stand_alone_share_a_request_and_a_long_run_has_its_own(tmp_path: Path) -> None:
+    alone = [*range(0, 20, 2), *range(100, 103)]
+    long = range(1_000, 1_000 + MOST_OFFSETS + 1)
+    behind = range(10_000, 10_000 + 2 * MOST_OFFSETS + 2, 2)
+    export(tmp_path, [("orders", 0, offset) for offset in (*alone, *long, *behind)])
+    found = Letters.read(tmp_path / "letters.parquet", 10).requests("orders")
+    runs = (*(span(offset, offset + 1) for offset in range(0, 20, 2)), span(100, 103))
+    assert found[:2] == [Range(source(0), span(0, 103), runs), Range(source(0), span(long.start, long.stop))]
+    assert [one.positions for one in found] == [13, MOST_OFFSETS + 1, MOST_OFFSETS, 1]
+    assert [offset for one in found for run in one.only or (one.span,) for offset in range(run.start, run.end)] == [
+        *alone,
+        *long,
+        *behind,
     ]
 
 
-def test_too_many_runs_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    places = [("orders", 0, 2 * index) for index in range(MOST_RUNS + 1)]
-    with pytest.raises(UsageError, match="1,001 runs of offsets") as refused:
-        Letters.read(export(tmp_path, places), 10).runs("orders")
+def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stage_writer.replay_letters.MOST_OFFSETS", 2)
+    places = [("orders", 0, 2 * index) for index in range(2 * MOST_REQUESTS + 1)]
+    with pytest.raises(UsageError, match="1,001 requests") as refused:
+        Letters.read(export(tmp_path, places), 10).requests("orders")
     assert "stage-writer replay" in refused.value.remedy
 
 
