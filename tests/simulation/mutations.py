@@ -500,12 +500,12 @@ def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[obj
 
 
 MUTATIONS: tuple[Mutation, ...] = (
-    Mutation("the claim is exclusive", _create_is_not_exclusive),
-    Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS),
+    Mutation("the claim is exclusive", _create_is_not_exclusive, first=110),
+    Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS, first=30),
     Mutation("data files come before the marker", _the_marker_comes_before_the_files),
     Mutation("after a lost claim the chain is read again", _memory_is_trusted_after_a_lost_claim),
     Mutation("offsets rise strictly", _repeated_records_are_taken),
-    Mutation("one flush of a partition at a time", _two_flushes_at_once),
+    Mutation("one flush of a partition at a time", _two_flushes_at_once, first=25),
     Mutation("spans meet", _the_next_buffer_begins_after_its_first_record),
     Mutation("gaps hold", _gaps_are_stepped_over),
     Mutation("of a straddling marker only what the table lacks is loaded", _a_straddle_is_added_whole),
