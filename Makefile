@@ -120,7 +120,7 @@ properties: setup ## the property tests with other examples than those of `make 
 fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-native-fuzz: setup ## hostile bytes for the reader in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
+native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
 	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/test_native_sanitized.py
 
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)

@@ -1,4 +1,4 @@
-"""The reader in C under the compiler's sanitizers: no byte is touched that is not its own, no rule of C is broken.
+"""The parts in C under the compiler's sanitizers: no byte is touched that is not its own, no rule of C is broken.
 
 `make native-fuzz` plays more rounds.
 """
@@ -19,7 +19,7 @@ from stage_writer.core.decoding.reading import Reading
 from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
 
-SOURCE = Path(__file__).parents[2] / "native" / "hostile.c"
+SOURCES = Path(__file__).parents[2] / "native"
 SANITIZED = (
     "-std=c11",
     "-O1",
@@ -59,23 +59,38 @@ def corpus() -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
-def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+def sanitized(folder: Path, source: str, *options: str) -> Path:
+    """The program of a source, compiled; skips the test where that cannot be had."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
-    (tmp_path / "empty.c").write_text("int main(void) { return 0; }\n", "utf-8")
+    (folder / "empty.c").write_text("int main(void) { return 0; }\n", "utf-8")
     tried = subprocess.run(
-        [compiler, *SANITIZED, "-o", tmp_path / "empty", tmp_path / "empty.c"], check=False, capture_output=True
+        [compiler, *SANITIZED, "-o", folder / "empty", folder / "empty.c"], check=False, capture_output=True
     )
     if tried.returncode != 0:
         pytest.skip("the C compiler has no sanitizers")
-    options = [*SANITIZED, "-Wall", "-Wextra", "-Werror", *(["-DKDE_PORTABLE"] if portable else [])]
-    subprocess.run([compiler, *options, "-o", tmp_path / "hostile", SOURCE], check=True)
+    options = (*SANITIZED, "-Wall", "-Wextra", "-Werror", *options)
+    subprocess.run([compiler, *options, "-o", folder / "program", SOURCES / source], check=True)
+    return folder / "program"
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
+def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    program = sanitized(tmp_path, "hostile.c", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(corpus())
     rounds, seed = os.environ.get("ROUNDS", "20000"), os.environ.get("SEED", "1")
-    done = subprocess.run(
-        [tmp_path / "hostile", tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True
-    )
+    done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > int(rounds)  # of six a round, on average
+
+
+def test_messages_of_a_queue(tmp_path: Path) -> None:
+    """What is taken is what was sent, also where memory is refused now and then; each message is freed once."""
+    program = sanitized(tmp_path, "taken.c", "-Wno-unused-function")  # of the headers, some are the reader's
+    rounds, seed = int(os.environ.get("ROUNDS", "20000")) // 100, os.environ.get("SEED", "1")
+    done = subprocess.run([program, str(rounds), seed], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    taken, _, refused, _ = done.stdout.split()
+    assert int(taken) > 100 * rounds
+    assert int(refused) > rounds // 10

@@ -1,0 +1,245 @@
+/* Messages for the taker, to be compiled with sanitizers: a queue of its own, in which everything is made at random.
+
+   Every value, key and target is a block of its own of exactly its size, every message is freed once, and now and then
+   there is no memory. What was taken is compared with what was sent.
+
+   taken ROUNDS SEED */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t state;
+static uint32_t scarce; /* of so many requests for memory one is refused; 0 for none */
+
+static uint32_t chance(uint32_t below) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32) % below;
+}
+
+static void *scarce_realloc(void *bytes, size_t size) {
+    return scarce != 0 && chance(scarce) == 0 ? NULL : realloc(bytes, size);
+}
+
+#define realloc scarce_realloc
+#define KDE_EXACT_ROOM 1
+#include "../../stage_writer/native/taker.c"
+
+enum { MOST_SENT = 600, TOPICS = 3, TARGETS = 11 };
+
+typedef struct {
+    const char *topic, *problem;
+    int64_t stamp;
+} origin;
+
+typedef struct {
+    message *sent[MOST_SENT];
+    int64_t count, taken;
+} line;
+
+static const char *const topic_names[TOPICS] = {"orders", "", "a topic with a long name, and \xC3\xA9"};
+static int64_t freed;
+
+static void require(bool holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "%s\n", what);
+        abort();
+    }
+}
+
+static void *block(size_t size) {
+    void *bytes = malloc(size);
+    require(bytes != NULL || size == 0, "no memory for the test");
+    return bytes;
+}
+
+static uint8_t *some_bytes(size_t *size) {
+    static const uint32_t sizes[] = {1, 4, 40, 400, 4000};
+    *size = chance(sizes[chance(5)]);
+    uint8_t *bytes = block(*size > 0 ? *size : 1);
+    for (size_t at = 0; at < *size; at++) {
+        bytes[at] = (uint8_t)chance(256);
+    }
+    return bytes;
+}
+
+static message *some_message(int64_t offset, const message *before) {
+    message *made = block(sizeof *made);
+    origin *from = block(sizeof *from);
+    memset(made, 0, sizeof *made);
+    const bool same = before != NULL && chance(4) > 0;
+    from->topic = same ? ((const origin *)before->own)->topic : topic_names[chance(TOPICS)];
+    from->problem = chance(2) == 0 ? NULL : "the broker is away, as far as this text goes and a good deal beyond: "
+                                            "................................................................."
+                                            "................................................................."
+                                            "................................................................."
+                                            ".................................................................";
+    from->stamp = (int64_t)chance(1000) - 1;
+    made->own = from;
+    made->topic = from; /* its own: a topic is told by its name */
+    made->partition = same ? before->partition : (int32_t)chance(3);
+    made->offset = offset;
+    made->error = chance(20) == 0 ? -191 : 0;
+    made->value = chance(10) == 0 ? NULL : some_bytes(&made->value_size);
+    made->key = chance(3) == 0 ? NULL : some_bytes(&made->key_size);
+    return made;
+}
+
+static void destroy(message *found) {
+    free((void *)(uintptr_t)found->value);
+    free((void *)(uintptr_t)found->key);
+    free(found->own);
+    free(found);
+    freed++;
+}
+
+static int64_t consume(void *queue, int timeout_ms, message **found, size_t most) {
+    line *from = queue;
+    int64_t count = 0;
+    (void)timeout_ms;
+    const int64_t given = chance(5) == 0 ? 0 : (int64_t)chance((uint32_t)most) + 1;
+    while (count < given && from->taken < from->count) {
+        found[count++] = from->sent[from->taken++];
+    }
+    return count;
+}
+
+static int64_t timestamp(const message *found, int *kind) {
+    *kind = 1;
+    return ((const origin *)found->own)->stamp;
+}
+
+static const char *topic_name(const void *topic) { return ((const origin *)topic)->topic; }
+
+static const char *error_text(const message *found) { return ((const origin *)found->own)->problem; }
+
+/* As it was sent, while the message itself is gone. */
+static message *copy_of(const message *from) {
+    message *made = block(sizeof *made);
+    origin *its = block(sizeof *its);
+    *made = *from;
+    *its = *(const origin *)from->own;
+    made->own = its;
+    if (from->value != NULL) {
+        uint8_t *value = block(from->value_size > 0 ? from->value_size : 1);
+        memcpy(value, from->value, from->value_size);
+        made->value = value;
+    }
+    if (from->key != NULL) {
+        uint8_t *key = block(from->key_size > 0 ? from->key_size : 1);
+        memcpy(key, from->key, from->key_size);
+        made->key = key;
+    }
+    return made;
+}
+
+static bool is_column(const uint8_t *ends, const uint8_t *validity, const uint8_t *data, int64_t entry,
+                      const uint8_t *bytes, size_t size) {
+    int32_t bounds[2];
+    memcpy(bounds, ends + entry * 4, sizeof bounds);
+    const bool valid = validity == NULL || (validity[entry >> 3] >> (entry & 7) & 1) != 0;
+    if (bytes == NULL) {
+        return !valid && bounds[0] == bounds[1];
+    }
+    return valid && (size_t)(bounds[1] - bounds[0]) == size && (size == 0 || memcmp(data + bounds[0], bytes, size) == 0);
+}
+
+static const char *name_of(const uint8_t *names, int64_t number) {
+    const char *at = (const char *)names;
+    while (number-- > 0) {
+        at += strlen(at) + 1;
+    }
+    return at;
+}
+
+/* Compare what is given with the messages from `first` on; how many of them that were. */
+static int64_t given(taker *self, message *const *sent) {
+    int64_t sizes[9], entry = 0, problem = 0, run = -1, place = 0;
+    kde_taker_sizes(self, sizes);
+    const int64_t count = sizes[0], bytes[TARGETS] = {
+        count * 8, count * 8, (count + 1) * 4, (count + 1) * 4, sizes[5], sizes[6], sizes[4],
+        sizes[1] * RUN * 8, sizes[2] * PROBLEM * 8, sizes[7], sizes[8],
+    };
+    uint8_t *targets[TARGETS];
+    for (int target = 0; target < TARGETS; target++) {
+        targets[target] = bytes[target] > 0 ? block((size_t)bytes[target]) : NULL;
+    }
+    uint8_t *values = kde_taker_give(self, targets);
+    const int64_t *offsets = (const int64_t *)(void *)targets[0], *stamps = (const int64_t *)(void *)targets[1];
+    const int64_t *runs = (const int64_t *)(void *)targets[7], *problems = (const int64_t *)(void *)targets[8];
+    for (; entry < count || problem < sizes[2]; place++) {
+        const message *was = sent[place];
+        const origin *from = was->own;
+        if (was->error != 0) {
+            const int64_t *told = problems + PROBLEM * problem++;
+            const int64_t size = from->problem == NULL ? 0 : (int64_t)strlen(from->problem);
+            require(problem <= sizes[2] && strcmp(name_of(targets[10], told[0]), from->topic) == 0 &&
+                        told[1] == was->partition && told[2] == was->offset && told[3] == was->error &&
+                        told[5] == (size < MOST_TEXT ? size : MOST_TEXT) &&
+                        (told[5] == 0 || memcmp(targets[9] + told[4], from->problem, (size_t)told[5]) == 0),
+                    "another problem");
+            continue;
+        }
+        if (run + 1 < sizes[1] && runs[RUN * (run + 1) + 2] == entry) {
+            run++;
+        }
+        require(entry < count && run >= 0 && offsets[entry] == was->offset && stamps[entry] == from->stamp, "another");
+        require(strcmp(name_of(targets[10], runs[RUN * run]), from->topic) == 0 &&
+                    runs[RUN * run + 1] == was->partition, "of another partition");
+        require(is_column(targets[2], targets[4], values, entry, was->value, was->value_size), "another value");
+        require(is_column(targets[3], targets[5], targets[6], entry, was->key, was->key_size), "another key");
+        entry++;
+    }
+    for (int target = 0; target < TARGETS; target++) {
+        free(targets[target]);
+    }
+    kde_bytes_free(values);
+    return place;
+}
+
+int main(int argument_count, char **arguments) {
+    if (argument_count != 3) {
+        return 2;
+    }
+    const calls functions = {consume, destroy, timestamp, topic_name, error_text};
+    int64_t taken = 0, refused = 0;
+    state = strtoull(arguments[2], NULL, 10) * 2 + 1;
+    for (long round = strtol(arguments[1], NULL, 10); round > 0; round--) {
+        static line queue;
+        static message *copies[MOST_SENT];
+        int64_t compared = 0;
+        queue.count = chance(MOST_SENT) + 1;
+        queue.taken = freed = 0;
+        for (int64_t place = 0; place < queue.count; place++) {
+            queue.sent[place] = some_message(place * 7, place > 0 ? queue.sent[place - 1] : NULL);
+            copies[place] = copy_of(queue.sent[place]);
+        }
+        taker *self = kde_taker_new(&functions, &queue);
+        require(self != NULL, "no memory for the test");
+        scarce = chance(3) == 0 ? 1 + chance(3000) : 0;
+        while (queue.taken < queue.count) {
+            int64_t value_bytes = -1;
+            const int64_t held = kde_taker_take(self, 1 + chance(400), 1 + chance(100000), 0, &value_bytes);
+            require(freed == queue.taken, "what was taken is not freed");
+            if (held < 0) {
+                compared = queue.taken; /* all that was held is lost */
+                refused++;
+            } else if (chance(2) == 0) {
+                const int64_t count = given(self, copies + compared);
+                taken += count;
+                compared += count;
+            }
+        }
+        compared += given(self, copies + compared);
+        require(compared == queue.taken, "something was left out");
+        scarce = 0;
+        kde_taker_free(self);
+        for (int64_t place = 0; place < queue.count; place++) {
+            destroy(copies[place]);
+        }
+    }
+    printf("%lld taken, %lld refused\n", (long long)taken, (long long)refused);
+    return 0;
+}
