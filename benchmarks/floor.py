@@ -19,9 +19,8 @@ _BATCH = 10_000
 _ROW_GROUP_BYTES = 64 * 2**20
 
 
-def main() -> None:
+def read_once(what: str, servers: str, topic: str, count: str, columns: str, file: str) -> None:  # noqa: PLR0917 - as on the command line
     """Read the topic once."""
-    what, servers, topic, count, columns, file = sys.argv[1:]
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "floor", "enable.auto.commit": False})
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
@@ -52,4 +51,4 @@ def _write(consumer: Consumer, left: int, schema: pa.Schema, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    read_once(*sys.argv[1:])

@@ -10,7 +10,6 @@ import os
 import subprocess
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,7 +39,7 @@ class Cost:
 def run(command: Sequence[str]) -> Cost:
     """Run a program to its end; raises CalledProcessError when it fails."""
     began_s = time.monotonic()
-    with subprocess.Popen(command, env=_as_installed()) as process:
+    with subprocess.Popen(command, env=as_installed()) as process:
         peak_bytes = 0
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -55,16 +54,8 @@ def run(command: Sequence[str]) -> Cost:
     return Cost(usage.ru_utime + usage.ru_stime, wall_s, peak_bytes)
 
 
-def run_together(commands: Sequence[Sequence[str]]) -> Cost:
-    """Run programs side by side to their end: CPU time and peak of all together, and the wall time of the slowest."""
-    began_s = time.monotonic()
-    with ThreadPoolExecutor(len(commands)) as pool:
-        costs = list(pool.map(run, commands))
-    peak_bytes = sum(cost.peak_bytes for cost in costs)
-    return Cost(sum(cost.cpu_s for cost in costs), time.monotonic() - began_s, peak_bytes)
-
-
-def _as_installed() -> Mapping[str, str]:
+def as_installed() -> Mapping[str, str]:
+    """The environment of what is run."""
     folder = Path(_folder().name)
     environ = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)

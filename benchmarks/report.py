@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import results
-from benchmarks.sides import CONSUME, LOADING, OURS, PIPELINE, SPARK, WITHOUT_C, WRITING
+from benchmarks.sides import CONSUME, FROM_START, LOADING, OURS, PIPELINE, SPARK, WITHOUT_C, WRITING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ _DOCS = Path(__file__).parent.parent / "docs"
 _PICTURE = _DOCS / "images" / "benchmark.svg"
 _PAGE = _DOCS / "performance.md"
 _BEGIN, _END = "<!-- figures: made by `python -m benchmarks.report` -->", "<!-- end of the figures -->"
-_SHOWN = (OURS, WRITING, WITHOUT_C, LOADING, PIPELINE, CONSUME, SPARK)
+_SHOWN = (OURS, WRITING, FROM_START, WITHOUT_C, LOADING, PIPELINE, CONSUME, SPARK)
 _MB = 1e6
 _TITLES = {
     "kinds": "Four kinds of records",
@@ -70,7 +70,7 @@ def _figures(result: Result, side: str) -> tuple[str, ...]:
         f"{peak / 2**20:,.0f}" if peak else "",
         f"{result.ratio(side, SPARK):.2f}" if SPARK in result.costs and side in (OURS, PIPELINE) else "",
         f"{result.ratio(side, PIPELINE):.2f}"
-        if PIPELINE in result.costs and side in (OURS, WRITING, WITHOUT_C)
+        if PIPELINE in result.costs and side in (OURS, WRITING, FROM_START, WITHOUT_C)
         else "",
     )
 

@@ -1,21 +1,28 @@
 """The sides that take the same topic in turns: ours, two floors, and Spark Structured Streaming.
 
-Ours is a stage writer (one process or several), from its start to its end, and a load by a loader that runs already;
-and for comparison the writing alone without its reader in C.
-The floors are those of `benchmarks.floor`. Structured Streaming writes Delta in the same warm JVM that our loader has.
+Ours is a stage writer (one process or several) and a load by a loader; and for comparison the writing alone, without
+its reader in C, and by a new process from its start to its end. The floors are those of `benchmarks.floor`. Structured
+Streaming writes Delta in the JVM that our loader has. But for the new process, all run in processes that ran the same
+before (`benchmarks.warm`).
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import yaml
 
 from benchmarks import measure, spark
 from benchmarks.loading import load_once
+from benchmarks.measure import Cost
+from benchmarks.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +31,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.cases import Case
-    from benchmarks.measure import Cost
     from devservices.kafka import KafkaCluster
 
 OURS, WRITING, LOADING = "ours", "ours: writing", "ours: loading"
 WITHOUT_C = "ours: writing, without the reader in C"
+FROM_START = "ours: writing, by a new process"
 CONSUME, PIPELINE, SPARK = "floor: consume", "floor: parse and write", "Spark"
 
-Costs = dict[str, "Cost"]
+Costs = dict[str, Cost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,20 @@ class Bench:
     kafka: KafkaCluster
     spark: SparkSession
     folder: Path
+    _running: ExitStack = field(default_factory=ExitStack)
+    _warm: dict[tuple[str, str, int], Warm] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """End the warm processes."""
+        self._running.close()
+
+    def _warm_one(self, program: str, side: str, index: int = 0) -> Warm:
+        """The process of a side."""
+        key = (program, side, index)
+        if key not in self._warm:
+            self._warm[key] = Warm(program)
+            self._running.callback(self._warm[key].close)
+        return self._warm[key]
 
     def sides(self, case: Case) -> dict[str, Callable[[], Costs]]:
         """By name, a run of each, and what it cost by what it consists of."""
@@ -49,6 +70,7 @@ class Bench:
             PIPELINE: lambda: {PIPELINE: self._floor("pipeline", case)},
             OURS: lambda: self._ours(case),
             WITHOUT_C: lambda: {WITHOUT_C: self._written(case, self._empty("without-c"), native="off")[1]},
+            FROM_START: lambda: {FROM_START: self._written_anew(case)},
             SPARK: lambda: {SPARK: self._spark(case)},
         }
 
@@ -64,15 +86,28 @@ class Bench:
 
     def _written(self, case: Case, folder: Path, *, native: str) -> tuple[Path, Cost]:
         """The config, and what it cost to stage the topic."""
+        path = self._config(case, folder, native)
+        writers = [self._warm_one("writer", native, index) for index in range(case.writers)]
+        with ThreadPoolExecutor(len(writers)) as pool:
+            costs = list(pool.map(lambda one: one.run(["run", str(path), "--until-caught-up"]), writers))
+        together = reduce(add, costs)
+        peak_bytes = sum(cost.peak_bytes for cost in costs)
+        return path, Cost(together.cpu_s, max(cost.wall_s for cost in costs), peak_bytes)
+
+    def _written_anew(self, case: Case) -> Cost:
+        """By a process from its start to its end."""
+        path = self._config(case, self._empty("anew"), "on")
+        return measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
+
+    def _config(self, case: Case, folder: Path, native: str) -> Path:
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(_config(self.kafka, case, folder, native)), "utf-8")
-        command = [sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"]
-        return path, measure.run_together([command] * case.writers)
+        return path
 
     def _floor(self, what: str, case: Case) -> Cost:
         arguments = [self.kafka.bootstrap_servers, case.topic, str(case.messages), case.kind.columns]
         file = self._empty("floor") / "rows.parquet"
-        return measure.run([sys.executable, "-m", "benchmarks.floor", what, *arguments, str(file)])
+        return self._warm_one("floor", what).run([what, *arguments, str(file)])
 
     def _spark(self, case: Case) -> Cost:
         return spark.stream_once(self.spark, self.kafka.bootstrap_servers, case.topic, case.kind, self._empty("spark"))

@@ -20,7 +20,7 @@ from benchmarks import results, spark
 from benchmarks.cases import SECTIONS, cases, fill
 from benchmarks.report import table
 from benchmarks.results import Result
-from benchmarks.sides import CONSUME, OURS, PIPELINE, SPARK, WITHOUT_C, Bench
+from benchmarks.sides import CONSUME, FROM_START, OURS, PIPELINE, SPARK, WITHOUT_C, Bench
 from devservices.kafka import KafkaOptions, running_kafka
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from benchmarks.measure import Cost
 
 _SIDES = {
-    "kinds": (CONSUME, PIPELINE, OURS, WITHOUT_C, SPARK),
+    "kinds": (CONSUME, PIPELINE, OURS, FROM_START, WITHOUT_C, SPARK),
     "partitions": (PIPELINE, OURS, SPARK),
     "bad": (OURS,),
     "writers": (OURS,),
@@ -55,6 +55,7 @@ def main(
         session = spark.start(kafka.bootstrap_servers, folder)
         stack.callback(session.stop)
         bench = Bench(kafka, session, folder)
+        stack.callback(bench.close)
         for section in sections or SECTIONS:
             found = []
             for case in cases(section, scale):

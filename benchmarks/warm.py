@@ -1,0 +1,90 @@
+"""Programs that run again and again in one process: ``python -m benchmarks.warm writer|floor`` serves, `Warm` asks.
+
+A service runs for weeks, and Spark is measured in a JVM that has read the same topic before: its classes are loaded and
+compiled, and its heap has been touched. A process that ends after five seconds pays all of that anew, and pays more for
+memory than anything else on a machine whose host gives it out by the page. So each side has a process that lives, and
+what a run costs there is what counts; what a new process costs is measured beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.measure import Cost, as_installed, peak_resident_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PROGRAMS = ("writer", "floor")
+
+
+class Warm:
+    """A process that lives on; the first run in it warms it up."""
+
+    def __init__(self, program: str) -> None:
+        """One of `PROGRAMS`."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.warm", program],
+            env=as_installed(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, arguments: Sequence[str]) -> Cost:
+        """One run of the program. Raises RuntimeError when it fails."""
+        asking, answers = self._process.stdin, self._process.stdout
+        if asking is None or answers is None:
+            msg = "the process has no pipes"
+            raise RuntimeError(msg)
+        asking.write(json.dumps(list(arguments)) + "\n")
+        asking.flush()
+        answer = answers.readline()
+        if not answer:
+            msg = f"the process that ran {' '.join(arguments)} ended"
+            raise RuntimeError(msg)
+        cpu_s, wall_s = json.loads(answer)
+        return Cost(cpu_s, wall_s, peak_resident_bytes(self._process.pid))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def main() -> None:
+    """Run what each line asks for, and answer with its CPU time and its wall time."""
+    program = _writer() if sys.argv[1] == "writer" else _floor()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the program prints is no answer
+    for line in sys.stdin:
+        began_s, used_s = time.monotonic(), time.process_time()
+        program(json.loads(line))
+        answers.write(json.dumps([time.process_time() - used_s, time.monotonic() - began_s]) + "\n")
+        answers.flush()
+
+
+def _writer() -> Callable[[list[str]], None]:
+    from stage_writer.__main__ import app  # noqa: PLC0415 - only here; Arrow's allocator is chosen by it
+
+    def run(arguments: list[str]) -> None:
+        app(arguments, standalone_mode=False)
+
+    return run
+
+
+def _floor() -> Callable[[list[str]], None]:
+    from benchmarks.floor import read_once  # noqa: PLC0415 - without the writer's allocator
+
+    def run(arguments: list[str]) -> None:
+        read_once(*arguments)
+
+    return run
+
+
+if __name__ == "__main__":
+    main()
