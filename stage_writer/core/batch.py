@@ -102,7 +102,7 @@ class Messages:
 
     @classmethod
     def of(cls, batches: Sequence[MessageBatch]) -> Messages:
-        """The batches together; their columns are not copied when there is but one."""
+        """The batches together; what lies in a row already, as it was taken from Kafka, is not copied."""
         starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
         if len(batches) == 1:
             (only,) = batches
@@ -157,7 +157,25 @@ class Messages:
 
 def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
     """Columns one after the other; ``large_binary`` where they pass 2 GiB."""
+    if _are_in_a_row(columns):
+        first, length = columns[0], sum(map(len, columns))
+        return type(first).from_buffers(first.type, length, first.buffers(), offset=first.offset)
     # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
     if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
         columns = [column.cast(pa.large_binary()) for column in columns]
     return pa.concat_arrays(columns)
+
+
+def _are_in_a_row(columns: Sequence[pa.BinaryArray]) -> bool:
+    """Whether they are slices of one column, each behind the one before."""
+    place = _place(columns[0], columns[0].offset)
+    for column in columns:
+        if _place(column, column.offset) != place:
+            return False
+        place = _place(column, column.offset + len(column))
+    return True
+
+
+def _place(column: pa.BinaryArray, at: int) -> tuple[object, ...]:
+    buffers = [None if buffer is None else (buffer.address, buffer.size) for buffer in column.buffers()]
+    return (column.type, at, *buffers)

@@ -79,6 +79,7 @@ class Groups:
         if self._group_of_row is None:
             yield self._values[0], data
             return
+        data = data.combine_chunks()  # once; each `take` would do it for itself
         order = np.argsort(self._group_of_row, kind="stable")
         ends = np.cumsum(np.bincount(self._group_of_row))
         for values, index in sorted(((values, index) for index, values in enumerate(self._values)), key=_null_first):
