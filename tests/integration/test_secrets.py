@@ -1,0 +1,142 @@
+"""Secrets stay where they were given: not on a page, in a log, on a command line, in help, in JSON, or in the stage.
+
+Both services run with a password for Kafka, keys for S3 and tokens for their pages, each of which can be recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from common.store import FsspecStore
+from tests.integration.test_s3_credentials import command_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from devservices.processes import Child
+    from devservices.s3 import S3Server
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.s3, pytest.mark.spark]
+
+MARK = "Zx9qSecret"
+PASSWORD, KEY, WRITER_TOKEN, LOADER_TOKEN, JAVA = (
+    f"{MARK}-{what}" for what in ("kafka", "s3", "of-the-writer", "of-the-loader", "java")
+)
+PAGES = ("/", "/status.json", "/metrics", "/ready", "/healthcheck", "/version", "/nothing-here", "/state")
+PATIENCE_S = 120
+
+
+@pytest.fixture
+def config(
+    kafka: KafkaCluster, moto: S3Server, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> Path:
+    topic = new_topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in ('{"id": 1}', '{"id": "a dead letter"}'):
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+    (tmp_path / "password").write_text(PASSWORD, "utf-8")
+    options = {**moto.storage_options, "key": "an-access-key", "secret": KEY}
+    settings = {
+        "kafka": {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "sasl.username": "ada",  # this listener wants neither; the program has them all the same
+            "sasl.password": f"${{file:{tmp_path / 'password'}}}",
+        },
+        "stage": {"url": f"s3://moto/{topic}/stage", "storage_options": options},
+        "writer": {"group_id": topic, "http": "127.0.0.1:0", "http_token": WRITER_TOKEN, "flush_after": "1s"},
+        "loader": {
+            "http": "127.0.0.1:0",
+            "http_token": LOADER_TOKEN,
+            "schedule": "2s",
+            "spark": {"spark.master": "local[2]", "spark.hadoop.fs.other.password": JAVA},
+        },
+        "logs": {"format": "json", "level": "debug"},
+        "streams": [
+            {"app_id": "orders", "topics": [topic], "table": f"s3://moto/{topic}/table", "columns": "id BIGINT"}
+        ],
+    }
+    return programs.config(settings)
+
+
+def test_no_secret_is_told_by_anything(config: Path, moto: S3Server, programs: Programs) -> None:
+    told = dict(commands(programs, config))
+    services = {name: programs.start(name, "run", config) for name in ("stage-writer", "delta-loader")}
+    logged(services["stage-writer"], "sealed")
+    logged(services["delta-loader"], "committed", times=2)  # the rows and the dead letter
+    for name, child in services.items():
+        told |= {f"{name} {path}": text for path, text in pages(child)}
+        told[f"{name}'s command lines"] = "".join(command_lines(child.process.pid))
+    told["status"] = programs.succeed("delta-loader", "status", config, "--json")
+    told["markers"] = programs.succeed("bootstrap", "markers", "ls", config, "--json")
+    for name, child in services.items():
+        child.stop()
+        told[f"{name}'s log"] = child.log.read_text("utf-8", "replace")
+    stores = [FsspecStore(f"s3://moto/{config_topic(config)}", moto.storage_options)]
+    objects = {found.path: store.read(found.path) or b"" for store in stores for found in store.list("")}
+    assert {path.split("/")[0] for path in objects} == {"stage", "table", "table_dead_letters"}
+    told |= {path: data.decode("latin-1") for path, data in objects.items()}
+    assert {what: text for what, text in told.items() if MARK in text} == {}
+    assert all(told.values())
+
+
+def commands(programs: Programs, config: Path) -> Iterator[tuple[str, str]]:
+    """What is printed by what needs no table, and by what goes wrong."""
+    for program in ("stage-writer", "delta-loader", "bootstrap"):
+        yield f"{program} --help", programs.succeed(program, "--help")
+    yield "check", programs.succeed("stage-writer", "check", config, "--json")
+    shown = programs.succeed("bootstrap", "config", "show", config)
+    assert shown.count("********") >= 5
+    yield "config show", shown
+    for number, (old, new) in enumerate(
+        (
+            ("url: s3://moto/", "url: s3://a-bucket-that-is-not-there/"),
+            ("http_token: ", "http_tokn: "),
+            ("sasl.password: ", "sasl.mechanism: SCRAM-SHA-512\n  sasl.password: "),
+            ("level: debug", "level: [debug"),
+        )
+    ):
+        wrong = config.with_name(f"wrong-{number}.yaml")
+        wrong.write_text(config.read_text("utf-8").replace(old, new), "utf-8")
+        done = programs.run("stage-writer", "check", wrong)
+        yield f"check of {new}", done.stdout + done.stderr
+
+
+def pages(child: Child) -> Iterator[tuple[str, str]]:
+    """All pages of a service, and what it says to who has no token."""
+    port = next(json.loads(line)["port"] for line in lines(child) if '"serving"' in line)
+    for path, method in (*((path, "GET") for path in PAGES), ("/pause", "POST"), ("/load", "POST")):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}{path}", method=method, headers={"Authorization": "Bearer wrong"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+                yield path, f"{answer.headers}{answer.read().decode()}"
+        except urllib.error.HTTPError as error:
+            yield path, f"{error.headers}{error.read().decode()}"
+
+
+def logged(child: Child, event: str, times: int = 1) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while sum(f'"event": "{event}"' in line for line in lines(child)) < times:
+        assert child.is_running, child.log.read_text("utf-8")
+        assert time.monotonic() < deadline_s, child.log.read_text("utf-8")
+        time.sleep(0.2)
+
+
+def lines(child: Child) -> list[str]:
+    return child.log.read_text("utf-8", "replace").splitlines()
+
+
+def config_topic(config: Path) -> str:
+    return config.read_text("utf-8").split("s3://moto/")[1].split("/")[0]
