@@ -106,7 +106,7 @@ def _draw_kinds(axes: Axes, found: Sequence[Result]) -> None:
     axes.set_xticks(range(len(found)), [result.kind for result in found])
     axes.set_ylabel("MB of JSON for each CPU-second")
     axes.set_title("Four kinds of records")
-    axes.legend()
+    axes.legend(loc="upper left")
 
 
 def _draw_partitions(axes: Axes, found: Sequence[Result]) -> None:
