@@ -17,6 +17,7 @@ from common.dead_letters import KAFKA_FIELDS
 from common.markers import TableKind
 from common.schema import Field, Primitive, StructType
 from common.settings.merge import merge_by_of
+from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.convert import table_format
 from tests.fakes.events import Event, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.settings import Stream
-    from common.spans import TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
@@ -122,7 +122,9 @@ class Changes(Kind):
             rows = have.get(key, [])
             wanted = possible.get(key, {None})
             if len(rows) > 1 or (rows[0] if rows else None) not in wanted:
-                yield f"key {key} has {rows}, and may have {sorted(wanted, key=str)}"
+                # Operators look at the Kafka partition that a problem begins with.
+                source = TopicPartition(Topic(self.topics[0]), Partition(int(str(key)) // _ROWS_OF_A_PARTITION))
+                yield f"{source} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
 
     def _possible(self) -> dict[object, set[tuple[object, ...] | None]]:
         """Each key's rows, as one or the other set of events gives them."""
