@@ -114,9 +114,12 @@ def type_to_ddl(data_type: DataType) -> str:
 
 def quote_name(name: str) -> str:
     """A column's name as SQL wants it: in backticks where it is not a plain word."""
-    if _UNQUOTED.fullmatch(name):
-        return name
-    return "`" + name.replace("`", "``") + "`"
+    return name if _UNQUOTED.fullmatch(name) else backticks(name)
+
+
+def backticks(name: str) -> str:
+    """A name as Spark quotes it, whatever word it is."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _field_ddl(field: Field, separator: str) -> str:

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from common.errors import ConfigError, TableError
-from common.schema import quote_text
+from common.schema import backticks, quote_text
 from delta_loader.catalog.ports import Entry, UnknownCatalogError
 from delta_loader.shell.gateway import first_line
 
@@ -64,7 +64,7 @@ class SparkCatalog:
 
 
 def _quoted(name: str) -> str:
-    return ".".join(f"`{part}`" for part in name.split("."))
+    return ".".join(map(backticks, name.split(".")))
 
 
 @contextmanager

@@ -12,13 +12,12 @@ from common.commit_metadata import CommitMetadata
 from common.counts import Counts
 from common.delta_log import TableState
 from common.markers import MarkerName, StagedFile, StagedTable, TableKind
-from common.schema import parse_ddl
+from common.schema import backticks, parse_ddl
 from common.settings.loading import LoadSetting
 from common.spans import Position, Span
 from common.store import FsspecStore
 from delta_loader.core.findings import Verdict
 from delta_loader.core.merging.bounds import key_bounds
-from delta_loader.core.merging.statement import backticks
 from delta_loader.core.plan import Limits, Run, plan_load
 from delta_loader.core.shares import share_of
 from delta_loader.core.ways.way import Refused, way_of_loading

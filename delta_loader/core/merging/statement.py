@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.changes import DELETE_COLUMN, RESERVED
+from common.schema import backticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,11 +42,6 @@ _LAST_DELETES = f"{RESERVED}last_deletes"
 _LAST_SEQUENCE = f"{RESERVED}last_sequence"
 _PLAIN = f"{RESERVED}plain"
 _RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-
-
-def backticks(name: str) -> str:
-    """A name as Spark quotes it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 @dataclass(frozen=True, slots=True)

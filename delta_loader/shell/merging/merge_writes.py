@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from common.changes import MergeBy, staged_columns
-from common.schema import quote_name, schema_from_json, schema_to_json
+from common.schema import backticks, quote_name, schema_from_json, schema_to_json
 from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
-from delta_loader.core.merging.statement import MergeStatement, backticks
+from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import rows_of, session_says
 from delta_loader.shell.variants import with_variants
