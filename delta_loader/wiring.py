@@ -74,9 +74,10 @@ def registering_of(settings: Settings, spark: SparkSession) -> Registering | Non
 def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None = None) -> list[Check]:
     """What catalogs say of the tables of all streams, or of one."""
     registering = registering_of(settings, spark)
-    streams = settings.streams if registering is not None else ()
-    wanted = [stream for stream in streams if app_id is None or stream.app_id == app_id]
-    return [check for stream in wanted for check in (registering.checks(stream) if registering is not None else ())]
+    if registering is None:
+        return []
+    wanted = [stream for stream in settings.streams if app_id is None or stream.app_id == app_id]
+    return [check for stream in wanted for check in registering.checks(stream)]
 
 
 def spark_turns(spark: SparkSession, places: int) -> StreamTurns:

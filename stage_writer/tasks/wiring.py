@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from common.metrics import Metrics
 from common.ports import SystemClock
-from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.tasks.loading import topology_of
 
 if TYPE_CHECKING:
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 def topology_converter(
     settings: Settings,
     stream: Stream,
-    first_pass: MakeFirstPass = no_first_pass,
-    metrics: Metrics | None = None,
-    look_ups: LookUps | None = None,
+    first_pass: MakeFirstPass,
+    metrics: Metrics | None,
+    look_ups: LookUps | None,
 ) -> ConvertsTopology:
-    """The stream's converter. Raises ConfigError, with its kinds."""
+    """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError, with its kinds."""
     topology = topology_of(stream)
     if topology.is_columns_only:
         from stage_writer.tasks.columns import ColumnsConverter  # noqa: PLC0415 - as above
