@@ -9,15 +9,7 @@
 
 #define KDE_EXACT_ROOM 1
 #include "../../stage_writer/native/json_reader.c"
-
-static uint64_t state;
-
-static uint32_t chance(uint32_t below) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)(state >> 32) % below;
-}
+#include "chance.h"
 
 static void *take_bytes(FILE *file, size_t size) {
     void *bytes = malloc(size > 0 ? size : 1);

@@ -9,15 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static uint64_t state;
-static uint32_t scarce; /* of so many requests for memory one is refused; 0 for none */
+#include "chance.h"
 
-static uint32_t chance(uint32_t below) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return (uint32_t)(state >> 32) % below;
-}
+static uint32_t scarce; /* of so many requests for memory one is refused; 0 for none */
 
 static void *scarce_realloc(void *bytes, size_t size) {
     return scarce != 0 && chance(scarce) == 0 ? NULL : realloc(bytes, size);

@@ -123,7 +123,8 @@ class Changes(Kind):
             wanted = possible.get(key, {None})
             if len(rows) > 1 or (rows[0] if rows else None) not in wanted:
                 # Operators look at the Kafka partition that a problem begins with.
-                source = TopicPartition(Topic(self.topics[0]), Partition(int(str(key)) // _ROWS_OF_A_PARTITION))
+                assert isinstance(key, int)
+                source = TopicPartition(Topic(self.topics[0]), Partition(key // _ROWS_OF_A_PARTITION))
                 yield f"{source} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
 
     def _possible(self) -> dict[object, set[tuple[object, ...] | None]]:

@@ -18,9 +18,9 @@ from stage_writer.tasks.kept import SnapshotsWhen
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
-from tests.simulation.counting import BAD, KEYS, ONE, QUIET, ROWS, TWO, wanted_rows
+from tests.simulation.counting import BAD, ONE, QUIET, ROWS, TWO
 from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+from tests.simulation.kinds import TABLE, Around, Keyed, settings_of
 from tests.simulation.outgoing import Coordinator, Told, outlets
 from tests.simulation.world import SILENT, WorldClock
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from stage_writer.topologies import ProcessorContext, Record
     from tests.simulation.kafka import GroupMember
     from tests.simulation.kafka import Record as Sent
-    from tests.simulation.kinds import Wanted
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process
 
@@ -77,7 +76,7 @@ def _topology(topics: tuple[str, ...]) -> Topology:
     return topology
 
 
-class Joined(Kind):
+class Joined(Keyed):
     """Tasks of one topic or of two, with records for a third."""
 
     values = (ONE, ONE, ONE, TWO, QUIET, BAD, None)
@@ -108,15 +107,6 @@ class Joined(Kind):
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         """The real ones, over simulated transactions."""
         return outlets(self.coordinator, process, store, self.stream)
-
-    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """With a key."""
-        value, _ = super().record(source)
-        return value, self.around.world.rng.choice(KEYS)
-
-    def wanted(self, value: bytes | None) -> Wanted:
-        """As many as it says."""
-        return (wanted_rows(value, TABLE, DEAD_LETTERS),)
 
     def problems(self) -> Iterator[str]:
         """Records that are told of more than once, or not at all, and counts that cannot be."""

@@ -175,7 +175,20 @@ class Evolving(Kind):
         return self._book.problems(TABLE, self.log.tables.get(TABLE), sent)
 
 
-class Counting(Kind):
+class Keyed(Kind):
+    """Tasks: records have keys, and as many rows as their values say (counting.py)."""
+
+    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+        """With a key."""
+        value, _ = super().record(source)
+        return value, self.around.world.rng.choice(KEYS)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """As many as it says."""
+        return (wanted_rows(value, TABLE, DEAD_LETTERS),)
+
+
+class Counting(Keyed):
     """Tasks with state: a count of each key's records (counting.py)."""
 
     settings = settings_of(**TOPOLOGY)
@@ -189,15 +202,6 @@ class Counting(Kind):
         """The real one."""
         del process
         return converter(self.stream, WorldClock(self.around.world).wall_ms)
-
-    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
-        """With a key."""
-        value, _ = super().record(source)
-        return value, self.around.world.rng.choice(KEYS)
-
-    def wanted(self, value: bytes | None) -> Wanted:
-        """As many as it says."""
-        return (wanted_rows(value, TABLE, DEAD_LETTERS),)
 
     def problems(self) -> Iterable[str]:
         """Counts that cannot be."""
