@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -22,6 +22,8 @@ SCALE ?= 1
 MARKERS ?= 10000
 PARTITIONS ?= 1000
 HEAP ?= 1g
+FILES ?= 1000000
+COMMITS ?= 100
 SECTIONS ?=
 IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 	--constraint requirements.lock --quiet --output-file
@@ -89,8 +91,8 @@ benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (
 benchmark-loader: setup ## what a load costs against Spark's own read and append (SCALE=…, SECTIONS="files bytes", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 
-benchmark-latency: setup ## from a record's making until it is readable: on-marker, and Structured Streaming with a trigger of as many seconds
-	$(BIN)/python -m benchmarks.latency
+benchmark-latency: setup ## from a record's making until it is readable: on-marker, with a control topic, and Structured Streaming with a trigger of as many seconds (KEEP=1 for the page)
+	$(BIN)/python -m benchmarks.latency $(if $(KEEP),--keep)
 
 benchmark-topologies: setup ## what a message costs in a topology, beside Kafka Streams on the same topic (SCALE=…, KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
@@ -100,6 +102,9 @@ cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed
 
 backlog: setup ## MARKERS=10000 that wait over PARTITIONS=1000, loaded with a heap of HEAP=1g: time, memory, each record once (STORE=file or moto)
 	$(BIN)/python -m benchmarks.backlog --markers $(MARKERS) --partitions $(PARTITIONS) --heap $(HEAP) --store $(STORE)
+
+large-table: setup ## loads into a table of FILES=1000000 files (COMMITS=100, or 0: in a checkpoint), with a heap of HEAP=1g: time, CPU, memory, checkpoints
+	$(BIN)/python -m benchmarks.backlog --table-files $(FILES) --table-commits $(COMMITS) --max-files 100 --markers 1200 --partitions 100 --heap $(HEAP)
 
 memory: setup ## the writer's peak of memory on 1,000 partitions, 10 MB messages and thousands of partition values (SCALE=…, KINDS=…, STORE=…)
 	$(BIN)/python -m benchmarks.memory $(KINDS) --scale $(SCALE) --store $(STORE)

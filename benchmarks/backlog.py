@@ -8,6 +8,8 @@ marker ends, and of a small backlog every record is read back once. Exit code 1 
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import tempfile
 import time
@@ -21,7 +23,7 @@ import typer
 from benchmarks import large_table
 from benchmarks.loader_process import Used, run_loader
 from benchmarks.staged import Backlog, added_paths, build, write_config
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from devservices.s3 import running_s3
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _READ_BACK = 5_000
 """Files that are read back, too."""
+_COMMIT = re.compile(r"(\d{20})\.json")
 _MIB = 2**20
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -43,6 +46,7 @@ def main(
     heap: Annotated[str, typer.Option(help="The JVM's, as Spark spells it.")] = "1g",
     store: Annotated[str, typer.Option(help="file or moto")] = "file",
     table_files: Annotated[int, typer.Option(help="That the table has before, by its log; on a local disk.")] = 0,
+    table_commits: Annotated[int, typer.Option(help="That these are in; 0: in a checkpoint.")] = 0,
     max_files: Annotated[int, typer.Option(help="Of a commit.")] = 10_000,
 ) -> None:
     """Build, load, check, print."""
@@ -57,25 +61,32 @@ def main(
         paths = build(backlog)
         _say(f"{markers:,} markers over {backlog.partitions:,} partitions in {time.monotonic() - began_s:.0f} s")
         if table_files:
-            large_table.make(Path(backlog.table_url), table_files)
+            large_table.make(Path(backlog.table_url), table_files, commits=table_commits)
         config = write_config(backlog, folder, heap, max_files=max_files)
         first = run_loader(config, folder)
         _say(_line("loaded", first, markers))
         _say(f"each commit took, in s: {' '.join(f'{seconds:.1f}' for seconds in first.commits_s)}")
+        for seconds, cpu_s in zip(first.seconds_of("checkpoint"), first.cpu_of("checkpoint"), strict=True):
+            _say(f"a checkpoint took {seconds:.1f} s, in which all that runs took {cpu_s:.1f} CPU-s")
         again = run_loader(config, folder)
         _say(_line("an idle run", again, markers))
-        wrong = list(problems(backlog, paths))
+        wrong = list(problems(backlog, paths, first_version=table_commits + 1))
+        if store == "file":
+            wrong += checkpoint_problems(Path(backlog.table_url), table_files)
     _say("\n".join(wrong) or f"every one of {backlog.records:,} records once")
     sys.exit(bool(wrong))
 
 
-def problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:
-    """What is not as it should be after the load: each file in the log once, and of few files each record too."""
+def problems(backlog: Backlog, paths: list[str], first_version: int = 0) -> Iterator[str]:
+    """What is not as it should be after the load: each file in the log once, and of few files each record too.
+
+    ``first_version`` is the first that is the load's.
+    """
     log = FsspecStore(f"{backlog.table_url}/_delta_log", backlog.storage_options)
     lines = [
         line
         for item in log.list("")
-        if item.path.endswith(".json") and item.path[0].isdigit()
+        if (commit := _COMMIT.fullmatch(item.path)) and int(commit[1]) >= first_version
         for line in (log.read(item.path) or b"").decode().splitlines()
     ]
     added = list(added_paths(lines))
@@ -91,6 +102,22 @@ def problems(backlog: Backlog, paths: list[str]) -> Iterator[str]:
         found = duckdb.execute(f"SELECT {records} FROM read_parquet(?)", [files]).fetchone()  # noqa: S608 - ours
         if found != (backlog.records, backlog.records):
             yield f"{found} rows and records are in the table's files instead of {backlog.records:,}"
+
+
+def checkpoint_problems(table: Path, files_before: int) -> Iterator[str]:
+    """What is not as it should be in the newest checkpoint: each file once that was added up to its version."""
+    log = table / "_delta_log"
+    if not (log / "_last_checkpoint").exists():
+        return
+    version = int(json.loads((log / "_last_checkpoint").read_text("utf-8"))["version"])
+    commits = [path for path in log.iterdir() if (match := _COMMIT.fullmatch(path.name)) and int(match[1]) <= version]
+    added = {path for commit in commits for path in added_paths(commit.read_text("utf-8").splitlines())}
+    wanted = len(added) if len(added) >= files_before else len(added) + files_before  # in commits, or in a checkpoint
+    query = "SELECT count(add.path), count(DISTINCT add.path) FROM read_parquet(?) WHERE add IS NOT NULL"
+    found = duckdb.execute(query, [str(log / f"{version:020d}.checkpoint*.parquet")]).fetchone()
+    _say(f"the checkpoint of version {version} has {wanted:,} files")
+    if found != (wanted, wanted):
+        yield f"the checkpoint of version {version} has {found} rows and files instead of {wanted:,}"
 
 
 def _line(what: str, used: Used, markers: int) -> str:

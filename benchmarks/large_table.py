@@ -1,6 +1,6 @@
 """A Delta table whose log has as many files as is wanted, and whose files nobody has written: a load reads none.
 
-It is a checkpoint as Delta writes it, in version 1 of the table.
+It is a checkpoint as Delta writes it, in version 1 of the table, or commits that no checkpoint has.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _PROTOCOL = pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa
 _CHECKPOINT = pa.schema([("add", _ADD), ("metaData", _METADATA), ("protocol", _PROTOCOL)])
 
 
-def make(table: Path, files: int, properties: Mapping[str, str] | None = None) -> None:
-    """A table of the columns of `benchmarks.staged`, partitioned by day, with so many files."""
+def make(table: Path, files: int, properties: Mapping[str, str] | None = None, *, commits: int = 0) -> None:
+    """A table of the columns of `benchmarks.staged`, partitioned by day, with so many files in so many commits."""
     log = table / "_delta_log"
     log.mkdir(parents=True)
     protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -60,20 +60,30 @@ def make(table: Path, files: int, properties: Mapping[str, str] | None = None) -
     made = {"commitInfo": {"timestamp": _TIME_MS, "operation": "CREATE TABLE", "operationParameters": {}}}
     written = {"commitInfo": {"timestamp": _TIME_MS, "operation": "WRITE", "operationParameters": {"mode": "Append"}}}
     _commit(log, 0, made, {"protocol": protocol}, {"metaData": metadata})
+    if commits:
+        each = -(-files // commits)
+        for version, adds in enumerate(_adds(files, each), 1):
+            _commit(log, version, written, *({"add": {**add, "dataChange": True}} for add in _with_mappings(adds)))
+        return
     _commit(log, 1, written)
     as_pairs = {"configuration": list((properties or {}).items()), "format": {"provider": "parquet", "options": []}}
     settings = [{"metaData": {**metadata, **as_pairs}}]
     with pq.ParquetWriter(log / f"{1:020d}.checkpoint.parquet", _CHECKPOINT) as checkpoint:
         checkpoint.write_table(pa.Table.from_pylist([*settings, {"protocol": protocol}], schema=_CHECKPOINT))
-        for adds in _adds(files):
+        for adds in _adds(files, _AT_A_TIME):
             nothing = [pa.nulls(len(adds), kind) for kind in (_METADATA, _PROTOCOL)]
             checkpoint.write_table(pa.table([adds, *nothing], schema=_CHECKPOINT))
     (log / "_last_checkpoint").write_text(json.dumps({"version": 1, "size": files + 2}), "utf-8")
 
 
-def _adds(files: int) -> Iterator[pa.Array]:
-    for begin in range(0, files, _AT_A_TIME):
-        numbers = range(begin, min(files, begin + _AT_A_TIME))
+def _with_mappings(adds: pa.Array) -> Iterator[dict[str, object]]:
+    for add in adds.to_pylist():
+        yield {**add, "partitionValues": dict(add["partitionValues"])}
+
+
+def _adds(files: int, at_a_time: int) -> Iterator[pa.Array]:
+    for begin in range(0, files, at_a_time):
+        numbers = range(begin, min(files, begin + at_a_time))
         adds = (
             {
                 "path": f"day=2025-{1 + number % 12:02d}-01/backlog-{number % 1000}-{number:020d}.snappy.parquet",

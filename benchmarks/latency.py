@@ -1,9 +1,10 @@
 """How soon a record is readable: ``python -m benchmarks.latency`` (`make benchmark-latency`).
 
 Records come at an even pace, and each is asked how long it took from its making (Kafka's timestamp) until the commit
-that has it stood in the table's log. First by a stage writer and a loader with ``schedule: on-marker``, then by Spark
-Structured Streaming with a trigger of as many seconds as our writer's ``flush_after``; one after the other, on the same
-machine, with the same cores. What comes in the first seconds is not counted, while both are warming up.
+that has it stood in the table's log. First by a stage writer and a loader with ``schedule: on-marker``, with the signs
+in the stage and with a control topic, then by Spark Structured Streaming with a trigger of as many seconds as our
+writer's ``flush_after``; one after the other, on the same machine, with the same cores. What comes in the first seconds
+is not counted, while all are warming up. ``--keep`` puts the figures on the page.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Self
@@ -29,6 +31,7 @@ from pyspark.sql import functions
 
 from benchmarks.loader_process import processes_below
 from benchmarks.measure import Meter
+from benchmarks.page import put
 from benchmarks.spark import meter_of, start
 from devservices import processes
 from devservices.kafka import running_kafka
@@ -42,9 +45,10 @@ if TYPE_CHECKING:
 _PARTITIONS = 4
 _TICK_S = 0.01
 _LOOK_S = 0.005
-_START_S = 120
+_START_S = 300  # a cold Spark on a machine that others use
 _TAIL_S = 60
 _NOW_AND_THEN_S = 0.5
+_BEGIN, _END = "<!-- latency: made by `python -m benchmarks.latency --keep` -->", "<!-- end of the latency -->"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -120,18 +124,28 @@ def main(
     seconds: Annotated[int, typer.Option(help="That are measured, of each side.")] = 60,
     warm_up: Annotated[int, typer.Option(help="Seconds before them.")] = 40,
     every: Annotated[float, typer.Option(help="flush_after, and Spark's trigger, in seconds.")] = 1.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Put the figures on the page.")] = False,  # noqa: FBT002
 ) -> None:
     """Measure and print."""
     pace = Pace(rate, warm_up, seconds)
+    sides: dict[str, Callable[[KafkaCluster, Pace, Path, float], Found]] = {
+        "ours, signs in the stage": partial(_ours, control=False),
+        "ours, a control topic": partial(_ours, control=True),
+        "Structured Streaming": _spark,
+    }
+    lines = ["| side | p50 s | p99 s | highest s | commits | CPU-s a minute |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="latency-")))
         kafka = stack.enter_context(running_kafka())
-        _say("| side | p50 s | p99 s | highest s | commits | CPU-s a minute |")
-        _say("| --- | ---: | ---: | ---: | ---: | ---: |")
-        for name, side in (("ours, on-marker", _ours), ("Spark", _spark)):
-            place = folder / side.__name__.strip("_")
+        _say("\n".join(lines))
+        for name, side in sides.items():
+            place = folder / name.replace(",", "").replace(" ", "-")
             place.mkdir()
-            _say(_line(name, side(kafka, pace, place, every)))
+            lines.append(_line(name, side(kafka, pace, place, every)))
+            _say(lines[-1])
+    if keep:
+        put(_BEGIN, _END, "\n".join([*lines, ""]))
 
 
 def _line(name: str, found: Found) -> str:
@@ -140,10 +154,11 @@ def _line(name: str, found: Found) -> str:
     return f"| {name} | {p50:.2f} | {p99:.2f} | {found.waited_s.max():.2f} | {found.commits} | {minute:.1f} |"
 
 
-def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float) -> Found:
-    topic = kafka.create_topic("ours", _PARTITIONS)
+def _ours(kafka: KafkaCluster, pace: Pace, folder: Path, every_s: float, *, control: bool) -> Found:
+    topic = kafka.create_topic(folder.name, _PARTITIONS)
+    settings = _config(kafka, topic, folder, every_s, kafka.create_topic("control") if control else None)
     config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump(_config(kafka, topic, folder, every_s)), "utf-8")
+    config.write_text(yaml.safe_dump(settings), "utf-8")
     with ExitStack() as stack:
         watch = stack.enter_context(Watch(folder / "table"))
         pids: list[int] = []
@@ -239,7 +254,7 @@ class Feed:
         return Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 5})
 
 
-def _config(kafka: KafkaCluster, topic: str, folder: Path, every_s: float) -> dict[str, object]:
+def _config(kafka: KafkaCluster, topic: str, folder: Path, every_s: float, control: str | None) -> dict[str, object]:
     columns = "id BIGINT, name STRING"
     stream = {"app_id": "latency", "topics": [topic], "table": str(folder / "table"), "columns": columns}
     return {
@@ -249,6 +264,7 @@ def _config(kafka: KafkaCluster, topic: str, folder: Path, every_s: float) -> di
         "loader": {
             "http": None,
             "schedule": "on-marker",
+            "control_topic": control,
             "max_commits_per_minute": round(60 / every_s),
             "spark": {"spark.master": f"local[{os.cpu_count()}]"},
         },

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import Cost
+from benchmarks.page import DOCS, put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FILE = Path(__file__).parent / "loader_results.json"
-_DOCS = Path(__file__).parent.parent / "docs"
-_PICTURE = _DOCS / "images" / "benchmark-loader.svg"
-_PAGE = _DOCS / "performance.md"
+_PICTURE = DOCS / "images" / "benchmark-loader.svg"
 _BEGIN, _END = "<!-- loader: made by `python -m benchmarks.loader --keep` -->", "<!-- end of the loader -->"
 _MIB = 2**20
 
@@ -43,13 +42,17 @@ class Measured:
 
 
 def table(found: Sequence[Measured]) -> str:
-    """As Markdown, which reads well on a terminal too."""
-    lines = [
-        "| files | MiB | add: CPU-s | add: s | Spark: CPU-s | Spark: s | Spark ÷ add |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for one in found:
-        cells = (
+    """As Markdown, which reads well on a terminal too.
+
+    Of cases with different numbers of files, the last columns say what each file more than in the case before cost: a
+    side whose figures there do not rise is at most linear in files.
+    """
+    by_number = len({one.files for one in found}) > 1
+    heads = ["files", "MiB", "add: CPU-s", "add: s", "Spark: CPU-s", "Spark: s", "Spark ÷ add"]
+    heads += ["add: ms a file more", "Spark: ms a file more"] if by_number else []
+    lines = [_row(heads), _row(["---:"] * len(heads))]
+    for before, one in zip([None, *found], found, strict=False):
+        cells = [
             f"{one.files:,}",
             f"{one.size_bytes / _MIB:,.1f}",
             f"{one.cpu_s('add'):.2f}",
@@ -57,9 +60,21 @@ def table(found: Sequence[Measured]) -> str:
             f"{one.cpu_s('spark'):.2f}",
             f"{one.wall_s('spark'):.2f}",
             f"{one.cpu_s('spark') / one.cpu_s('add'):.1f}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+        ]
+        if by_number:
+            cells += [_more(before, one, side) for side in ("add", "spark")]
+        lines.append(_row(cells))
     return "\n".join([*lines, ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _more(before: Measured | None, one: Measured, side: str) -> str:
+    if before is None or one.files == before.files:
+        return ""
+    return f"{1000 * (one.cpu_s(side) - before.cpu_s(side)) / (one.files - before.files):.2f}"
 
 
 def keep(found: Sequence[Measured]) -> None:
@@ -87,11 +102,8 @@ def write_page(found: Sequence[Measured]) -> None:
         for section, title in titles.items()
         if (cases := [one for one in found if one.section == section])
     ]
-    page = _PAGE.read_text("utf-8")
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
     picture = "![What a load costs](images/benchmark-loader.svg)\n"
-    _PAGE.write_text("\n".join([f"{before}{_BEGIN}\n", *parts, picture, f"{_END}{after}"]), "utf-8")
+    put(_BEGIN, _END, "\n".join([*parts, picture]))
     _draw(found)
 
 

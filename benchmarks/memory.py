@@ -24,8 +24,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks import measure
 from benchmarks.producing import LARGEST_MESSAGE_BYTES, produce
-from common.markers import MarkerName, marker_from_bytes
-from common.store import FsspecStore
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.s3 import running_s3
 

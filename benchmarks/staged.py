@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from common.data_files import DataFileName
-from common.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
 from common.schema import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.data_files import DataFileName
+from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
+from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

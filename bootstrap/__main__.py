@@ -15,10 +15,10 @@ from bootstrap.core.sources import parse_source
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, run, settings_from
-from common.commit_metadata import Decision
 from common.errors import UsageError
 from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
+from common.tables.commit_metadata import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_own_too
 from bootstrap.shell import stage as staging
-from common.answers import Answer
-from common.commit_metadata import Decision
 from common.errors import UsageError
 from common.ports import AlreadyExists
-from common.store import FsspecStore, prove_exclusive_create
-from common.table_history import read_history, store_lines
-from common.transactions import TxnIds
-from common.went_back import WentBack, described, own_past, went_back, without_txn
+from common.stage.answers import Answer
+from common.storage.store import FsspecStore, prove_exclusive_create
+from common.tables.commit_metadata import Decision
+from common.tables.history import read_history, store_lines
+from common.tables.transactions import TxnIds
+from common.tables.went_back import WentBack, described, own_past, went_back, without_txn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bootstrap.core.state import Author, PartitionState
     from bootstrap.shell.turns import Turns
-    from common.delta_log import TableState
-    from common.markers import Marker
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.stage.markers import Marker
+    from common.tables.delta_log import TableState
 
 
 def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:

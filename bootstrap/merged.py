@@ -1,4 +1,4 @@
-"""Chains of several topics (common/merged.py), as far as the tool can repair them.
+"""Chains of several topics (common/stage/merged.py), as far as the tool can repair them.
 
 Rules:
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.state import Ends
 from common.errors import UsageError
-from common.merged import InputEnd, inputs_of, is_merged, merged_position
 from common.spans import Topic, TopicPartition
+from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

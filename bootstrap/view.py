@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
 from bootstrap.core.restart import Left
-from common.beginnings import begin_path
-from common.commit_metadata import Decision
 from common.spans import Span
-from common.went_back import described
+from common.stage.beginnings import begin_path
+from common.tables.commit_metadata import Decision
+from common.tables.went_back import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from bootstrap.core.restart import Restart
 
 _HEAD = ("topic", "partition", "position", "marker")
-RUNNING = "Running stage writers of that partition take it up at their next flush."
+RUNNING = (
+    "Running stage writers of that partition take it up at their next flush, and one that holds it within a minute."
+)
 
 
 def plans_as_text(plans: Iterable[StreamPlan]) -> str:

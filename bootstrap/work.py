@@ -30,14 +30,14 @@ from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
 from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
-from common.delta_log import TableState, read_table_state
 from common.errors import UsageError
 from common.http.pages import release
-from common.merged import ids_together, topics_of
 from common.settings import FromTimestamp, StartAt
 from common.spans import Partition, Topic, TopicPartition
-from common.store import FsspecStore, prove_exclusive_create
-from common.transactions import TxnIds
+from common.stage.merged import ids_together, topics_of
+from common.storage.store import FsspecStore, prove_exclusive_create
+from common.tables.delta_log import TableState, read_table_state
+from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from bootstrap.core.accept import AcceptPlan
     from bootstrap.core.repair import RewindPlan, SkipPlan
     from bootstrap.core.state import Ends
-    from common.commit_metadata import Decision
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import Position
+    from common.tables.commit_metadata import Decision
 
 _Repair = TypeVar("_Repair")
 _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that the table was loaded with"

@@ -72,7 +72,9 @@ WRITER_TOPOLOGY_DROPPED = _counter(
     "Records that a topology's processors left out, such as those that were too late.",
 )
 WRITER_STATE_RESTORED = _counter(
-    "stage_writer_state_restored_bytes_total", ("app_id",), "Bytes of state files read to restore topologies' tasks."
+    "stage_writer_state_restored_bytes_total",
+    ("app_id",),
+    "Bytes of state files, and of changes in topics, read to restore topologies' tasks.",
 )
 WRITER_STATE_RESTORE_SECONDS = _histogram(
     "stage_writer_state_restore_seconds", ("app_id",), "Restoring a task; next to nothing from its own disk.", _SECONDS
@@ -129,6 +131,18 @@ WRITER_LAG_RECORDS = _gauge(
 WRITER_LAG_SECONDS = _gauge(
     "stage_writer_lag_seconds", ("topic", "partition"), "For how long something in Kafka has waited to be staged."
 )
+WRITER_NEWS = _counter(
+    "stage_writer_news_total",
+    ("way",),
+    "Signs of new markers for a loader with `schedule: on-marker`: messages to the control topic that Kafka has "
+    "(`topic`), and objects in the stage (`stage`).",
+)
+WRITER_CONTROL_TOPIC = _gauge(
+    "stage_writer_control_topic_reached",
+    (),
+    "1 while the control topic takes this writer's messages, 0 while it does not and signs go to the stage; only with "
+    "`loader.control_topic`.",
+)
 WRITER_LAST_FLUSH = _gauge("stage_writer_last_flush_timestamp_seconds", (), "When the last flush was sealed.")
 
 LOADER_COMMITS = _counter("delta_loader_commits_total", ("app_id", "outcome"), "Delta commits tried, by outcome.")
@@ -166,6 +180,17 @@ LOADER_TURNS = _counter(
     ("reason",),
     "Turns to load: at the `start` or after a pause or the lease's coming back, by the `schedule`, because writers "
     "told of markers (`on_marker`), or because somebody `asked`.",
+)
+LOADER_CONTROL_TOPIC = _gauge(
+    "delta_loader_control_topic_heard",
+    (),
+    "1 while the control topic is listened to, 0 while it is out of reach and the stage is listed each second in its "
+    "place; only with `loader.control_topic`.",
+)
+LOADER_CONTROL_MESSAGES = _counter(
+    "delta_loader_control_messages_total",
+    ("kind",),
+    "Messages of the control topic: of writers about streams of this loader (`news`), and `other` ones.",
 )
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
 LOADER_AT_IT = _gauge(

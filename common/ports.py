@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from common.pieces import Pieces
+    from common.storage.pieces import Pieces
 
 
 class Clock(Protocol):
@@ -83,6 +83,9 @@ class ObjectStore(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """The object's bytes, or None when it is not there."""
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """What `read` says of each, in their order; some may be fetched ahead."""
 
     def open(self, path: str) -> BinaryIO:
         """A seekable reader that fetches only what is read: for the columns of a large Parquet file."""

@@ -25,10 +25,10 @@ from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
-from common.settings.values import ON_MARKER
-from common.store import FsspecStore
-from delta_loader.clean import CleanUp
-from delta_loader.clean_schedule import ScheduledCleanUp
+from common.storage.store import FsspecStore
+from delta_loader.checks.fitness import Fitness
+from delta_loader.cleaning.clean import CleanUp
+from delta_loader.cleaning.schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
@@ -39,11 +39,9 @@ from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
-from delta_loader.fitness import Fitness
 from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.loader import Loader
-from delta_loader.on_marker.news import StoredNews
-from delta_loader.on_marker.turns import Turns
+from delta_loader.on_marker.wiring import listener_of, turns_of
 from delta_loader.schedule import Schedule
 from delta_loader.service import LoaderService
 from delta_loader.streams.pools import OwnPools
@@ -158,7 +156,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
     service = LoaderService(settings.streams, settings.loader, ports)
-    turns = _turns(settings, serving, log, metrics)
+    control = None if once else listener_of(settings, log=log, metrics=metrics)
+    if control is not None:
+        stack.callback(control.close)
+    turns = turns_of(settings, serving.desk, control, log=log, metrics=metrics)
     stack.callback(turns.give_up)
     serving.loader = Loader(
         service,
@@ -171,28 +172,13 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         turns=turns,
         streams=streams,
         checkpoints=checkpoints,
+        control=control,
     )
     if not once:
         may_serve = serving.loader.may_serve
         services = services_thread(settings, spark, parallel, may_serve, stack, log=log, metrics=metrics)
         serving.loader = replace(serving.loader, services=services)
     return serving.loader
-
-
-def _turns(settings: Settings, serving: Serving, log: FilteringBoundLogger, metrics: Metrics) -> Turns:
-    """When to load, by the settings' schedule and by request."""
-    app_ids = [stream.app_id for stream in settings.streams]
-    told = settings.loader.schedule == ON_MARKER
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    return Turns(
-        Schedule(settings.loader.schedule),
-        serving.desk,
-        SystemClock(),
-        metrics,
-        news=StoredNews(store, app_ids, log) if told else None,
-        app_ids=app_ids,
-        loads_per_minute=settings.loader.max_commits_per_minute,
-    )
 
 
 def _lease(
@@ -223,7 +209,7 @@ def _run(loader: Loader, stopped: Event) -> None:
         turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on)
         if turn is None:
             loader.turns.collected(loader.service.collect())
-            stopped.wait(_LOOK_S)
+            (stopped.wait if loader.control is None else loader.control.wait)(_LOOK_S)
             continue
         with loader.loading():
             reports = loader.service.run_pass(stop, turn.app_ids, hurries=loader.turns.hurries)

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from common.errors import BrokerError
     from common.http.pausing import Pausing
     from delta_loader.checkpoints.beside import CheckpointsBeside
-    from delta_loader.clean_schedule import ScheduledCleanUp
-    from delta_loader.fitness import Fitness
+    from delta_loader.checks.fitness import Fitness
+    from delta_loader.cleaning.schedule import ScheduledCleanUp
     from delta_loader.lease import LeaseThread, LoaderLease
+    from delta_loader.on_marker.listening import Listener
     from delta_loader.on_marker.turns import Turns
     from delta_loader.service import LoaderService
     from delta_loader.streams.turns import StreamTurns
@@ -40,6 +42,13 @@ class Loader:
     checkpoints: CheckpointsBeside
     services: ServicesThread | None = None
     """None when the settings want none."""
+    control: Listener | None = None
+    """Who hears the control topic; None where there is none."""
+
+    @property
+    def unheard(self) -> BrokerError | None:
+        """Why the control topic is not heard; None where all is well."""
+        return None if self.control is None else self.control.problem
 
     def end_streams(self) -> None:
         """Wait for the commits under way. One that hangs is left: whoever loads next finds what became of it."""

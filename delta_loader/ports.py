@@ -12,10 +12,10 @@ from common.ports import ObjectStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from common.delta_log import TableState
     from common.ports import StoredObject
     from common.schema.evolution import Addition
-    from common.table_history import LoggedCommit
+    from common.tables.delta_log import TableState
+    from common.tables.history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
     from delta_loader.core.ways.casting import Widening

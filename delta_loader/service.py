@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from common.settings import LoaderSettings, Stream
     from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, Hurries, NewId, OpenStore, ParallelMap, TableMaker, Turns
-    from delta_loader.replace import Replacements
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
     from delta_loader.streams.refusals import Refusing
-    from delta_loader.valid_through import ValidThrough
-    from delta_loader.went_back import Looked
+    from delta_loader.tables.replace import Replacements
+    from delta_loader.tables.valid_through import ValidThrough
+    from delta_loader.tables.went_back import Looked
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0

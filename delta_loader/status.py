@@ -5,39 +5,40 @@ Rule: one stream whose table cannot be read, or a Kafka that does not answer in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from common.debts import debts_of
-from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
-from common.markers import Marker
-from common.merged import ids_together, with_chains
 from common.settings.catalog import name_of_table
-from common.table_history import read_history, store_lines
-from common.table_urls import comparable
-from common.transactions import TxnIds
-from common.went_back import own_past, went_back, without_txn
-from delta_loader.core.held import held, topic_recreated
+from common.stage.markers import Marker
+from common.stage.merged import ids_together, with_chains
+from common.tables.debts import debts_of
+from common.tables.delta_log import read_table_state
+from common.tables.history import read_history, store_lines
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+from common.tables.went_back import own_past, went_back, without_txn
+from delta_loader.core.held import gone_from_kafka, held, topic_recreated
 from delta_loader.core.plan import Rootless, cuttable, next_run
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
-from delta_loader.generations import younger
-from delta_loader.went_back import held_by
+from delta_loader.stage.generations import younger
+from delta_loader.tables.went_back import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from common.delta_log import TableState
-    from common.markers import MarkerName
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
+    from common.stage.markers import MarkerName
+    from common.tables.delta_log import TableState
     from delta_loader.core.held import Held
     from delta_loader.core.listed import Listed
     from delta_loader.core.plan import Found
     from delta_loader.ports import OpenStore
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
 
 _WINDOW = 16  # unloaded markers read for each Kafka partition: enough to tell why it does not move
 
@@ -56,7 +57,18 @@ class TopicIds(Protocol):
         """Of the topics that the broker knows; empty when Kafka does not answer in time."""
 
 
+class Firsts(Protocol):
+    """What retention has left."""
+
+    def __call__(self, sources: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
+        """The positions of the first records that Kafka still has, of the partitions where that is known."""
+
+
 def _nobody_knows(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+    return {}
+
+
+def _nobody_looked(_sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
     return {}
 
 
@@ -66,25 +78,30 @@ def stream_status(
     open_store: OpenStore,
     kafka_ends: KafkaEnds,
     topic_ids: TopicIds = _nobody_knows,
+    *,
+    firsts: Firsts = _nobody_looked,
 ) -> StreamStatus:
     """The status of one stream."""
     try:
         ends = kafka_ends(stream)
         ids = topic_ids({source.topic for source in ends}) if ends else {}
-        return _stream_status(stream, stage, open_store, ends, ids)
+        return _stream_status(stream, stage, open_store, Told(ends, firsts(ends), ids))
     except KafkaDeltaExpressError as error:
         return StreamStatus(stream.app_id, stream.table, None, None, (), failure=error.problem)
 
 
-def _stream_status(
-    stream: Stream,
-    stage: Stage,
-    open_store: OpenStore,
-    ends: Mapping[TopicPartition, Position],
-    topic_ids: Mapping[Topic, str | None],
-) -> StreamStatus:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What Kafka has told of a stream's partitions."""
+
+    ends: Mapping[TopicPartition, Position]
+    firsts: Mapping[TopicPartition, Position]
+    topic_ids: Mapping[Topic, str | None]
+
+
+def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: Told) -> StreamStatus:
     listing = stage.listing(stream)
-    ends = with_chains(ends, listing)
+    ends = with_chains(told.ends, listing)
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
@@ -107,7 +124,8 @@ def _stream_status(
             found=found.get(source, []),
             kafka_end=ends.get(source),
             waiting=waiting.get(source) if source in listing else None,
-            topic_id=ids_together(source.topic, topic_ids),
+            topic_id=ids_together(source.topic, told.topic_ids),
+            first=told.firsts.get(source),
         )
         for source in sources
     )
@@ -149,17 +167,18 @@ def _partition_status(
     kafka_end: Position | None,
     waiting: Held | None,
     topic_id: str | None,
+    first: Position | None,
 ) -> PartitionStatus:
-    ends = [marker.span.end for marker in found if isinstance(marker, Marker)]
+    staged_to = max((marker.span.end for marker in found if isinstance(marker, Marker)), default=None)
     outcome = cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
     return PartitionStatus(
         source=source,
-        staged_to=max(ends, default=None),
+        staged_to=staged_to,
         loaded_to=position,
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=waiting or held(source, outcome),
-        writers_hold=topic_recreated(source, found, topic_id),
+        writers_hold=topic_recreated(source, found, topic_id) or gone_from_kafka(source, staged_to, first),
     )
 
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from pyspark import InheritableThread
 
 from common.ports import SystemClock
-from common.store import FsspecStore, stores_of
+from common.storage.store import FsspecStore, stores_of
 from delta_loader.catalog.registering import Registering
 from delta_loader.checkpoints.beside import CheckpointsBeside
-from delta_loader.replace import Replacements
 from delta_loader.service import Ports
 from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.originals import KafkaOriginals
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.shell.screening import SparkScreener
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from delta_loader.streams.refusals import Refusing
 from delta_loader.streams.turns import StreamTurns
-from delta_loader.valid_through import ValidThrough
+from delta_loader.tables.replace import Replacements
+from delta_loader.tables.valid_through import ValidThrough
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from common.commit_metadata import CommitMetadata
+from common.tables.commit_metadata import CommitMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.chain import by_partition, read_chain
-from common.delta_log import read_table_state
-from common.markers import MarkerName, marker_from_bytes
-from common.store import FsspecStore
-from common.transactions import TxnIds
+from common.stage.chain import by_partition, read_chain
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
+from common.tables.delta_log import read_table_state
+from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from common.settings import Settings

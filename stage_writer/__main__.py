@@ -18,20 +18,21 @@ from structlog import get_logger, make_filtering_bound_logger, wrap_logger
 from common import cli
 from common import metrics as catalogue
 from common.errors import ConfigError, KafkaDeltaExpressError, UsageError
-from common.evolved import latest
 from common.http.pausing import Pausing
 from common.http.server import HttpServer
+from common.kafka.rights import Right, require_topic
 from common.logs import set_up_logs
-from common.merged import topics_of
 from common.metrics import Metrics
 from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings import Native
 from common.settings.values import ON_MARKER
 from common.spans import Topic
-from common.store import FsspecStore, prove_exclusive_create
+from common.stage.evolved import latest
+from common.stage.merged import topics_of
+from common.storage.store import FsspecStore, prove_exclusive_create
 from common.terminal import progress
-from stage_writer.catching_up import missing_topic
+from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.flushing import Limits
@@ -41,11 +42,15 @@ from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
+from stage_writer.news.bearer import NewsBearer
+from stage_writer.news.ports import NO_NEWS
+from stage_writer.news.topic import KafkaControlTopic
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.replay import Range, Replay, asked_for, replayable, require_same_topic, spans_of
-from stage_writer.replay import to_json as replayed_to_json
-from stage_writer.replay import to_text as replayed_to_text
-from stage_writer.replay_letters import Letters, unfit_of
+from stage_writer.partitions.catching_up import missing_topic
+from stage_writer.replay.letters import Letters, unfit_of
+from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
+from stage_writer.replay.records import to_json as replayed_to_json
+from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
@@ -60,13 +65,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
 
-    from common.ports import ObjectStore
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
+    from stage_writer.changelog.ports import Changelog
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
-    from stage_writer.ports import RecordSource
-    from stage_writer.replay import Records, Replayed
+    from stage_writer.news.ports import News
+    from stage_writer.ports import RecordSource, Stage
+    from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
 
@@ -137,6 +146,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         lambda: str(uuid.uuid4()),
         writer_id,
         state_keep_s=settings.writer.state_keep_s,
+        changelog=_changelog(settings, clock, log) if _with_topologies(converters) else NO_CHANGELOG,
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -157,7 +167,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         session_s=session_s(settings.kafka),
         filing=Filing(shares.row_group, settings.writer.max_partition_values),
         pausing=pausing,
-        tells_news=settings.loader.schedule == ON_MARKER,
+        news=_news(settings, stage, clock, log, metrics),
         outlets=outlets,
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
@@ -176,6 +186,15 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         workers.close()
         serving.close()
     log.info("ended")
+
+
+def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics) -> News:
+    """What tells a loader that waits for markers."""
+    if settings.loader.schedule != ON_MARKER:
+        return NO_NEWS
+    topic = settings.loader.control_topic
+    control = None if topic is None else KafkaControlTopic(settings.kafka, topic, log, metrics)
+    return NewsBearer(stage, clock, log, metrics, control)
 
 
 @app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))
@@ -204,6 +223,14 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
             tell("schemas", f"ok: {settings.schema_registry['url']} answers")
         for text in _topics(settings):
             tell("kafka", text)
+        if settings.loader.control_topic is not None:
+            require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
+            tell("control", f"ok: {settings.loader.control_topic} is there, and may be written")
+        if any(stream.state_changelog is not None for stream in settings.streams):
+            from stage_writer.changelog.wiring import checked_changelogs  # noqa: PLC0415 - only with topologies
+
+            for text in checked_changelogs(settings):
+                tell("changes", text)
     except KafkaDeltaExpressError as error:
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
@@ -378,6 +405,12 @@ def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> Groups:
 def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -> list[ConvertsTopology]:
     """Those of streams with topologies."""
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
+
+
+def _changelog(settings: Settings, clock: Clock, log: FilteringBoundLogger) -> Changelog:
+    from stage_writer.changelog.wiring import changelog_of  # noqa: PLC0415 - only with topologies
+
+    return changelog_of(settings, clock, log)
 
 
 def _look_ups() -> LookUps:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
-    from stage_writer.partitions import Owned
+    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import Converts
     from stage_writer.telling import Teller
 

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
-from common.markers import digest_of, marker_to_bytes
-from common.state_files import EMPTY_STATE
+from common.stage.markers import digest_of, marker_to_bytes
+from common.stage.state_files import EMPTY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from common.beginnings import Beginning
     from common.errors import KafkaDeltaExpressError
-    from common.idle import IdleFact
-    from common.markers import Marker
-    from common.pieces import Pieces
     from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
-    from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
+    from common.stage.beginnings import Beginning
+    from common.stage.idle import IdleFact
+    from common.stage.markers import Marker
+    from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
+    from common.storage.pieces import Pieces
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 
@@ -167,7 +167,7 @@ class ClaimGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Which chain of its Kafka partition a flush belongs to (common/beginnings.py, rule 2)."""
+    """Which chain of its Kafka partition a flush belongs to (common/stage/beginnings.py, rule 2)."""
 
     generation: int = 0
     topic_id: str | None = None
@@ -276,6 +276,15 @@ class PartitionTask(Protocol):
     def sealed(self, state: StateFiles) -> None:
         """The flush of the last `seal` has its marker, which names these files."""
 
+    def renewal(self, store: StateStore, tail: Tail) -> Runs[StateFiles] | None:
+        """A job that writes what ``tail`` names of the state to the stage, where it should not stay in a topic.
+
+        None where there is nothing to do. To be asked while no flush is under way.
+        """
+
+    def renewed(self, before: StateFiles, state: StateFiles) -> None:
+        """That job is done: the state that ``before`` made is in these files too."""
+
     def close(self) -> None:
         """Let go of it all; a flush may still be under way."""
 
@@ -288,20 +297,23 @@ class StateChange(Protocol):
         """What it holds."""
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
-        """Write it, and say what the marker has to name. Called by the flush's job, once unless it raises StoreError.
+        """Write it, and say what the marker has to name.
 
-        ``name`` makes a new one.
+        Called by the flush's job, once unless it raises StoreError or BrokerError; ``name`` makes a new one.
         """
 
 
 class StateStore(Protocol):
-    """Where state files are. Raises StoreError, and StateError for one that is not there."""
+    """Where state files are. Raises StoreError, and StateError for one that is not there.
 
-    def write(self, name: StateFileName, data: bytes | Pieces) -> None:
-        """Write a file; its name is nobody else's."""
+    Where changes are in Kafka topics, also BrokerError.
+    """
 
-    def read(self, path: str) -> bytes:
-        """A file's bytes."""
+    def write(self, name: StateFileName, data: Pieces) -> Change:
+        """Write a file; its name is nobody else's. Where it is."""
+
+    def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+        """What a task's state has on top of its snapshot, the oldest first: what to call it, and its bytes."""
 
     def open(self, path: str) -> BinaryIO:
         """A file that is read as it is needed."""
@@ -329,13 +341,13 @@ class Tail:
     path: str
     """That marker's object; a hand-typed name is not padded."""
     digest: str
-    """Of that marker's bytes (`common.markers.digest_of`): another one may get its name once it is gone."""
+    """Of that marker's bytes (`common.stage.markers.digest_of`): another one may get its name once it is gone."""
     lineage: Lineage = field(default_factory=Lineage)
     """The generation of the chain, and the topic that the marker is of."""
     state: StateFiles = EMPTY_STATE
     """The task's at this end; empty unless the marker itself says it."""
     outboxes: tuple[str, ...] = ()
-    """What is not known to be delivered of the chain's (common/outboxes.py); the oldest first."""
+    """What is not known to be delivered of the chain's (common/stage/outboxes.py); the oldest first."""
 
 
 class Stage(Protocol):

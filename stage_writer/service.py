@@ -29,23 +29,24 @@ from typing import TYPE_CHECKING, assert_never
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
 from common.http.pages import Health
-from stage_writer.catching_up import CatchingUp
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
-from stage_writer.idling import Idling
 from stage_writer.intake import Intake
-from stage_writer.newsbearer import NewsBearer
+from stage_writer.news.ports import NO_NEWS
 from stage_writer.outbox.ports import NO_OUTLETS
-from stage_writer.partitions import Flight, Held, Owned
-from stage_writer.places import Place, Places, is_other, other_topic
+from stage_writer.partitions.catching_up import CatchingUp
+from stage_writer.partitions.idling import Idling
+from stage_writer.partitions.partition import Flight, Held, Owned
+from stage_writer.partitions.places import Place, Places, is_other, other_topic
+from stage_writer.partitions.renewing import Renewing
+from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_ids
+from stage_writer.partitions.topic_look import TopicLook
+from stage_writer.partitions.waiting import Waiting
+from stage_writer.partitions.waiting import problems as waited_for
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
-from stage_writer.taking_up import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.telling import Teller
-from stage_writer.topic_look import TopicLook
-from stage_writer.waiting import Waiting
-from stage_writer.waiting import problems as waited_for
 from stage_writer.web.view import Snapshot
 
 if TYPE_CHECKING:
@@ -59,15 +60,9 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.news.ports import News
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import (
-        ClaimGuard,
-        Converter,
-        Converts,
-        RecordSource,
-        Stage,
-        Workers,
-    )
+    from stage_writer.ports import ClaimGuard, Converter, Converts, RecordSource, Stage, Workers
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
@@ -98,7 +93,7 @@ class StageWriter:
         session_s: float = SESSION_S,
         filing: Filing = Filing(),  # noqa: B008 - frozen
         pausing: Pausing | None = None,
-        tells_news: bool = False,
+        news: News = NO_NEWS,
         samples: Samples | None = None,
         outlets: Outlets = NO_OUTLETS,
     ) -> None:
@@ -125,7 +120,8 @@ class StageWriter:
         self._joined = False
         self._topic_look = TopicLook(source, clock)
         self._idling = Idling(source, stage, clock, log)
-        self._news = NewsBearer(stage, clock, log, wanted=tells_news)
+        self._news = news
+        self._renewing = Renewing(stage, workers, clock, log)
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
         self._outlets = outlets
@@ -159,7 +155,7 @@ class StageWriter:
             raise
         finally:
             self._source.close()
-        self._news.tell(at_once=True)
+        self._news.end()
         if self._catching_up is not None and not self._stopping and held:
             raise StoreError("not everything could be staged: " + "; ".join(held), "mend what is named and run again")
 
@@ -175,6 +171,7 @@ class StageWriter:
         self._look_at_topics()
         self._look_at_quiet()
         self._idling.tell(self._owned.values())
+        self._renewing.look(self._owned.values())
         self._schemas.look()
         self._read_chains()
         self._waiting.look(self._owned.values(), self._pressure.paused, is_patient=self._catching_up is None)
@@ -193,13 +190,14 @@ class StageWriter:
         problems += self._outlets.problems()
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
-        return Health(tuple(problems), () if self._pausing is None else self._pausing.notes)
+        notes = () if self._pausing is None else self._pausing.notes
+        return Health(tuple(problems), (*notes, *self._news.notes))
 
     def snapshot(self) -> Snapshot:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""
         owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
-        return Snapshot(owned, unread, held, *known, self._teller)
+        return Snapshot(owned, unread, held, *known, self._teller, self._news.notes)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""
@@ -551,7 +549,7 @@ class StageWriter:
                 place = self._places.of(source, held.converter.stream)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or _differ(place, held.place):
+            if held.place is None or place.differs(held.place):
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)
@@ -593,8 +591,3 @@ def _together(
     from stage_writer.tasks.together import together  # noqa: PLC0415
 
     return together(fresh)
-
-
-def _differ(place: Place, held: Place) -> bool:
-    """Whether a chain ends elsewhere by now, or is another one."""
-    return place.position != held.position or place.lineage.generation != held.lineage.generation

@@ -6,8 +6,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from common.markers import TableKind
 from common.pages.model import Event
+from common.stage.markers import TableKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

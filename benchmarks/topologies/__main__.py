@@ -3,7 +3,8 @@
 Both read the same topic of a real broker and do the same work, in turns in one run: a stage writer from its start to
 its end (`--until-caught-up`), whose rows go into Parquet with markers, and Kafka Streams' own program from its start to
 its end, whose records go into a topic with transactions (exactly once). Each is one process, and its CPU time counts;
-the broker's does not, which has more work with Kafka Streams. Then both restore states of some sizes. ``--keep``
+the broker's does not, which has more work with Kafka Streams. Then both restore states of some sizes, and what flushes
+change is kept in the stage and in a changelog topic. ``--keep``
 writes the figures into docs/performance.md.
 """
 
@@ -26,11 +27,13 @@ from confluent_kafka import Producer
 
 from benchmarks import measure
 from benchmarks.topologies import plans
+from benchmarks.topologies.changes import changes_table, measured_changes
 from benchmarks.topologies.report import Measured, keep, table
 from benchmarks.topologies.restores import measured_restores, restore_table
 from common.downloads import ensure_jars, read_lock
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.lock_jars import STREAMS_LOCK
+from devservices.s3 import running_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +47,7 @@ _MESSAGES, _PARTITIONS, _KEYS = 1_000_000, 4, 10_000
 _STEP_MS = 5
 _BEGIN_MS = 1_700_000_000_000
 _PLANS = ("records", "vectorised", "windowed")
-RESTORES = "restores"
+RESTORES, CHANGES = "restores", "changes"
 OURS, STREAMS, PLAIN = "ours", "Kafka Streams", "ours without a topology (`where`, `derive`)"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -52,7 +55,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def main(
-    plan: Annotated[list[str] | None, typer.Argument(help=f"{', '.join((*_PLANS, RESTORES))}; all when absent")] = None,
+    plan: Annotated[
+        list[str] | None, typer.Argument(help=f"{', '.join((*_PLANS, RESTORES, CHANGES))}; all when absent")
+    ] = None,
     scale: Annotated[float, typer.Option(help="Of the number of messages.")] = 1.0,
     rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 2,
     to_keep: Annotated[bool, typer.Option("--keep", help="Keep the figures for the page.")] = False,  # noqa: FBT002
@@ -62,14 +67,18 @@ def main(
     with ExitStack() as stack:
         kafka = stack.enter_context(running_kafka(KafkaOptions(properties={"log.segment.bytes": "1073741824"})))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmark-")))
-        kafka.create_topic(plans.TOPIC, _PARTITIONS)
-        _fill(kafka.bootstrap_servers, messages)
-        wanted = plan or [*_PLANS, RESTORES]
-        costs = [one for one in wanted if one != RESTORES]
+        wanted = plan or [*_PLANS, RESTORES, CHANGES]
+        costs = [one for one in wanted if one not in {RESTORES, CHANGES}]
+        if costs:
+            kafka.create_topic(plans.TOPIC, _PARTITIONS)
+            _fill(kafka.bootstrap_servers, messages)
         found = [_measured(one, messages, _sides(one, kafka, folder, messages), rounds) for one in costs]
         figures = [table(found)] if found else []
         if RESTORES in wanted:
             figures.append(restore_table(list(measured_restores(kafka, _jars(), _empty(folder / RESTORES), scale))))
+        if CHANGES in wanted:
+            server = stack.enter_context(running_s3("moto"))
+            figures.append(changes_table(list(measured_changes(kafka, server))))
     _say("\n".join(figures))
     if to_keep:
         keep("\n".join(figures))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from benchmarks.page import put
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PAGE = Path(__file__).parent.parent.parent / "docs" / "performance.md"
 _BEGIN, _END = "<!-- topologies: made by `python -m benchmarks.topologies --keep` -->", "<!-- end of the topologies -->"
 _MIB = 2**20
 
@@ -48,7 +48,4 @@ def table(found: Sequence[Measured]) -> str:
 
 def keep(figures: str) -> None:
     """Put the figures on the page."""
-    text = _PAGE.read_text("utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    _PAGE.write_text(f"{before}{_BEGIN}\n\n{figures}\n{_END}{after}", "utf-8")
+    put(_BEGIN, _END, figures)

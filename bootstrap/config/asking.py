@@ -8,10 +8,11 @@ from confluent_kafka import Consumer, KafkaException
 
 from bootstrap.config.sample import Sample, sampled
 from common.errors import UsageError
-from common.kafka import QUIET, refused_property
-from common.kafka_errors import LastWord, broker_error
-from common.kafka_reader import KafkaReader
-from common.kafka_reader import topics_of as metadata
+from common.kafka.client import QUIET
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.kafka.reader import KafkaReader
+from common.kafka.reader import topics_of as metadata
 from common.spans import Position, Span
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     servers = str(kafka["bootstrap.servers"])
     heard = LastWord()
     own = {"group.id": _NOBODY, "enable.auto.commit": False, "error_cb": heard.hear}
-    try:
+    with taking_properties():
         consumer = Consumer({**kafka, **own}, logger=QUIET)
-    except KafkaException as error:
-        raise refused_property(error.args[0].str()) from error
     try:
         found = metadata(consumer, _TIMEOUT_S, heard)
     except KafkaException as error:

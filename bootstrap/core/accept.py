@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import RewindPlan, plan_rewind
-from common.commit_metadata import Decision
 from common.errors import UsageError
 from common.spans import Span
-from common.went_back import Kind, WentBack
+from common.tables.commit_metadata import Decision
+from common.tables.went_back import Kind, WentBack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from bootstrap.core.state import Author, PartitionState
-    from common.markers import Marker
     from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bootstrap.core.state import begin_at_zero
-from common.beginnings import Beginning, begin_path
 from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.stage.beginnings import Beginning, begin_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bootstrap.core.state import Author, PartitionState
-    from common.markers import Marker
     from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
 
 
 @dataclass(frozen=True, slots=True)

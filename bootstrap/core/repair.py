@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING
 from bootstrap.core.state import begin_at_zero
 from bootstrap.core.task_states import TaskStates
 from common.errors import UsageError
-from common.markers import Marker, MarkerName, Origin
-from common.merged import is_merged
 from common.spans import Position, Span
+from common.stage.markers import Marker, MarkerName, Origin
+from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from bootstrap.core.state import Author, PartitionState, StagedMarker
-    from common.beginnings import Beginning
     from common.spans import TopicPartition
+    from common.stage.beginnings import Beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Rules:
 
 1. The new chain has the next generation, so that its positions are never taken for the old topic's: in the markers, in
-   the table's txn actions, or by a writer that comes late (common/beginnings.py).
+   the table's txn actions, or by a writer that comes late (common/stage/beginnings.py).
 2. Nothing that was staged of the old topic is given up in silence: a chain that the table does not have whole is
    refused, unless the operator gives the rest up. Kafka no longer has it. So is one whose table went back and waits for
    an answer, whatever its positions say (bootstrap/accepting.py).
@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.beginnings import Beginning
 from common.errors import UsageError
+from common.stage.beginnings import Beginning
 
 if TYPE_CHECKING:
     from bootstrap.core.state import PartitionState, StagedMarker

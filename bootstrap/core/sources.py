@@ -4,7 +4,7 @@ Rules:
 
 1. A position is the next offset wanted. Two of the sources hold *last* offsets and are turned into positions here and
    nowhere else: kafka-delta-ingest's ``seek_offsets`` (its first message is the one after the number given) and, in
-   common/transactions.py, a Delta table's txn actions.
+   common/tables/transactions.py, a Delta table's txn actions.
 2. A file is YAML or JSON. ``{topic: {partition: position}}`` and ``{partition: position}`` hold positions; a list of
    pairs ``[[partition, offset], …]``, and any file behind ``seek_offsets:``, is kafka-delta-ingest's.
 """

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.beginnings import Beginning
-from common.chain import Chain, read_chain
-from common.markers import Manifest, Marker, MarkerName, Origin
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
-from common.state_files import MarkedState
+from common.stage.beginnings import Beginning
+from common.stage.chain import Chain, read_chain
+from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.stage.state_files import MarkedState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class PartitionState:
     older: Sequence[StagedMarker] = field(default=())
     """Markers of a lower generation, which are of no chain any more."""
     beginning: Beginning | None = None
-    """What is written down about where the chain begins (common/beginnings.py)."""
+    """What is written down about where the chain begins (common/stage/beginnings.py)."""
     generation: int = 0
     """The chain's."""
     topic_id: str | None = None
     """The broker's id of the topic that is there now; None where it has none."""
     owed_from: Position | None = None
-    """From where on another table of the stream still lacks records that the own one has (common/debts.py)."""
+    """From where on another table of the stream still lacks records that the own one has (common/tables/debts.py)."""
 
     @property
     def in_all_tables(self) -> Position | None:

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A flush's marker says what the state was where it begins and where it ends (common/state_files.py). A marker made by
-   hand changes nothing of it. A chain none of whose markers says anything is of a stream without a topology.
+1. A flush's marker says what the state was where it begins and where it ends (common/stage/state_files.py). A marker
+   made by hand changes nothing of it. A chain none of whose markers says anything is of a stream without a topology.
 2. A chain is rewound to a place whose state is known, so that the next owner goes on as if what came after had never
    been. Below where a task began with nothing there is nothing either.
 3. A marker that a repair makes says what the state is there: those below it may be settled later.
@@ -14,16 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.markers import Origin
-from common.state_files import EMPTY_STATE
+from common.stage.markers import Origin
+from common.stage.state_files import EMPTY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from common.chain import Chain
-    from common.markers import Marker
     from common.spans import Position
-    from common.state_files import StateFiles
+    from common.stage.chain import Chain
+    from common.stage.markers import Marker
+    from common.stage.state_files import StateFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from common.errors import MarkerError, UsageError
-from common.stored import Stored, reading, require_known_version
+from common.stage.stored import Stored, reading, require_known_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ class Turn:
     began_ms: int
     work: str
     unique: str
-    """Of the command, so that no two claims have the same bytes (common/store.py, rule 2)."""
+    """Of the command, so that no two claims have the same bytes (common/storage/store.py, rule 2)."""
 
     def to_bytes(self) -> bytes:
         """The stored form."""

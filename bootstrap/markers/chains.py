@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Links, gaps and strays are those of common/chain.py, which the services obey.
+1. Links, gaps and strays are those of common/stage/chain.py, which the services obey.
 2. A file of a marker that the table has not may not be missing. One that the table has may be: OPTIMIZE and VACUUM take
    what was rewritten, and the marker is kept for a while after it was loaded.
 """
@@ -14,16 +14,16 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from common.chain import read_chain
+from common.stage.chain import read_chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from bootstrap.core.state import StagedMarker
-    from common.beginnings import Beginning
-    from common.chain import Chain
-    from common.markers import Marker, StagedFile
     from common.spans import Position, Span, TopicPartition
+    from common.stage.beginnings import Beginning
+    from common.stage.chain import Chain
+    from common.stage.markers import Marker, StagedFile
 
 
 class Severity(StrEnum):

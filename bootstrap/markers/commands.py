@@ -12,8 +12,8 @@ from bootstrap.markers.chains import PartitionChain, Severity
 from bootstrap.markers.look import Looker, Wanted, files_of
 from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
 from common.errors import UsageError
-from common.markers import MarkerName
 from common.ports import SystemClock
+from common.stage.markers import MarkerName
 from common.terminal import progress
 
 if TYPE_CHECKING:

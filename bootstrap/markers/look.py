@@ -19,21 +19,21 @@ import pyarrow.parquet as pq
 from bootstrap.core.state import StagedMarker
 from bootstrap.markers.chains import Broken, Footer, Gone, Looked, PartitionChain, file_findings, link_findings
 from bootstrap.shell.stage import beginning_of
-from common.data_files import STAGED
-from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError, MarkerError, UsageError
-from common.markers import DONE, MarkerName, marker_from_bytes
-from common.store import FsspecStore, stores_of
-from common.transactions import TxnIds
+from common.stage.data_files import STAGED
+from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore, stores_of
+from common.tables.delta_log import read_table_state
+from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bootstrap.markers.chains import Finding
-    from common.markers import Marker, StagedFile
     from common.ports import ObjectStore, StoredObject
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
+    from common.stage.markers import Marker, StagedFile
 
 _THREADS = 32
 _OFFSET = "_kafka_offset"

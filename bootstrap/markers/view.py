@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bootstrap.markers.chains import Severity, link_findings
-from common.markers import MarkerName, TableKind, manifest_to_bytes
 from common.sizes import size_text
+from common.stage.markers import MarkerName, TableKind, manifest_to_bytes
 from common.terminal import Tone, age_text, aligned, toned
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bootstrap.core.state import StagedMarker
     from bootstrap.markers.chains import Finding, PartitionChain
-    from common.markers import Marker
+    from common.stage.markers import Marker
 
 Record = dict[str, object]
 

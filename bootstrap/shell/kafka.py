@@ -14,9 +14,10 @@ from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
 from common.errors import UsageError
-from common.kafka import QUIET, client_properties, refused_property
-from common.kafka_errors import LastWord, broker_error
-from common.kafka_reader import require_allowed, topic_ids, topics_of
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,11 +44,9 @@ class KafkaView:
             "enable.auto.offset.store": False,
             "error_cb": self._heard.hear,
         }
-        try:
+        with taking_properties():
             self._consumer = Consumer({**given, **fixed}, logger=QUIET)
             self._admin = AdminClient(client_properties(given), logger=QUIET)
-        except KafkaException as error:
-            raise refused_property(error.args[0].str()) from error
 
     def close(self) -> None:
         """Let go of the connections."""

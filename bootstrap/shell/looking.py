@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.state import PartitionState
 from bootstrap.shell.stage import beginning_of, staged_markers
-from common.debts import debts_of
-from common.transactions import TxnIds
+from common.tables.debts import debts_of
+from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from bootstrap.core.state import Ends
-    from common.delta_log import TableState
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.tables.delta_log import TableState
 
 
 def partition_state(

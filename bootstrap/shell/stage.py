@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import RewindPlan, replaces
 from bootstrap.core.state import StagedMarker
-from common.beginnings import begin_path, beginning_from_bytes, beginning_to_bytes
 from common.errors import MarkerError, UsageError
-from common.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 from common.ports import AlreadyExists
+from common.stage.beginnings import begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bootstrap.core.restart import Restart
-    from common.beginnings import Beginning
-    from common.markers import Marker
     from common.ports import ObjectStore
     from common.spans import Position, TopicPartition
+    from common.stage.beginnings import Beginning
+    from common.stage.markers import Marker
 
 
 def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMarker, ...]:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bootstrap.core.state import Author
-    from common.pieces import Pieces
     from common.ports import CreateOutcome, ObjectStore, StoredObject
     from common.spans import TopicPartition
+    from common.storage.pieces import Pieces
 
 
 class Turns:
@@ -78,6 +78,10 @@ class GuardedStore:
     def read(self, path: str) -> bytes | None:
         """As the store says."""
         return self._store.read(path)
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """As the store says."""
+        return self._store.read_each(paths)
 
     def open(self, path: str) -> BinaryIO:
         """As the store says."""

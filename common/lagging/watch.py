@@ -16,9 +16,9 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from common.kafka import QUIET, client_properties
-from common.merged import inputs_of, with_chains
+from common.kafka.client import QUIET, client_properties
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import inputs_of, with_chains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

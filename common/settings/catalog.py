@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from common.table_urls import comparable, is_catalog_name
+from common.tables.urls import comparable, is_catalog_name
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream

@@ -59,8 +59,11 @@ def table_columns_of(stream: Stream) -> StructType:
     return _named(stream)
 
 
-def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
-    """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's."""
+def check_columns(stream: Stream, added: tuple[str, ...], staged: tuple[str, ...] = ()) -> None:
+    """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's.
+
+    ``staged`` are no columns of the table, and no column of it may be called so.
+    """
     rescue = (stream.rescue_column,) if stream.rescues else ()
     added_to_record = {"rescue_column": rescue, "envelope": _of_events(stream), "derive": tuple(stream.derive)}
     _require_new(stream.schema_of_columns.names, added_to_record)
@@ -69,7 +72,7 @@ def check_columns(stream: Stream, added: tuple[str, ...]) -> None:
     except SchemaError as error:
         msg = f"{error.problem}; {error.remedy}"
         raise ValueError(msg) from None
-    _require_new(columns.names, {"kafka_columns": added})
+    _require_new(columns.names, {"kafka_columns": added, "load": staged})
     known = [*columns.names, *added]
     for name in stream.partition_by:
         if name not in known:

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from common.settings.loading import Evolution
-from common.table_urls import comparable
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from common.changes import RESERVED, MergeBy, merge_by
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import naming_of, table_columns_of
 from common.settings.loading import LoadSetting
 from common.settings.section import Section
+from common.tables.changes import RESERVED, MergeBy, merge_by
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from common.settings.native import Native, NativeChoice
-from common.settings.on_marker import fill_loading
+from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
 from common.settings.places import nested
 from common.settings.routes import check_shared
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
+from common.settings.topology import check_changelogs
 from common.settings.values import (
     Address,
     DurationS,
@@ -175,6 +176,13 @@ class LoaderSettings(Section):
         description="When to load: an interval such as `15m`, a cron line such as `*/15 * * * *`, or `on-marker`: when "
         "writers tell of new markers, so that records are readable seconds after their flush (schedules.md).",
     )
+    control_topic: ControlTopic = Field(
+        default=None,
+        description="With `on-marker`: a topic of the Kafka in `kafka`, through which writers tell of new markers, in "
+        "place of objects in the stage: no request to the store, and milliseconds in place of a second. Writers need "
+        "WRITE on it, the loader READ; it has to be there, with no other use (schedules.md).",
+        examples=["kafka-delta-express-control"],
+    )
     max_commits_per_minute: int = Field(
         default=6,
         gt=0,
@@ -253,6 +261,11 @@ class LoaderSettings(Section):
             raise ValueError(msg)
         return value
 
+    @model_validator(mode="after")
+    def _control_topic(self) -> Self:
+        require_waiting(self.control_topic, self.schedule)
+        return self
+
 
 class LogSettings(Section):
     """What the services say on standard error."""
@@ -314,10 +327,12 @@ class Settings(Section):
         for index, stream in enumerate(self.streams):
             for other in self.streams[:index]:
                 self._check_pair(stream, other)
+        check_changelogs(self.streams)
         tables = [(key, url) for one in self.streams for key, url in one.places]
         found = nested(self.stage.url, tables)
         if found is not None:
             raise ValueError(found)
+        require_no_source(self.loader.control_topic, self.streams)
         return self
 
     @staticmethod

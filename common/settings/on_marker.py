@@ -1,10 +1,27 @@
-"""A default of the loader that depends on another setting."""
+"""``schedule: on-marker``: what it changes of the loader's other settings, and the topic through which writers tell.
+
+Rules:
+
+1. A control topic is for a loader that waits for markers: with another schedule nobody would read it.
+2. It holds no records. A stream that took it for one of its topics would stage the writers' signs.
+"""
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator
+
 from common.settings.values import ON_MARKER
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.settings.stream import Stream
+
 RETENTION_ON_MARKER = "10m"
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def fill_loading(value: object) -> object:
@@ -14,3 +31,36 @@ def fill_loading(value: object) -> object:
     if value.keys() & {"marker_retention", "marker_retention_s"}:
         return value
     return {**value, "marker_retention": RETENTION_ON_MARKER}
+
+
+def _check_topic(value: str | None) -> str | None:
+    if value is not None and (_TOPIC.fullmatch(value) is None or value in {".", ".."}):
+        msg = f"{value!r} cannot be a topic of Kafka; give 1 to 249 letters, digits, dots, underscores and hyphens"
+        raise ValueError(msg)
+    return value
+
+
+ControlTopic = Annotated[str | None, AfterValidator(_check_topic)]
+
+
+def require_waiting(control_topic: str | None, schedule: str) -> None:
+    """Raise ValueError for rule 1."""
+    if control_topic is not None and schedule != ON_MARKER:
+        msg = (
+            f"control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with schedule: "
+            f"{ON_MARKER} reads it; set that schedule, or leave control_topic out"
+        )
+        raise ValueError(msg)
+
+
+def require_no_source(control_topic: str | None, streams: Iterable[Stream]) -> None:
+    """Raise ValueError for rule 2."""
+    if control_topic is None:
+        return
+    taking = next((stream for stream in streams if stream.takes(control_topic)), None)
+    if taking is not None:
+        msg = (
+            f"loader.control_topic is {control_topic!r}, which the stream {taking.app_id!r} reads records from; "
+            "give it a topic of its own, which no stream's topics match"
+        )
+        raise ValueError(msg)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from common.table_urls import comparable
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.table_urls import comparable
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream

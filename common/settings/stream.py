@@ -9,7 +9,6 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from common.errors import SchemaError
-from common.merged import is_merged, topics_of
 from common.schema import StructType, parse_ddl
 from common.settings.catalog import check_catalog_tables, require_location, with_locations
 from common.settings.columns import check_columns, declared_columns_of_table
@@ -21,7 +20,9 @@ from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topology import check_topology
 from common.settings.values import DurationS, StartAt, StartValue
-from common.table_urls import comparable
+from common.stage.merged import is_merged, topics_of
+from common.stage.row_places import STAGED_PLACE, Place
+from common.tables.urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -70,6 +71,14 @@ class Stream(Section):
         description="A function that makes the rows: `package.module:build`, which gives a `Topology` or a "
         "`StreamsBuilder`. The writer imports it; `columns` are the table's then.",
         examples=["shop.sessions:build"],
+    )
+    state_changelog: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        description="A Kafka topic for what flushes change in the state of the topology's tasks; without one they are "
+        "files in the stage, as snapshots are in any case. Markers name its messages, so it must not be compacted, and "
+        "keeps them for twice `writer.state_keep` at least. Several streams may share one. See [state.md](state.md).",
+        examples=["sessions-changelog"],
     )
     max_task_idle_s: DurationS = Field(
         default=0.0,
@@ -314,7 +323,7 @@ class Stream(Section):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        check_columns(self, self.kafka_column_names)
+        check_columns(self, self.kafka_column_names, self.staged_place or ())
         return self
 
     @model_validator(mode="after")
@@ -398,6 +407,11 @@ class Stream(Section):
         return KAFKA_COLUMNS if self.kafka_columns else ()
 
     @property
+    def staged_place(self) -> Place | None:
+        """The columns that its staged rows have beside the table's, to say of which records they are."""
+        return STAGED_PLACE if self.load is LoadSetting.APPEND and not self.kafka_columns else None
+
+    @property
     def row_tables(self) -> tuple[str, ...]:
         """The URLs of the tables for its rows, each once: its own first."""
         by_place: dict[str, str] = {}
@@ -425,7 +439,7 @@ class Stream(Section):
         return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
 
     def takes(self, topic: str) -> bool:
-        """Whether a topic, or a chain of several topics (common/merged.py), belongs to this stream."""
+        """Whether a topic, or a chain of several topics (common/stage/merged.py), belongs to this stream."""
         pattern = self.pattern
         if pattern is None:
             return topic in self.topics or (is_merged(topic) and set(self.topics).issuperset(topics_of(topic)))
@@ -439,7 +453,7 @@ class Stream(Section):
 
     @property
     def may_merge(self) -> bool:
-        """Whether chains of several topics together (common/merged.py) may be this stream's."""
+        """Whether chains of several topics together (common/stage/merged.py) may be this stream's."""
         return self.topology is not None and self.several_topics
 
     @property

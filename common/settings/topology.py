@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from common.settings.stream import Stream
 
@@ -25,6 +25,9 @@ def check_topology(stream: Stream) -> None:
     if stream.topology is None:
         if stream.max_task_idle_s:
             msg = "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
+            raise ValueError(msg)
+        if stream.state_changelog is not None:
+            msg = "state_changelog is for the state of a topology, and there is none; leave it out, or give topology"
             raise ValueError(msg)
         return
     if not _FUNCTION.fullmatch(stream.topology):
@@ -39,6 +42,19 @@ def check_topology(stream: Stream) -> None:
     for key, instead in _excluded(stream):
         msg = f"topology makes the rows, so that {key} cannot be beside it; leave {key} out, and {instead}"
         raise ValueError(msg)
+
+
+def check_changelogs(streams: Sequence[Stream]) -> None:
+    """Raise ValueError for a stream that reads a topic of changes."""
+    for stream in streams:
+        topic = stream.state_changelog
+        reader = None if topic is None else next((other for other in streams if other.takes(topic)), None)
+        if reader is not None:
+            msg = (
+                f"state_changelog of {stream.app_id!r} is {topic!r}, which the stream {reader.app_id!r} reads; "
+                "give the changes a topic that nobody reads"
+            )
+            raise ValueError(msg)
 
 
 def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:

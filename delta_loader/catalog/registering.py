@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
-from common.table_urls import comparable
+from common.tables.urls import comparable
 from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.core.preflight import Check, Level
 

@@ -11,9 +11,9 @@ import typer
 from common.cli import ConfigArgument, JsonOption, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
+from delta_loader.checks.preflight import failed
 from delta_loader.commands.parts import opener_of, preflight_of, tables_of, threads
 from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
-from delta_loader.preflight import failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,9 @@ import typer
 from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
 from common.errors import UsageError
 from common.terminal import progress
+from delta_loader.checks.verify import chosen
 from delta_loader.commands.parts import opener_of
 from delta_loader.dead_letters.wanted import Wanted, as_json, as_text, moment_ms
-from delta_loader.verify import chosen
 
 if TYPE_CHECKING:
     from common.settings import Settings

@@ -5,12 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from common.kafka.rights import Right, require_topic
 from common.ports import SystemClock
-from common.store import FsspecStore, stores_of
-from common.table_urls import comparable
-from delta_loader.preflight import Preflight
+from common.storage.store import FsspecStore, stores_of
+from common.tables.urls import comparable
+from delta_loader.checks.preflight import Preflight
 from delta_loader.shell.kafka import BrokerEnds
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,8 +46,15 @@ def opener_of(settings: Settings) -> Callable[[str], FsspecStore]:
 def preflight_of(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
     """What can be looked at without Spark."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stage = Stage(store, parallel_of(pool))
-    return Preflight(settings, store, stage, opener_of(settings), BrokerEnds(settings), SystemClock())
+    stage, ends, control = Stage(store, parallel_of(pool)), BrokerEnds(settings), _control_topic(settings)
+    return Preflight(settings, store, stage, opener_of(settings), ends, SystemClock(), control)
+
+
+def _control_topic(settings: Settings) -> Callable[[], None] | None:
+    topic = settings.loader.control_topic
+    if topic is None:
+        return None
+    return lambda: require_topic(settings.kafka, "loader.control_topic", topic, Right.READ)
 
 
 def tables_of(settings: Settings) -> list[str]:

@@ -13,12 +13,12 @@ from common.errors import UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
 from delta_loader.core.services.facts import Service
 from delta_loader.core.services.outcomes import Failed
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader, tables_of
 from delta_loader.table_services.runs import TableServices, look_at
 

@@ -7,12 +7,12 @@ import json
 import typer
 
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, settings_from
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.status import to_json, to_text
 from delta_loader.lease import lease_status
 from delta_loader.shell.kafka import BrokerEnds
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 
 
@@ -22,7 +22,10 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     with threads() as pool:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
         stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), opener_of(settings)
-        streams = [stream_status(stream, stage, opener, ends, ends.topic_ids) for stream in settings.streams]
+        streams = [
+            stream_status(stream, stage, opener, ends, ends.topic_ids, firsts=ends.firsts)
+            for stream in settings.streams
+        ]
         lease = lease_status(store)
     typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
     raise typer.Exit(int(any(stream.failure for stream in streams)))

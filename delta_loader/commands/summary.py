@@ -17,6 +17,8 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
     for report in reports:
         end = "failed" if report.failure else "done"
         lines.append(f"{report.app_id}: {end}, {report.commits} commits, {report.files} files, {report.rows} rows")
+        if report.replacements:
+            lines.append(f"  requests of a replay carried out: {report.replacements}")
         if report.strays:
             lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
         lines += [f"  {source} is held ({reason.reason}): {reason.problem}" for source, reason in report.held.items()]
@@ -33,6 +35,7 @@ def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             "commits": report.commits,
             "files": report.files,
             "rows": report.rows,
+            "replacements": report.replacements,
             "settled": report.settled,
             "strays": report.strays,
             "held": [

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Only files that a stage writer named are looked at (`common.data_files.DataFileName`), and of these only those of
-   topics that the stream whose table it is takes: whoever else puts files below a table has names of his own.
+1. Only files that a stage writer named are looked at (`common.stage.data_files.DataFileName`), and of these only those
+   of topics that the stream whose table it is takes: whoever else puts files below a table has names of his own.
 2. Nothing younger than the safe age is looked at. It is at least as long as a file may wait for its marker, and the
    marker for settling: a flush, its retries, and the retention of markers.
 3. A marker that cannot be read may refer to anything of its Kafka partition, so all of that stays.
@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.data_files import DataFileName, shortened
 from common.errors import MarkerError, UsageError
 from common.settings.values import duration_text
-from common.went_back import MOST_COMMITS
+from common.stage.data_files import DataFileName, shortened
+from common.tables.went_back import MOST_COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from common.settings import Settings, Stream
-    from common.table_history import LoggedCommit
+    from common.tables.history import LoggedCommit
 
 RETRIES_S = 3600.0
 """More than the time for which a writer tries to flush; it gives up long before."""
@@ -61,7 +61,7 @@ def _takes(stream: Stream, topic: str) -> bool:
 def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:
     """Who else brings this area's topics into the table, from a stage that this clean-up does not see; None for nobody.
 
-    Its newest commits tell (as many as common/went_back.py reads).
+    Its newest commits tell (as many as common/tables/went_back.py reads).
     """
     known = {stream.app_id for stream in settings.streams}
     for commit in islice(history, MOST_COMMITS):

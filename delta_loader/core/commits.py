@@ -4,14 +4,14 @@ Rules:
 
 1. A commit brings data files and txn actions together. It stands on ``expected``: the last offsets that the plan saw.
    Whoever carries it out reads them again inside of Delta's transaction, so that two loaders cannot both succeed.
-2. A txn action's version is the last offset loaded, under the app id of common/transactions.py.
+2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
 3. Every marker moves the txn action of the stream's own table, also one without rows. The others, those of its routes
    and the one for dead letters, get a commit only for markers that have files for them, and get it *before* the own.
    So the own table's txn action alone says that a marker is in all tables, but for the debts that it names
    (core/debts.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
 4. What a load brings begins at its run's start, which is the own table's position; another table that is further,
    after a crash between two commits and a chain that was rebuilt, gets what lies beyond its own.
-5. The metadata is JSON in the commit's user metadata (common/commit_metadata.py).
+5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.commit_metadata import CommitMetadata
-from common.counts import counts_of
 from common.spans import Span
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import counts_of
 from delta_loader.core.shares import Share, SparkWrite, share_of
 from delta_loader.core.ways.way import PLAIN, Way, through_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.markers import Marker, StagedFile
     from common.spans import Offset, Position, TopicPartition
-    from common.transactions import TxnIds
+    from common.stage.markers import Marker, StagedFile
+    from common.tables.transactions import TxnIds
     from delta_loader.core.plan import Load, TableShape
 
 
@@ -44,7 +44,7 @@ class Target:
     transactions: Mapping[str, int]
     """The version of each txn action by its app id."""
     version: int | None = None
-    """The table's version that was looked at: nothing up to it had put the table back (common/went_back.py)."""
+    """The table's version that was looked at: nothing up to it had put the table back (common/tables/went_back.py)."""
     way: Way = PLAIN
     """How rows reach it."""
 

@@ -1,4 +1,4 @@
-"""What a load leaves out for a table that cannot take its part now, as pure functions (common/debts.py).
+"""What a load leaves out for a table that cannot take its part now, as pure functions (common/tables/debts.py).
 
 Rules:
 
@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common.debts import DebtIds
 from common.spans import Span
+from common.tables.debts import DebtIds
 from delta_loader.core.plan import Load, Run, files_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from common.debts import Debt
     from common.spans import Position, TopicPartition
-    from common.transactions import TxnIds
+    from common.tables.debts import Debt
+    from common.tables.transactions import TxnIds
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.plan import Loadable
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from common.markers import Marker
-from common.merged import is_merged
+from common.spans import Span
+from common.stage.markers import Marker
+from common.stage.merged import is_merged
 from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
@@ -82,14 +83,20 @@ def missing_file(source: TopicPartition, start: Position, path: str) -> Held:
     )
 
 
-def not_written(source: TopicPartition, position: Position, problem: str) -> Held:
-    """Spark could not bring a marker's rows into the table."""
+def not_written(source: TopicPartition, position: Position, problem: str, *, tied: bool = True) -> Held:
+    """Spark could not bring a marker's rows into the table. ``tied``: they say of which records they are."""
+    again = rewind(source, position)
+    dead = ""
+    if not tied and not is_merged(source.topic):
+        dead = (
+            " or, because with kafka_columns: false nothing in what is staged says of which record a row is, write "
+            f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"
+        )
     return Held(
         "not_written",
         f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
-        "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE); if a "
-        f"data file is damaged, stage its records again with "
-        f"`{rewind(source, position)}`",
+        f"see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE);{dead} "
+        f"if a data file is damaged, stage its records again with `{again}`",
     )
 
 
@@ -103,7 +110,7 @@ def no_table(source: TopicPartition, url: str) -> Held:
 
 
 def topic_recreated(source: TopicPartition, found: Iterable[Found], topic_id: str | None) -> Held | None:
-    """Why writers hold a Kafka partition: its topic is another one than its chain's (common/beginnings.py, rule 4).
+    """Why writers hold a Kafka partition: its topic is another one than its chain's (beginnings.py, rule 4).
 
     ``found`` are markers of the chain, its last one among them; ``topic_id`` is the broker's. None where they agree, or
     where one of the two is not known.
@@ -118,6 +125,20 @@ def topic_recreated(source: TopicPartition, found: Iterable[Found], topic_id: st
         f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
         f"came from {last.topic_id}",
         f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {source.topic} --yes`",
+    )
+
+
+def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
+    """Why writers hold a Kafka partition: retention took what is wanted next. None while nothing is staged of it.
+
+    ``first`` is the position of the first record that Kafka still has, None where that is not known.
+    """
+    if staged_to is None or first is None or first <= staged_to:
+        return None
+    return Held(
+        "gone_from_kafka",
+        f"Kafka no longer has {Span(staged_to, first)} of {source}: its records begin at {first}",
+        f"put them back, or give them up with `{_bootstrap('skip', source, first)}`",
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
-from common.commit_metadata import CommitMetadata
+from common.tables.commit_metadata import CommitMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

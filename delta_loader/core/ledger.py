@@ -9,9 +9,9 @@ Rules:
 3. A commit that says that it only arranges rows anew has to bring as many as it takes.
 4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets. One that merges
    events changes rows, of which nothing is counted here.
-5. A topic that was made anew begins a new generation (common/transactions.py): its positions start over, and what the
-   older one brought is no longer followed. A commit's spans are of the generation that its metadata names, and move
-   that one's txn action; a late commit of an older one is noted, and moves nothing here.
+5. A topic that was made anew begins a new generation (common/tables/transactions.py): its positions start over, and
+   what the older one brought is no longer followed. A commit's spans are of the generation that its metadata names, and
+   move that one's txn action; a late commit of an older one is noted, and moves nothing here.
 6. What an operator has answered about a table that went back (`bootstrap accept`) is so by right: the rows that went,
    and the position that loading goes on from. What is to be loaded again is no longer expected from before.
 7. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
@@ -29,9 +29,9 @@ from delta_loader.core.history import DataFile, TableVersion, total_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from common.commit_metadata import Answered
-    from common.counts import Counts, Replaced
-    from common.transactions import TxnIds
+    from common.tables.commit_metadata import Answered
+    from common.tables.counts import Counts, Replaced
+    from common.tables.transactions import TxnIds
 
 _BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
 _COPIES = ("CLONE", "CONVERT")  # operations whose rows were somebody else's history
@@ -45,6 +45,8 @@ class Brought:
     span: Span
     counts: Counts | None
     """None for a commit that does not count: an older release's, or another program's."""
+    is_foreign: bool = False
+    """Whether another program moved our txn action, as kafka-delta-ingest does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,9 @@ class Ledger:
         elif position > known and version.added:
             text = f"version {version.version} ({version.words}) brought {Span(known, position)} of {source}"
             self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
-            self.brought.setdefault(source, []).append(Brought(version.version, Span(known, position), None))
+            self.brought.setdefault(source, []).append(
+                Brought(version.version, Span(known, position), None, is_foreign=True)
+            )
         elif position > known:
             gap = Span(known, position)
             text = (

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from common.markers import MarkerName
 from common.spans import Position
+from common.stage.markers import MarkerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

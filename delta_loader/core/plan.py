@@ -22,15 +22,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.markers import Marker, MarkerName, StagedFile, StagedTable
-from common.merged import is_merged
-from common.table_urls import comparable
+from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable
+from common.stage.merged import is_merged
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from common.changes import MergeBy
     from common.spans import Position, TopicPartition
+    from common.tables.changes import MergeBy
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,22 @@ from common.errors import SchemaError
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
+from common.settings.columns import table_columns_of
 from common.settings.loading import Evolution
-from common.settings.stream import KAFKA_COLUMNS
-from common.table_properties import TXN_RETENTION, retention_ms
-from common.table_urls import comparable
+from common.tables.dead_letters import KAFKA_FIELDS
+from common.tables.properties import TXN_RETENTION, retention_ms
+from common.tables.urls import comparable
 from delta_loader.core.plan import TableShape
 from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
-from delta_loader.core.ways.fit import differences
+from delta_loader.core.ways.fit import differences, remedy_for
 from delta_loader.core.ways.way import Refused, through_spark, way_name, way_of_loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from common.delta_log import TableState
     from common.schema import StructType
     from common.settings import Stream
+    from common.tables.delta_log import TableState
     from delta_loader.core.status import Json
     from delta_loader.core.ways.way import Way
 
@@ -92,18 +93,19 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
     columns = stream.declared_columns_of_table
     if stream.merge is not None and stream.merge.soft_delete is not None:
         columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
+    columns = columns.with_fields(KAFKA_FIELDS if stream.kafka_columns else ())
     casting = stream.evolution is not Evolution.STRICT
     schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
     if through_spark(way):
         columns = _with_what_is_made(stream, columns, schema)
-    declared = TableShape(schema_to_json(columns), stream.partition_by)
-    found = differences(TableShape(schema, state.partition_by), declared, way, casting=casting)
+    table, declared = TableShape(schema, state.partition_by), TableShape(schema_to_json(columns), stream.partition_by)
+    found = (*differences(table, declared, way, casting=casting), *_not_made(stream, schema))
     if found:
         return Check(
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            "change the table (ALTER TABLE), or streams[].columns",
+            remedy_for(table, declared, url, "streams[].columns"),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
@@ -125,15 +127,27 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
             "columns",
             Level.WARNING,
             f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of a key that it has "
-            "not makes a row of the key alone: such an event holds its Kafka partition",
+            "not would make a row of the key alone: such an event becomes a dead letter",
             f"ALTER TABLE delta.`{url}` ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
             stream.app_id,
         )
 
 
+def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
+    """Columns that writers make, and the table lacks. Their types are not known here, so that it is all to be told."""
+    if stream.evolves or stream.evolution is not Evolution.STRICT:
+        return ()
+    try:
+        known = schema_from_json(schema)
+    except SchemaError:
+        return ()  # told by `differences`
+    made = table_columns_of(stream).names[len(stream.declared_columns_of_table) :]
+    return tuple(f"the column {name}, which writers make, is not in it" for name in made if known.field(name) is None)
+
+
 def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
     """The declared columns and those that writers make, of which only the names are known here."""
-    made = {*stream.derive, *stream.jmespath, *(KAFKA_COLUMNS if stream.kafka_columns else ())}
+    made = {*stream.derive, *stream.jmespath}
     made |= {stream.rescue_column} if stream.rescues else set()
     made |= {"_cdc"} if stream.has_events else set()
     try:
@@ -144,7 +158,7 @@ def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> Str
 
 
 def _with_what_it_gains(schema: str, declared: StructType) -> str:
-    """A table that evolves gets the columns that it lacks by the first load (delta_loader/evolving.py)."""
+    """A table that evolves gets the columns that it lacks by the first load (delta_loader/tables/evolving.py)."""
     try:
         table = schema_from_json(schema)
     except SchemaError:

@@ -8,10 +8,11 @@ Rules:
    or, if no commit did, the one that brought them.
 3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter. Of a
    stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells.
-4. What no commit counted is not proved, and never a fault.
+4. What no commit counted is not proved, and never a fault. Nor is it one that no row names a record which another
+   program brought, if none of its rows there names any: kafka-delta-ingest has no columns for that.
 5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once.
-   What a table is still owed (common/debts.py) is not proved; what another one has beyond the own table's position is
-   of a load that has not reached that one yet.
+   What a table is still owed (common/tables/debts.py) is not proved; what another one has beyond the own table's
+   position is of a load that has not reached that one yet.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from common.debts import Debt
+    from common.tables.debts import Debt
     from delta_loader.core.ledger import Ledger, Removal
     from delta_loader.core.regions import Region
 
@@ -350,7 +351,8 @@ def kafka_findings(
     ]
     begins, found = tables.rows.begins.get(source), tables.regions(source)
     uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
-    older, lost, deleted = Ranges(MOST_RANGES), list[Span](), list[Span]()
+    nameless = _nameless(found, seen)
+    older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
     for span in seen.missing.spans:
         if begins is not None and span.start < begins:
             older.add(span.start, min(span.end, begins))
@@ -358,9 +360,19 @@ def kafka_findings(
         if first >= span.end or any(one.start <= first and span.end <= one.end for one in excused):
             continue
         rest = Span(first, span.end)
+        if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
+            unnamed.append(rest)
+            continue
         removals = [one for _, one in tables.touching(source, rest)] if _meets(rest, uncounted) else []
         (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
     yield from _older_in_kafka(tables, source, older)
+    if unnamed:
+        count = sum(span.positions for span in unnamed)
+        text = (
+            f"{count:,} records of {source} were brought by another program, whose rows do not say which records they "
+            "are: that none of them is missing is not proved"
+        )
+        yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, source, tuple(unnamed))
     if deleted:
         count = sum(span.positions for span in deleted)
         text = f"{count:,} records of {source} are in Kafka and in neither table; they may have been deleted by right"
@@ -381,6 +393,18 @@ def kafka_findings(
             f"letters or {counted}, but for those that are named"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+
+
+def _nameless(found: Iterable[Region], seen: Seen) -> list[Span]:
+    """What another program brought in rows that do not name their records, neighbours joined (rule 4)."""
+    joined: list[Span] = []
+    for region in found:
+        if all(one.is_foreign for one in region.brought) and region.brought and not seen.rows.within(region.span):
+            if joined and joined[-1].end == region.span.start:
+                joined[-1] = Span(joined[-1].start, region.span.end)
+            else:
+                joined.append(region.span)
+    return joined
 
 
 def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:

@@ -17,8 +17,8 @@ from common.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from common.counts import Counts
     from common.spans import TopicPartition
+    from common.tables.counts import Counts
     from delta_loader.core.ledger import Brought, Ledger, Replacement
 
 

@@ -11,9 +11,9 @@ Rules:
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
    could leave a record in neither table.
 5. A txn action outlives the rows that came with it: RESTORE takes these and leaves that. So a step is done if the
-   commit that did it is on the table's line (common/went_back.py), which is looked at before each next step and after
-   the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass over
-   it) and not gone on from: the request is refused, and one that is made anew puts all right.
+   commit that did it is on the table's line (common/tables/went_back.py), which is looked at before each next step and
+   after the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass
+   over it) and not gone on from: the request is refused, and one that is made anew puts all right.
 6. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
    refused, for replacing would lose it.
 """
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from common.commit_metadata import CommitMetadata
-from common.counts import Counts, Replaced
-from common.table_urls import comparable
-from common.went_back import MOST_COMMITS
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts, Replaced
+from common.tables.urls import comparable
+from common.tables.went_back import MOST_COMMITS
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.fit import differences
@@ -35,10 +35,10 @@ from delta_loader.core.ways.fit import differences
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.replacements import Replacement, ReplacementName
     from common.settings import Stream
     from common.spans import Position
-    from common.table_history import LoggedCommit
+    from common.stage.replacements import Replacement, ReplacementName
+    from common.tables.history import LoggedCommit
     from delta_loader.core.commits import Target
 
 

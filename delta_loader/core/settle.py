@@ -8,8 +8,8 @@ Rules:
 3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
    its own still there knows that its claim was of a position that nobody had claimed before (G2).
 4. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
-   timestamp that is loaded, or of the moment at which a writer found nothing beyond what is loaded (common/idle.py);
-   nothing can be said while one of them has neither.
+   timestamp that is loaded, or of the moment at which a writer found nothing beyond what is loaded
+   (common/stage/idle.py); nothing can be said while one of them has neither.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from common.markers import Marker
+from common.stage.markers import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from common.idle import IdleFact
-    from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from common.stage.idle import IdleFact
+    from common.stage.markers import MarkerName
     from delta_loader.core.plan import Found
 
 
@@ -69,7 +69,7 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
 def idle_through_ms(
     facts: Iterable[IdleFact], source: TopicPartition, position: Position | None, generation: int
 ) -> int | None:
-    """The latest moment at which a Kafka partition had nothing beyond ``position`` (common/idle.py, rule 3)."""
+    """The latest moment at which a Kafka partition had nothing beyond ``position`` (common/stage/idle.py, rule 3)."""
     if position is None:
         return None
     return max(

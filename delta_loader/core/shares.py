@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from delta_loader.core.plan import shape_of
 from delta_loader.core.ways.casting import casts_of
+from delta_loader.core.ways.tied import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from common.markers import Marker, StagedFile, StagedTable
     from common.spans import Offset, Position, TopicPartition
+    from common.stage.markers import Marker, StagedFile, StagedTable
+    from common.stage.row_places import Place
     from delta_loader.core.plan import TableShape
     from delta_loader.core.ways.casting import Cast
 
@@ -48,6 +50,8 @@ class SparkWrite:
     """Of the topic that the records are from, where the broker has one."""
     casts: tuple[Cast, ...] = ()
     """Columns whose types are not the table's."""
+    place: Place | None = None
+    """Columns of the files that say of which record a row is; None where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,13 @@ def _writes(
     """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
     source, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
+    place = place_of(table, source)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
-        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id)
+        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
     others = tuple(file for file in files if not file.is_mixed)
     if others:
-        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id)
+        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id, place=place)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:

@@ -16,9 +16,9 @@ from delta_loader.core.ways.way import way_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.debts import Debt
-    from common.evolved import Gained
     from common.spans import Position, TopicPartition
+    from common.stage.evolved import Gained
+    from common.tables.debts import Debt
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
     from delta_loader.core.ways.way import Way

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.markers import Marker, MarkerName, Origin
+from common.stage.markers import Marker, MarkerName, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,10 +19,10 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common.data_files import DataFileName
 from common.errors import MarkerError
 from common.settings.values import duration_text
-from common.table_properties import retention_ms
+from common.stage.data_files import DataFileName
+from common.tables.properties import retention_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

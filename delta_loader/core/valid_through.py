@@ -2,8 +2,8 @@
 
 Rules:
 
-1. The newest commit of the stream's own on the table's line (common/went_back.py) that brought positions tells, also
-   when it says that nothing can be told. A RESTORE continues at the version that it put back.
+1. The newest commit of the stream's own on the table's line (common/tables/went_back.py) that brought positions tells,
+   also when it says that nothing can be told. A RESTORE continues at the version that it put back.
 2. As a property it is a moment in ISO 8601, UTC, which sorts as text does.
 """
 
@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.went_back import MOST_COMMITS
+from common.tables.went_back import MOST_COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.table_history import LoggedCommit
+    from common.tables.history import LoggedCommit
 
 PROPERTY = "kafka_delta_express.valid_through"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions
 
-from common.delta_log import read_table_state
+from common.tables.delta_log import read_table_state
 from delta_loader.dead_letters.wanted import NUMBER, QUOTED, Group
 from delta_loader.shell.gateway import table_errors
 from delta_loader.shell.spark import spark_url

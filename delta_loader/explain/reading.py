@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.delta_log import COMMIT, LOG, read_table_state
 from common.errors import StoreError, TableError, UsageError
-from common.markers import Marker
 from common.spans import Position, Span
-from common.table_history import read_history
-from common.table_urls import comparable
-from common.transactions import TxnIds
+from common.stage.markers import Marker
+from common.tables.delta_log import COMMIT, LOG, read_table_state
+from common.tables.history import read_history
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
 from delta_loader.core.explain.bringing import Asked, bringing
 from delta_loader.core.explain.offsets import Holder, OffsetStory
 from delta_loader.core.explain.versions import VersionStory, markers_of, since
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from common.delta_log import TableState
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Offset, TopicPartition
-    from common.table_history import CommitLines
+    from common.tables.delta_log import TableState
+    from common.tables.history import CommitLines
     from delta_loader.core.history import TableVersion
     from delta_loader.core.listed import Listed
     from delta_loader.core.live_files import LiveFile
     from delta_loader.ports import OpenStore, ParallelMap
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
     from delta_loader.status import KafkaEnds
 
 _MOST_FILES = 20

@@ -1,25 +1,29 @@
-"""What writers told of, taken from the stage (common/news.py)."""
+"""What writers told of, in the stage or in a control topic (common/stage/news.py).
+
+Rule: where there is a control topic, signs in the stage are for when it does not work, and for writers that do not know
+of it. The stage is looked at each second while the topic is not heard, and seldom while it is: a writer for whom alone
+it does not work tells in the stage, too.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from common.news import NEWS, news_folder
+from common.stage.news import NEWS, news_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from structlog.typing import FilteringBoundLogger
 
-    from common.ports import ObjectStore
+    from common.ports import Clock, ObjectStore
+    from delta_loader.on_marker.ports import ControlTopic, News
 
-
-class News(Protocol):
-    """Where writers' signs come from."""
-
-    def take(self) -> frozenset[str]:
-        """The streams that have new markers since the last call; what is taken is gone."""
+LOOK_EVERY_S = 1.0
+"""How often the stage is looked at."""
+LOOK_SELDOM_EVERY_S = 10.0
+"""The same while a control topic is heard."""
 
 
 class StoredNews:
@@ -41,3 +45,23 @@ class StoredNews:
             return frozenset()
         folders = {path[: path.rindex("/") + 1] for path in found}
         return frozenset(app_id for folder, app_id in self._folders.items() if folder in folders)
+
+
+class ToldNews:
+    """Messages of a control topic, and the signs beside it."""
+
+    def __init__(self, control: ControlTopic, stored: News, clock: Clock) -> None:
+        """Looks at nothing yet."""
+        self._control = control
+        self._stored = stored
+        self._clock = clock
+        self._looked_s: float | None = None
+
+    def take(self) -> frozenset[str]:
+        """What was said; and one listing, if it is time for it."""
+        told, now_s = self._control.take(), self._clock.monotonic_s()
+        every_s = LOOK_SELDOM_EVERY_S if self._control.is_heard else LOOK_EVERY_S
+        if self._looked_s is not None and now_s < self._looked_s + every_s:
+            return told
+        self._looked_s = now_s
+        return told | self._stored.take()

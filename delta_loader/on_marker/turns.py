@@ -4,8 +4,9 @@ Rules:
 
 1. The first turn after the start, a pause, or the lease's coming back is of all streams; so is each at a time of the
    schedule, and each that somebody asks for. A time that passed while a turn lasted is not made up for.
-2. With ``schedule: on-marker`` the signs of writers are looked at once a second, and the streams that they name are
-   loaded, each at its pace (delta_loader/core/pacing.py). A look at everything once a minute finds what none told of.
+2. With ``schedule: on-marker`` the signs of writers are looked at, in the stage once a second, and the streams that
+   they name are loaded, each at its pace (delta_loader/core/pacing.py). A look at everything once a minute finds what
+   none told of.
 3. What is told of while a turn lasts does not wait for the slowest stream of it (`hurries`). A stream that is at its
    own turn is loaded once more after that (delta_loader/streams/turns.py, rule 4).
 4. While the loader is paused there is no turn; signs stay in the stage until it goes on.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from delta_loader.core.pacing import Pace
+from delta_loader.on_marker.news import LOOK_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,11 +29,10 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from delta_loader.on_marker.asking import Asked, Desk
-    from delta_loader.on_marker.news import News
+    from delta_loader.on_marker.ports import News
     from delta_loader.schedule import Schedule
     from delta_loader.streams.report import StreamReport
 
-LOOK_EVERY_S = 1.0
 _A_MINUTE_S = 60.0
 
 
@@ -66,10 +67,11 @@ class Turns:
         metrics: Metrics,
         *,
         news: News | None = None,
+        look_every_s: float = LOOK_EVERY_S,
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,
     ) -> None:
-        """Without ``news`` only the schedule and the desk say when."""
+        """Without ``news`` only the schedule and the desk say when. ``look_every_s``: how often news are taken."""
         self._schedule = schedule
         self._desk = desk
         self._clock = clock
@@ -77,8 +79,10 @@ class Turns:
         self._news = news
         pace = Pace(_A_MINUTE_S / loads_per_minute)
         self._paces = dict.fromkeys(app_ids, pace)
+        self._look_every_s = look_every_s
         self._look_at_s = 0.0
         self._due: datetime | None = None
+        self._due_s = 0.0  # the same on the clock that nobody sets
 
     @property
     def due(self) -> datetime | None:
@@ -110,6 +114,7 @@ class Turns:
         self.collected(reports)
         if turn.app_ids is None:
             self._due = self._schedule.next_after(turn.began, now)
+            self._due_s = self._clock.monotonic_s() + (self._due - now).total_seconds()
         for asked in turn.asked:
             asked.answer(None if cut_short else reports)
 
@@ -135,7 +140,8 @@ class Turns:
             return self._all(Reason.ASKED, now)
         if self._due is None:
             return self._all(Reason.START, now)
-        return self._all(Reason.SCHEDULE, now) if now >= self._due else self._told(now)
+        is_due = now >= self._due or self._clock.monotonic_s() >= self._due_s  # the date may be set back
+        return self._all(Reason.SCHEDULE, now) if is_due else self._told(now)
 
     def _all(self, reason: Reason, now: datetime) -> Turn:
         # What is told of from here on is for the next turn; what was, this one's listing has.
@@ -157,7 +163,7 @@ class Turns:
             return frozenset()
         now_s = self._clock.monotonic_s()
         if now_s >= self._look_at_s:
-            self._look_at_s = now_s + LOOK_EVERY_S
+            self._look_at_s = now_s + self._look_every_s
             for app_id in self._news.take() & self._paces.keys():
                 self._paces[app_id] = self._paces[app_id].told()
         due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. An outbox goes if it is older than the safe age, and no marker of its chain names it (common/outboxes.py, rule 2).
-   It is listed before the markers are: one that gets its marker meanwhile is younger, and is kept.
+1. An outbox goes if it is older than the safe age, and no marker of its chain names it (common/stage/outboxes.py, rule
+   2). It is listed before the markers are: one that gets its marker meanwhile is younger, and is kept.
 2. A marker that cannot be read, or goes while this looks, keeps all of its chain's.
 3. What is no outbox by its name is left alone.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.markers import MarkerName, folder_of, marker_from_bytes
-from common.outboxes import OUTBOX, OutboxName
+from common.stage.markers import MarkerName, folder_of, marker_from_bytes
+from common.stage.outboxes import OUTBOX, OutboxName
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore, StoredObject

@@ -63,6 +63,11 @@ class SparkCatalog:
             raise UnknownCatalogError(msg, f"say what it is in loader.spark: {key}, and {key}.uri; or mend the name")
 
 
+def _settings_of(name: str) -> str:
+    catalog = name.partition(".")[0] if name.count(".") + 1 == _PARTS_WITH_CATALOG else "spark_catalog"
+    return f"spark.sql.catalog.{catalog} and what begins so (.uri, .token)"
+
+
 def _quoted(name: str) -> str:
     return ".".join(map(backticks, name.split(".")))
 
@@ -73,4 +78,4 @@ def _errors(verb: str, name: str) -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         msg = f"cannot {verb} {name} in its catalog: {first_line(error)}"
-        raise TableError(msg, "check the catalog, and what loader.spark says of it") from error
+        raise TableError(msg, f"check the catalog, and what loader.spark says of it: {_settings_of(name)}") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow.parquet as pq
 
-from common.delta_log import COMMIT, LOG, newest_checkpoint
+from common.tables.delta_log import COMMIT, LOG, newest_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

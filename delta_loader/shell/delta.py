@@ -13,7 +13,8 @@ Rules:
 3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
    Delta's own retry then meets that very commit. The table is asked before anything is said.
 4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
-   transaction's. (One that is put back while the transaction commits is noticed right after: common/went_back.py.)
+   transaction's. (One that is put back while the transaction commits is noticed right after:
+   common/tables/went_back.py.)
 5. A checkpoint that is due after a commit is written beside the loads where somebody does so
    (delta_loader/shell/checkpoints.py), else by Delta within the commit.
 """
@@ -27,11 +28,11 @@ from delta import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from common.commit_metadata import CommitMetadata
-from common.delta_log import TableState
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
-from common.table_history import read_history
-from common.went_back import turning_points
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.delta_log import TableState
+from common.tables.history import read_history
+from common.tables.went_back import turning_points
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Brought,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.schema.evolution import Addition
-    from common.table_history import LoggedCommit
+    from common.tables.history import LoggedCommit
     from delta_loader.checkpoints.beside import Checkpoints
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.ways.casting import Widening

@@ -22,8 +22,9 @@ from delta.exceptions import (
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from common.data_files import delta_path
 from common.errors import TableError
+from common.stage.data_files import delta_path
+from delta_loader.core.ways.demands import COMMITS_OF_A_CATALOG
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.markers import StagedFile
+    from common.stage.markers import StagedFile
     from delta_loader.core.plan import TableShape
 
 _ACTIONS = "org.apache.spark.sql.delta.actions."
+
+_BY_PATH = "[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED]"
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -147,7 +150,10 @@ def table_errors(verb: str, url: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        msg = f"cannot {verb} the Delta table {url}: {first_line(error)}"
+        problem = first_line(error)
+        if _BY_PATH in problem:
+            problem, remedy = COMMITS_OF_A_CATALOG
+        msg = f"cannot {verb} the Delta table {url}: {problem}"
         raise TableError(msg, remedy) from error
 
 

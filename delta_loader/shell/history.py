@@ -12,8 +12,8 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from common.delta_log import COMMIT, LOG
 from common.errors import TableError
+from common.tables.delta_log import COMMIT, LOG
 from delta_loader.core.history import TableVersion, parse_version
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""What ``status`` asks of Kafka: partitions' ends, for the lag, and topics' ids. Loading itself never asks Kafka."""
+"""What ``status`` asks of Kafka: the ends of partitions and what retention has left, and the ids of topics.
+
+Loading itself never asks Kafka.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from common.kafka import QUIET, client_properties, topic_id
+from common.kafka.client import QUIET, client_properties, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ class BrokerEnds:
         """Nothing is asked yet; ``timeout_s`` bounds all questions together."""
         self._properties = dict(settings.kafka)
         self._deadline_s = time.monotonic() + timeout_s
+        self._firsts: dict[TopicPartition, Position] = {}
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position]:
         """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
@@ -36,6 +40,10 @@ class BrokerEnds:
             return self._ask(stream)
         except KafkaException:
             return {}
+
+    def firsts(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The positions of the first records that Kafka still has, as told with the ends."""
+        return {source: self._firsts[source] for source in sources if source in self._firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of those topics that the broker knows; None from one that has no ids, empty when it is not there."""
@@ -73,8 +81,11 @@ class BrokerEnds:
                 for partition in topics[topic].partitions if stream.takes(topic) else ():
                     if time.monotonic() > self._deadline_s:
                         return ends
-                    _, end = consumer.get_watermark_offsets(KafkaPartition(topic, partition), timeout=self._left_s())
-                    ends[TopicPartition(Topic(topic), Partition(partition))] = Position(int(end))
+                    first, end = consumer.get_watermark_offsets(
+                        KafkaPartition(topic, partition), timeout=self._left_s()
+                    )
+                    source = TopicPartition(Topic(topic), Partition(partition))
+                    ends[source], self._firsts[source] = Position(int(end)), Position(int(first))
             return ends
         finally:
             consumer.close()

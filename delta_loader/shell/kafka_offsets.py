@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A consumer of its own: it joins no group, commits nothing, and reads committed records only (common/kafka_reader.py).
+1. A consumer of its own: it joins no group, commits nothing, and reads committed records only (common/kafka/reader.py).
 2. Records are looked at and let go: a bucket of offsets is all that stays, and it is handed on when it is full.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.kafka_reader import KafkaReader
+from common.kafka.reader import KafkaReader
 from common.spans import Span
 from delta_loader.core.offsets import BUCKET, Bucket
 

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.delta_log import COMMIT, LOG, newest_checkpoint
 from common.errors import TableError
+from common.tables.delta_log import COMMIT, LOG, newest_checkpoint
 from delta_loader.core.live_files import LiveFile
 
 if TYPE_CHECKING:

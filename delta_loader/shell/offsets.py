@@ -18,7 +18,9 @@ from urllib.parse import unquote
 from pyspark import StorageLevel
 from pyspark.sql import functions
 
+from common.errors import TableError
 from common.schema import quote_name
+from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Topic, TopicPartition
 from delta_loader.core.offsets import BUCKET, Bucket
 from delta_loader.shell.gateway import table_errors
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from common.spans import Span
 
+_PLACE = KAFKA_COLUMNS[:3]
 _MOST_ROWS = 2000  # looked at closely for one fault
 
 _errors = partial(
@@ -137,6 +140,12 @@ class SparkContents:
 
 def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
     frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+    missing = [name for name in _PLACE if name not in frame.columns]
+    if missing:
+        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not tell of which record they are"
+        raise TableError(
+            msg, "`delta-loader check` has the statement that adds them; kafka_columns: false is for a table without"
+        )
     return frame.select(
         functions.col("_kafka_topic").alias("topic"),
         functions.col("_kafka_partition").alias("partition"),

@@ -19,7 +19,7 @@ from delta_loader.streams.refusals import Original
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from common.kafka_reader import KafkaReader
+    from common.kafka.reader import KafkaReader
     from common.settings import Settings
     from common.spans import TopicPartition
 
@@ -39,7 +39,7 @@ class KafkaOriginals:
     ) -> Mapping[Offset, Original]:
         """Those that Kafka still has; none where the topic has another id by now. Raises BrokerError, ConfigError."""
         try:
-            from common.kafka_reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
+            from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
         except ImportError as error:
             msg = "Kafka's client is not installed beside the loader"
             raise BrokerError(msg, "install kafka-delta-express[stage-writer]") from error

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from common.replacements import ReplacementTable
+    from common.stage.replacements import ReplacementTable
     from delta_loader.core.replace import Request, Step
 
 _OFFSET = "_kafka_offset"
@@ -37,7 +37,7 @@ _errors = partial(table_errors, remedy="the request stays; this program tries ag
 
 
 class SparkReplacer:
-    """A `delta_loader.replace.Replacer` in one Spark session."""
+    """A `delta_loader.tables.replace.Replacer` in one Spark session."""
 
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
         """The requests' files lie below ``stage_url``."""

@@ -3,7 +3,8 @@
 Rules:
 
 1. They have a session of their own, so that what they set concerns no load: one file is made at a time (one task, so
-   that a load finds a free one), commits are cut by size, and VACUUM says in the table's log what it did.
+   that a load finds a free one), commits are cut by size, VACUUM says in the table's log what it did, and a table's
+   state is put together in parts that fit its size.
 2. All their jobs are of one group, which `cancel` ends, and of one scheduler pool beside the loads' one.
 3. A conflict that Delta does not resolve by itself is `GivenUp`. Blind appends are none: a load and an OPTIMIZE commit
    one after the other, whichever comes first.
@@ -32,6 +33,7 @@ from delta_loader.core.services.outcomes import Done, Failed, GivenUp, Outcome
 from delta_loader.core.services.sql import where, z_order_by
 from delta_loader.shell.gateway import CONFLICTS, Gateway, first_line, table_errors
 from delta_loader.shell.spark import spark_url
+from delta_loader.shell.state_sessions import StateSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -53,6 +55,7 @@ class SparkServices:
         """Over a session that `delta_loader.shell.spark.build_session` made."""
         self._spark = spark.newSession()
         self._gateway = Gateway(self._spark)
+        self._sessions = StateSessions(self._gateway)
         self._cancelled = False
 
     def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
@@ -61,7 +64,7 @@ class SparkServices:
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(_GROUP, f"{piece.service.value} of {piece.url}", False)  # noqa: FBT003 - Spark's own
         try:
-            self._set_up(rules)
+            self._set_up(piece.url, rules)
             return self._done(piece, rules)
         except CONFLICTS as error:
             return GivenUp(first_line(error))
@@ -80,7 +83,8 @@ class SparkServices:
         self._cancelled = True
         self._spark.sparkContext.cancelJobGroup(_GROUP)
 
-    def _set_up(self, rules: TableRules) -> None:
+    def _set_up(self, url: str, rules: TableRules) -> None:
+        self._sessions.set_for(self._snapshot(url))
         wanted = rules.settings.optimize
         for key, value in {
             "optimize.maxThreads": 1,

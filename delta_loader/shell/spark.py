@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from common.errors import ConfigError, TableError
 from common.settings.load import mask
 from delta_loader.shell.jars import JarGroup, ensure_jars
+from delta_loader.shell.java import start_java
 from delta_loader.shell.log_store import ensure_log_store, is_ours, is_s3, log_store_options
 from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
 from delta_loader.shell.trust import authorities_of, trust
@@ -46,6 +47,9 @@ LOCAL_STATE_PARTITIONS = "4"
 """Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine."""
 # Of 10,000 tasks by default, whatever there is to list: twice in each VACUUM, which takes a minute and more by that.
 _LOCAL_LISTING_TASKS = "16"
+# A local executor is in the driver's own process and tells it nothing by its heartbeats. They begin before the driver
+# can take them, and where Spark takes ten seconds to start, it logs an error that is none.
+_LOCAL_HEARTBEATS = {"spark.executor.heartbeatInterval": "100s", "spark.storage.blockManagerHeartbeatTimeoutMs": "1h"}
 
 
 def build_session(settings: Settings) -> SparkSession:
@@ -80,7 +84,7 @@ def _start_java(options: Mapping[str, str], hidden: Collection[str]) -> None:
         for key, value in options.items()
         if mask(key, value) == value and not any(secret in value for secret in hidden if secret)
     }
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))  # noqa: SLF001
+    start_java(SparkConf(loadDefaults=False).setAll(list(shown.items())))
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
@@ -112,6 +116,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         options |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            **({} if "spark.network.timeout" in given else _LOCAL_HEARTBEATS),
             "spark.sql.shuffle.partitions": LOCAL_STATE_PARTITIONS,
             STATE_PARTITIONS: LOCAL_STATE_PARTITIONS,
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": _LOCAL_LISTING_TASKS,

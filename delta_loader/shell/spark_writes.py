@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
 
-from common.schema import quote_text
+from common.schema import backticks, quote_text, schema_from_json, schema_to_json
+from common.stage.row_places import place_fields
 from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import TableCommit
+    from delta_loader.core.plan import TableShape
     from delta_loader.core.shares import SparkWrite
     from delta_loader.core.ways.way import Way
     from delta_loader.shell.gateway import Gateway, Java
@@ -80,14 +82,17 @@ def write_within(
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
 
 
-def rows_of(gateway: Gateway, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False) -> Java:
+def rows_of(
+    gateway: Gateway, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False, placed: bool = False
+) -> Java:
     """All rows of some writes as a Java data frame, with the table's types; columns that one lacks are null.
 
-    A value that is none of its type makes the job fail, or with ``lossless`` its row is left out.
+    A value that is none of its type makes the job fail, or with ``lossless`` its row is left out. ``placed`` is as in
+    `staged_rows`.
     """
     rows: Java = None
     for write in writes:
-        more = staged_rows(gateway, write, stage_url)
+        more = staged_rows(gateway, write, stage_url, placed=placed)
         for cast in write.casts if lossless else ():
             more = more.where(f"NOT {cast.loses}")
         for cast in write.casts:
@@ -104,18 +109,33 @@ def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> 
     return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
 
 
-def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str) -> Java:
-    """The rows of one write as a Java data frame, with the columns and types of the staged schema."""
+def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str, *, placed: bool = False) -> Java:
+    """The rows of one write as a Java data frame, with the columns and types of the staged schema.
+
+    ``placed``: also with those that say of which records they are, where the schema has them not.
+    """
     log = gateway.log(write.root or stage_url)
-    metadata = gateway.metadata("staged", write.shape, 0)
+    shape, more = _with_place(write) if placed or write.without else (write.shape, ())
+    metadata = gateway.metadata("staged", shape, 0)
     staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
     files = gateway.scala(gateway.adds(write.files, 0))
     rows = log.createDataFrame(staged, files, False, gateway.none)  # noqa: FBT003 - Java knows no keywords
     if write.start is not None:
         rows = rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
-    if write.without:
-        rows = rows.where(f"`{OFFSET_COLUMN}` NOT IN ({', '.join(map(str, write.without))})")
+    if write.without and write.place is not None:
+        rows = rows.where(f"{backticks(write.place[2])} NOT IN ({', '.join(map(str, write.without))})")
+    for name in () if placed else more:
+        rows = rows.drop(name)
     return rows
+
+
+def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:
+    """What the files have, with the columns that the schema has not, and which those are."""
+    columns = schema_from_json(write.shape.schema)
+    more = [field for field in place_fields(write.place) if columns.field(field.name) is None] if write.place else []
+    if not more:
+        return write.shape, ()
+    return replace(write.shape, schema=schema_to_json(columns.with_fields(more))), tuple(field.name for field in more)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _FILES_OF_A_PART = 25_000
 _BYTES_OF_A_FILE = 100
-"""In a checkpoint, where nothing else tells how many files there are."""
+_BYTES_OF_A_LINE = 400
+"""Of a file in a checkpoint, and in the commits after it, where nothing else tells how many files there are."""
 _MOST_PARTS = 512
 
 
@@ -45,10 +46,19 @@ class StateSessions:
         given = gateway.session.conf().getOption(STATE_PARTITIONS)
         self._is_ours = bool(given.isDefined()) and str(given.get()) == LOCAL_STATE_PARTITIONS
 
+    def _files_of(self, snapshot: Java) -> int:
+        checksum = snapshot.checksumOpt()
+        if checksum.isDefined():
+            return int(checksum.get().numFiles())
+        commits = self._gateway.java(snapshot.logSegment().deltas())
+        in_commits = sum(int(commit.getLen()) for commit in commits) // _BYTES_OF_A_LINE
+        in_checkpoint = int(snapshot.checkpointProvider().effectiveCheckpointSizeInBytes()) // _BYTES_OF_A_FILE
+        return in_checkpoint + in_commits
+
     @contextmanager
     def fit(self, snapshot: Java) -> Iterator[None]:
         """Have what this thread does with a table's state done by the session that is fit for its size."""
-        parts = parts_for(_files_of(snapshot)) if self._is_ours else int(LOCAL_STATE_PARTITIONS)
+        parts = parts_for(self._files_of(snapshot)) if self._is_ours else int(LOCAL_STATE_PARTITIONS)
         if parts == int(LOCAL_STATE_PARTITIONS):
             yield
             return
@@ -58,6 +68,11 @@ class StateSessions:
         finally:
             self._gateway.activate(self._gateway.session)
 
+    def set_for(self, snapshot: Java) -> None:
+        """Have the one session that these are beside, which is nobody else's, be fit itself from now on."""
+        if self._is_ours:
+            self._gateway.session.conf().set(STATE_PARTITIONS, str(parts_for(self._files_of(snapshot))))
+
     def _session(self, parts: int) -> Java:
         session = self._sessions.get(parts)
         if session is None:
@@ -65,10 +80,3 @@ class StateSessions:
             session.conf().set(STATE_PARTITIONS, str(parts))
             self._sessions[parts] = session
         return session
-
-
-def _files_of(snapshot: Java) -> int:
-    checksum = snapshot.checksumOpt()
-    if checksum.isDefined():
-        return int(checksum.get().numFiles())
-    return int(snapshot.checkpointProvider().effectiveCheckpointSizeInBytes()) // _BYTES_OF_A_FILE

@@ -6,7 +6,7 @@ Rules:
    remembers within a pass is only what a commit of its own was acknowledged to have done.
 2. The tables of a stream's routes and its dead-letter table are committed to before its own table (core/commits.py,
    rule 3). A crash in between leaves some ahead, which their own txn actions show. One that fails is left out, and what
-   it lacks is noted (delta_loader/stream_tables.py).
+   it lacks is noted (delta_loader/tables/stream_tables.py).
 3. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
-from common.transactions import TxnIds
+from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Committed,
@@ -41,27 +41,27 @@ from delta_loader.core.plan import (
 )
 from delta_loader.core.settle import highest_timestamp_ms, idle_through_ms, valid_through_ms
 from delta_loader.core.ways.way import through_spark
-from delta_loader.evolving import Evolver
-from delta_loader.generations import put_older_aside, younger
-from delta_loader.guard import VacuumGuard
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
-from delta_loader.paying import Paying
-from delta_loader.shaping import Shaper
-from delta_loader.strays import StrayKeeper
-from delta_loader.stream_tables import StreamTables
+from delta_loader.stage.generations import put_older_aside, younger
+from delta_loader.stage.strays import StrayKeeper
 from delta_loader.streams.near import NearMarkers
 from delta_loader.streams.refusals import Refusals
 from delta_loader.streams.report import Telling
 from delta_loader.streams.settling import Settling
-from delta_loader.went_back import LookBack, Looked, held_by
+from delta_loader.table_services.guard import VacuumGuard
+from delta_loader.tables.evolving import Evolver
+from delta_loader.tables.paying import Paying
+from delta_loader.tables.shaping import Shaper
+from delta_loader.tables.stream_tables import StreamTables
+from delta_loader.tables.went_back import LookBack, Looked, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from common.answers import Answer
-    from common.markers import Marker
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
+    from common.stage.answers import Answer
+    from common.stage.markers import Marker
     from delta_loader.core.commits import Target
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
@@ -129,7 +129,9 @@ class StreamLoad:
                 break
             self._carry_out(load, listing)
         if self._ports.replacements is not None and not stop() and not self._stands(listing):
-            for source, reason in self._ports.replacements.run(self._stream, self._position_now, stop).items():
+            replaced = self._ports.replacements.run(self._stream, self._position_now, stop)
+            self._report.replacements += replaced.carried_out
+            for source, reason in replaced.held.items():
                 self._telling.held(source, self._report.held.get(source, reason))
         self._tell(listing)
         if not stop() and not self._stands(listing):
@@ -319,7 +321,9 @@ class StreamLoad:
                     self._is_apart = True  # which of them it was is not known
                     return False
                 for source in sources:
-                    self._telling.held(source, not_written(source, commit.metadata.spans[source].start, problem))
+                    tied = all(write.place is not None for write in commit.written if write.source == source)
+                    start = commit.metadata.spans[source].start
+                    self._telling.held(source, not_written(source, start, problem, tied=tied))
                 return False
             case _:
                 assert_never(outcome)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delta_loader.generations import younger
+from delta_loader.stage.generations import younger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
 
 _SMALLEST_WINDOW = 16
 

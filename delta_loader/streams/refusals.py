@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from common.dead_letters import DEAD_LETTER_SCHEMA
 from common.errors import KafkaDeltaExpressError
 from common.schema import schema_to_json
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from delta_loader.core.commits import Letter
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.refused import (
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Offset, Position, TopicPartition
-    from common.transactions import TxnIds
+    from common.tables.transactions import TxnIds
     from delta_loader.core.commits import TableCommit, Target
     from delta_loader.core.held import Held
     from delta_loader.core.shares import SparkWrite
     from delta_loader.ports import DeltaTables, NewId
-    from delta_loader.stream_tables import StreamTables
+    from delta_loader.tables.stream_tables import StreamTables
 
 
 class Screener(Protocol):
@@ -93,8 +93,8 @@ class Refusals:
 
         None when the plan has to be made anew: something is held now, or another loader was faster.
         """
-        if commit.target.url == self.stream.dead_letters or not self.stream.kafka_columns:
-            return commit
+        if commit.target.url == self.stream.dead_letters or any(write.place is None for write in commit.written):
+            return commit  # what is refused cannot be told apart, and holds its Kafka partition
         known = self._known(commit, ids)
         if known and commit.files:  # The table checks nothing any more; Spark leaves the rows out all the same.
             way = Append("some of its records are dead letters already")
@@ -102,6 +102,10 @@ class Refusals:
             return None
         if not commit.written:
             return commit
+        alone = len(self.stream.row_tables) == 1
+        have = {(record.source, record.offset) for record in known}
+        if commit.merges:  # What is judged then is judged as if these, of one row each, had never been sent.
+            commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []
         found: list[RefusedRecord] = []
         if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
             found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
@@ -109,11 +113,9 @@ class Refusals:
             for source in {record.source for record in found}:
                 self.hold(source, too_many(source, found, commit.target.url))
             return None
-        have = {(record.source, record.offset) for record in known}
         fresh = sorted(record for record in found if (record.source, record.offset) not in have)
         if fresh and not self._bury(fresh, commit, ids):
             return None
-        alone = len(self.stream.row_tables) == 1
         seen = {(record.source, record.offset): record for record in (*known, *found)}
         return without_refused(commit, seen.values(), counted=alone)
 
@@ -125,7 +127,8 @@ class Refusals:
         found: list[RefusedRecord] = []
         for source, span in commit.metadata.spans.items():
             if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
-                found += self.refusing.screener.dead(letters.url, source, span.start)
+                dead = self.refusing.screener.dead(letters.url, source, span.start)
+                found += [record for record in dead if record.offset < span.end]
         rows = {(record.source, record.offset): record for record in found}
         return list(rows.values())
 

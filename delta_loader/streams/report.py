@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from common.markers import Marker
 from common.pages.model import Event
+from common.stage.markers import Marker
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class StreamReport:
     commits: int = 0
     rows: int = 0
     files: int = 0
+    replacements: int = 0
+    """Requests that were carried out."""
     settled: int = 0
     strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_loader.core.settle import settle_candidates, settled
-from delta_loader.generations import readable
+from delta_loader.stage.generations import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from common.markers import MarkerName
     from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
 
 
 @dataclass(frozen=True, slots=True)

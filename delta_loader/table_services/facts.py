@@ -13,24 +13,24 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from common.delta_log import CHECKPOINT, COMMIT, LOG, newest_checkpoint, read_table_state
-from common.table_urls import comparable
+from common.tables.delta_log import CHECKPOINT, COMMIT, LOG, newest_checkpoint, read_table_state
+from common.tables.urls import comparable
 from delta_loader.core.cleaning import RETRIES_S
 from delta_loader.core.services.due import TableRules
 from delta_loader.core.services.facts import Gathering, LogFacts, Service, TableFacts, joined_vacuums, run_of
 from delta_loader.shell.clustering import clustering_columns
 from delta_loader.shell.live_files import live_files
-from delta_loader.waiting import oldest_waiting_ms
+from delta_loader.stage.waiting import oldest_waiting_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from common.delta_log import TableState
     from common.ports import Clock, ObjectStore, StoredObject
     from common.settings import Settings, Stream
+    from common.tables.delta_log import TableState
     from delta_loader.core.services.facts import ServiceRun
     from delta_loader.ports import OpenStore, ParallelMap
-    from delta_loader.stage import Stage
+    from delta_loader.stage.reading import Stage
 
 _MOST_COMMITS = 2_000
 _AT_A_TIME = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.ports import SystemClock
-from common.store import FsspecStore, stores_of
+from common.storage.store import FsspecStore, stores_of
 from delta_loader.shell.services import SparkServices
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader
 from delta_loader.table_services.runs import TableServices
 from delta_loader.table_services.thread import ServicesThread

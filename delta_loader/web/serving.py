@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.settings import Settings
-    from delta_loader.fitness import Fitness
+    from delta_loader.checks.fitness import Fitness
     from delta_loader.loader import Loader
     from delta_loader.streams.report import StreamReport
 
@@ -70,7 +70,9 @@ class Serving:
         lease = self.loader.lease
         unleased = None if lease is None else lease.problem
         problems = (*self.loader.service.problems, *self.loader.fitness.problems, *([unleased] if unleased else []))
-        return Health(problems, self.pausing.notes)
+        unheard = self.loader.unheard
+        notes = () if unheard is None else (f"{unheard.problem}; news of markers come late while that is so",)
+        return Health(problems, (*self.pausing.notes, *notes))
 
     def readiness(self) -> Health:
         """Whether the process loads, or could: who replaces one loader by another waits until the other stands by."""

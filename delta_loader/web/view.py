@@ -229,6 +229,9 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
     ]
     if loader.lease is not None and loader.lease.problem is not None:
         problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, "see to the store"))
+    if loader.unheard is not None:
+        text = f"{loader.unheard.problem}. The stage is looked at instead, each second, and all of it once a minute."
+        problems.append(Problem(Level.WARNING, "The control topic is not heard", text, loader.unheard.remedy))
     if loader.pausing.is_on:
         problems.append(paused_problem("Nothing is loaded"))
     return sorted(problems, key=lambda one: one.level is not Level.ERROR)

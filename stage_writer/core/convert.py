@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.changes import table_columns
-from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from common.errors import SchemaError
-from common.markers import TableKind
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
 from common.settings.merge import merge_by_of, operation_of
+from common.stage.markers import TableKind
+from common.tables.changes import table_columns
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.batch import Messages
 from stage_writer.core.changes.events import Events, deletes_by_tombstones
 from stage_writer.core.changes.operation import Operation
@@ -40,6 +40,7 @@ from stage_writer.core.parquet.partitioning import can_partition
 from stage_writer.core.steps.derive import Deriver
 from stage_writer.core.steps.explode import Exploder
 from stage_writer.core.steps.names import Names
+from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.route import Router, parted
 from stage_writer.core.steps.rows import Rows
 from stage_writer.core.steps.slicing import ExplodeLimits, Slice, sliced
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.changes import MergeBy
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
+    from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.envelopes.framing import SchemaTypes
@@ -98,8 +99,7 @@ class StreamConverter:
         self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
-        rows = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge_by_of(stream))
-        rows = replace(rows, waits=stream.load.waits_for_spark)
+        rows = rows_format(stream, schema)
         dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
         require_can_partition(rows)
         self._formats = (rows, dead_letters)
@@ -228,6 +228,8 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
     by = merge_by_of(stream)
     if by is not None:
         yield Events(columns, stream, by)
+    if stream.staged_place is not None:
+        yield Places(columns, stream.staged_place)
 
 
 class KafkaColumns:
@@ -253,6 +255,16 @@ def require_can_partition(rows: TableFormat) -> None:
         if not can_partition(arrow_type):
             msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
             raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+
+
+def rows_format(stream: Stream, schema: StructType) -> TableFormat:
+    """How the stream's own table is written; ``schema`` are the staged rows' columns, also those that no table gets."""
+    merge, place = merge_by_of(stream), stream.staged_place
+    made = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge)
+    if place is not None:
+        table = StructType(tuple(field for field in schema if field.name not in place))
+        made = replace(made, schema=schema_to_json(table), place=place)
+    return replace(made, waits=stream.load.waits_for_spark)
 
 
 def table_format(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pyarrow as pa
 
-from common.merged import InputEnd, merged_position
 from common.spans import Position
+from common.stage.merged import InputEnd, merged_position
 from stage_writer.core.batch import MessageBatch, concatenated
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.merged import LONGEST, InputEnd, chain_topic, inputs_of, is_merged, merged_position
 from common.spans import TopicPartition
+from common.stage.merged import LONGEST, InputEnd, chain_topic, inputs_of, is_merged, merged_position
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

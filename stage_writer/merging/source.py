@@ -1,4 +1,4 @@
-"""A source of records in front of another: co-partitioned topics as one chain (common/merged.py).
+"""A source of records in front of another: co-partitioned topics as one chain (common/stage/merged.py).
 
 Rules:
 
@@ -6,7 +6,7 @@ Rules:
    the group has assigned ``A/3`` and ``B/3``. A topic of no group passes as it is.
 2. A chain is the writer's while all of its inputs are assigned. One that lacks an input waits; where topics came to
    have differing numbers of partitions it would wait for ever, so that is an error after a while.
-3. Each input is read from the place that the chain's position names (`common.merged.MergedPosition`). Who seeks a
+3. Each input is read from the place that the chain's position names (`common.stage.merged.MergedPosition`). Who seeks a
    chain, or is told of a new one, begins with nothing read.
 4. What was read and waits for another input is bounded, over all chains: beyond it the inputs that have messages are
    paused, and those that are waited for are read. So memory is bounded, and every chain goes on.
@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from common.merged import InputEnd, ids_together, inputs_at, inputs_of, is_merged, merged_position, topics_of
 from common.spans import Position, Topic, TopicPartition
+from common.stage.merged import InputEnd, ids_together, inputs_at, inputs_of, is_merged, merged_position, topics_of
 from stage_writer.merging.order import Input, next_messages, pass_holes
 from stage_writer.ports import Polled
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.errors import BrokerError
-from common.merged import inputs_of
 from common.spans import Position
+from common.stage.merged import inputs_of
 from stage_writer.outbox.ports import FencedError
 from stage_writer.outbox.records import outgoing_from_bytes, undelivered
 from stage_writer.outbox.transactions import KafkaTransactions

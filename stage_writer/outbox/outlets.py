@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import BrokerError, StateError, StoreError
-from common.outboxes import OutboxName, outbox_folder
+from common.stage.outboxes import OutboxName, outbox_folder
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import FencedError, Place
 from stage_writer.outbox.transactions import KafkaTransactions

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from common.errors import StateError
-from common.merged import InputEnd, inputs_at, inputs_of, position_from_stored
-from common.pieces import Pieces
 from common.spans import Position, TopicPartition
+from common.stage.merged import InputEnd, inputs_at, inputs_of, position_from_stored
+from common.storage.pieces import Pieces
 from stage_writer.merging.batch import MergedBatch
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
-from common.kafka import QUIET, client_properties
-from common.merged import inputs_of
+from common.kafka.client import QUIET, client_properties
 from common.spans import Position
+from common.stage.merged import inputs_of
 from stage_writer.outbox.ports import Delivered, FencedError
 
 if TYPE_CHECKING:

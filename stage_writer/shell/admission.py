@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
-from common.kafka_errors import LastWord, remedy, words
+from common.kafka.errors import LastWord, remedy, words
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -34,9 +34,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
-from common.kafka import QUIET, client_properties, refused_property
-from common.kafka_errors import broker_error, remedy, words
-from common.kafka_reader import require_allowed, topic_ids, topics_of
+from common.kafka.client import QUIET, client_properties, refused_property
+from common.kafka.errors import broker_error, remedy, words
+from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.memory import MemoryShares

@@ -1,14 +1,14 @@
 """Kafka for a replay: the records of a range, as the batches of the service.
 
 Rule: batches are those of the service (`stage_writer.shell.gathering`), so that a replay converts what a
-writer would have converted. How a range is read is in common/kafka_reader.py.
+writer would have converted. How a range is read is in common/kafka/reader.py.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.kafka_reader import KafkaReader
+from common.kafka.reader import KafkaReader
 from stage_writer.shell.gathering import batch_of
 from stage_writer.shell.kafka import consumer_properties
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ReplayKafka(KafkaReader):
-    """A `stage_writer.replay.Kafka`."""
+    """A `stage_writer.replay.records.Kafka`."""
 
     def __init__(self, settings: Settings, *, with_headers: bool) -> None:
         """Raises ConfigError for properties that librdkafka refuses."""

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
-from common.kafka import QUIET, client_properties
-from common.kafka_errors import broker_error, remedy
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import broker_error, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

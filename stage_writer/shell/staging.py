@@ -2,12 +2,12 @@
 
 Rules:
 
-1. Data files first, each under a name of its own, and the state of a topology's task; then the marker, by exclusive
-   create. Who loses the claim leaves its
+1. Data files first, each under a name of its own, and the state of a topology's task, in the stage or in a Kafka
+   topic; then the marker, by exclusive create. Who loses the claim leaves its
    files where they are, for VACUUM: an earlier try of the same claim may have won without an answer, been loaded and
    been settled, and then the table has those very files.
-2. A job may be run again after a StoreError: what is encoded stays encoded, what is uploaded stays uploaded, and the
-   marker's bytes are the same, so that a claim whose acknowledgement was lost is recognised as our own.
+2. A job may be run again after a StoreError or a BrokerError: what is encoded stays encoded, what is uploaded stays
+   uploaded, and the marker's bytes are the same, so that a claim whose answer was lost is recognised as our own.
 3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
    flush went on from: markers are settled from the low end, so a late writer that takes a freed position finds its
    predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
@@ -31,13 +31,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
-from common.bounded import MOST_BYTES
-from common.data_files import DataFileName, waiting_path
 from common.errors import StoreError
-from common.evolved import latest
-from common.idle import facts_to_bytes, idle_path
-from common.markers import (
+from common.ports import AlreadyExists, Clock, ObjectStore
+from common.schema import schema_to_json
+from common.spans import Span
+from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.data_files import DataFileName, waiting_path
+from common.stage.evolved import latest
+from common.stage.idle import facts_to_bytes, idle_path
+from common.stage.markers import (
     Manifest,
     Marker,
     MarkerName,
@@ -50,13 +52,12 @@ from common.markers import (
     marker_from_bytes,
     stray_path,
 )
-from common.news import news_path
-from common.outboxes import OutboxName
-from common.pieces import Pieces
-from common.ports import AlreadyExists, Clock, ObjectStore
-from common.schema import schema_to_json
-from common.spans import Span
-from common.state_files import EMPTY_STATE, StateFileName
+from common.stage.news import news_path
+from common.stage.outboxes import OutboxName
+from common.stage.state_files import EMPTY_STATE, StateFileName
+from common.storage.bounded import MOST_BYTES
+from common.storage.pieces import Pieces
+from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.ports import (
     ClaimGuard,
@@ -75,11 +76,12 @@ from stage_writer.shell.state_files import StageState, state_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from common.idle import IdleFact
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import MarkedState, StateFiles, StateKind
+    from common.stage.idle import IdleFact
+    from common.stage.state_files import MarkedState, StateFiles, StateKind
+    from stage_writer.changelog.ports import Changelog
     from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
     from stage_writer.ports import StateChange
 
@@ -104,6 +106,7 @@ class ObjectStage:
         writer: str,
         *,
         state_keep_s: float = KEEP_S,
+        changelog: Changelog = NO_CHANGELOG,
     ) -> None:
         """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process."""
         self._store = store
@@ -111,7 +114,7 @@ class ObjectStage:
         self._clock = clock
         self._unique = unique
         self._writer = writer
-        self.states = StageState(store)
+        self.states = StageState(store, changelog)
         self.state_cleaning = StateCleaning(store, clock, state_keep_s)
 
     def tail(self, source: TopicPartition) -> Tail | None:
@@ -204,7 +207,7 @@ class ObjectStage:
         def name(kind: StateKind) -> StateFileName:
             return StateFileName(flush.source, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
 
-        return change.write(self.states, name)
+        return change.write(self.states.of(flush.stream), name)
 
     def write_outbox(self, flush: Flush) -> tuple[str, ...]:
         """Write what a flush has for Kafka topics; what its marker has to name of its chain. Raises BrokerError."""
@@ -423,7 +426,7 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:
     staged = tuple(file.staged for file in files if file.table is table)
-    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged, table.merge)
+    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged, table.merge, table.place)
 
 
 def table_opener(open_store: Callable[[str], ObjectStore]) -> Callable[[str], ObjectStore]:

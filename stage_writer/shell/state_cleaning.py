@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, StoreError
-from common.markers import MarkerName, folder_of, marker_from_bytes
-from common.state_files import state_folder
+from common.stage.markers import MarkerName, folder_of, marker_from_bytes
+from common.stage.state_files import state_folder
 from stage_writer.core.superseded import superseded
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A task's state files in the stage: reading and writing them, and finding those of a chain's end.
+"""A task's state files: reading and writing them, and finding those of a chain's end.
 
 Rules:
 
@@ -6,6 +6,7 @@ Rules:
    empty one, a skip, a bootstrap) change nothing of it: their positions are no part of it. Above a gap nobody knows it.
 2. A chain without any marker begins with an empty state, and so does one whose flushes never had any. Where there was
    one and nobody knows it any more, nothing is guessed: the partition is held.
+3. Changes in a Kafka topic are read if they are needed: a stand-in of the state, where there is one, is as good.
 """
 
 from __future__ import annotations
@@ -13,41 +14,102 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 from common.errors import StateError
-from common.markers import MarkerName, Origin, folder_of, marker_from_bytes
-from common.pieces import Pieces
-from common.state_files import EMPTY_STATE, StateFileName, StateFiles, state_folder
+from common.spans import Topic
+from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
+from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind, state_folder, stood_in
+from stage_writer.changelog.ports import NO_CHANGELOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from common.markers import Marker
     from common.ports import ObjectStore
+    from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+    from common.stage.state_files import Change
+    from common.storage.pieces import Pieces
+    from stage_writer.changelog.ports import Changelog
     from stage_writer.ports import Tail
 
 
 class StageState:
-    """A `stage_writer.ports.StateStore` over the stage's store."""
+    """A `stage_writer.ports.StateStore` over the stage's store, and a stream's changelog topic where it has one."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(
+        self, store: ObjectStore, changelog: Changelog = NO_CHANGELOG, topic: Topic | None = None, app_id: str = ""
+    ) -> None:
+        """Changes are written to ``topic``, or to the stage without one; they are read from wherever they are."""
         self._store = store
+        self._changelog = changelog
+        self._topic = topic
+        self._app_id = app_id
 
-    def write(self, name: StateFileName, data: bytes | Pieces) -> None:
-        """Write a file; its name is nobody else's."""
-        self._store.upload(name.path, data if isinstance(data, Pieces) else Pieces([data]))
+    def of(self, stream: Stream) -> StageState:
+        """Where a stream's flushes write to."""
+        topic = stream.state_changelog
+        return self if topic is None else StageState(self._store, self._changelog, Topic(topic), stream.app_id)
 
-    def read(self, path: str) -> bytes:
-        """A file's bytes. Raises StateError when it is not there."""
-        data = self._store.read(path)
-        if data is None:
-            raise _missing(path)
-        return data
+    def write(self, name: StateFileName, data: Pieces) -> Change:
+        """Write a file; its name is nobody else's. Where it is."""
+        if self._topic is not None and name.kind is StateKind.CHANGES:
+            return self._changelog.write(self._topic, self._app_id, name, data)
+        self._store.upload(name.path, data)
+        return name.path
+
+    def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+        """What a state has on top of its snapshot. Raises StateError for what is not there."""
+        if not state.in_topics:
+            paths = [path for path in state.changes if isinstance(path, str)]
+            for path, data in zip(paths, self._store.read_each(paths), strict=True):
+                yield path, _required(path, data)
+            return
+        with self._changelog.reading() as reading:
+            for change in state.changes:
+                if isinstance(change, str):
+                    yield change, _required(change, self._store.read(change))
+                    continue
+                try:
+                    yield f"at {change.place}, offset {change.spans[0].start}", reading.read(change)
+                except StateError as error:
+                    raise self._gone(source, error) from error
+
+    def _gone(self, source: TopicPartition, error: StateError) -> StateError:
+        """What a topic does not have any more, with the place to rewind to."""
+        place = last_in_stage(self._store, source)
+        where = "position 0 (`--to 0 --below-table`)"
+        if place:
+            where = f"{place}, the last place whose state is all in the stage (`--to {place} --below-table`)"
+        remedy = f"rewind the chain to {where}: writers read on from there, as far as Kafka has the records"
+        return StateError(error.problem, remedy)
 
     def open(self, path: str) -> BinaryIO:
         """A file that is read as it is needed. Raises StateError when it is not there."""
         if self._store.stat(path) is None:
             raise _missing(path)
         return self._store.open(path)
+
+
+def _required(path: str, data: bytes | None) -> bytes:
+    if data is None:
+        raise _missing(path)
+    return data
+
+
+def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None:
+    """The highest place of the chain whose state needs no topic; None where no marker knows one."""
+    there = {item.path for item in store.list(state_folder(source))}
+    found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    for name, path in sorted(found, reverse=True):
+        data = store.read(path)
+        manifest = None if data is None else marker_from_bytes(name, data).manifest
+        if manifest is None or manifest.state is None:
+            continue
+        state = manifest.state
+        for place, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
+            files = stood_in(marked, there)
+            if not files.in_topics and there.issuperset(files.paths):
+                return place
+    return None
 
 
 def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> StateFiles:
@@ -62,7 +124,7 @@ def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> S
         lowest = tail.marker if last is None else last.name.start
         _require_none_lost(source, there, lowest, generation, flushed=last is not None and _is_flush(last))
         return EMPTY_STATE
-    files = last.manifest.state.files
+    files = stood_in(last.manifest.state.files, there)
     for path in files.paths:
         if path not in there:
             raise _missing(path)

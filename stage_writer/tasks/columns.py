@@ -19,13 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from common.schema import to_arrow_schema
-from common.table_urls import comparable
+from common.tables.urls import comparable
 from stage_writer.core.batch import Messages
 from stage_writer.core.convert import KafkaColumns
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.outcome import Outcome, Part, joined, staged_of
+from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.rows import Rows
 from stage_writer.tasks.tables import formats_of
 from stage_writer.topologies.nodes import TableSink
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.core.steps.rows import Step
     from stage_writer.ports import StateStore
     from stage_writer.topologies.built import BuiltTopology
 
@@ -69,7 +71,9 @@ class ColumnsConverter:
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
         self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
-        self._kafka = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
+        self._kafka: Step | None = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
+        if stream.staged_place is not None:
+            self._kafka = Places(stream.schema_of_columns, stream.staged_place)
         reading = Reading(lenient=stream.coerce == "lenient")
         self._decoders = {
             topic: Decoder(source.columns, reading, first_pass=first_pass)

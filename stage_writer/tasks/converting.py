@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from common.dead_letters import KAFKA_FIELDS
 from stage_writer.core.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
 from stage_writer.merging.converting import messages_of
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch, Messages
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.core.parquet.buffer import TableFormat
@@ -165,10 +164,11 @@ def _own(rows: pa.Table) -> pa.Table:
 
 
 def _with_kafka(parent: TopologyConverter, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
-    if not parent.stream.kafka_columns:
+    names = parent.stream.kafka_column_names or parent.stream.staged_place
+    if not names:
         return rows
-    for field, column in zip(KAFKA_FIELDS, kafka_columns_of(messages, index), strict=True):
-        rows = rows.append_column(field.name, column)
+    for name, column in zip(names, kafka_columns_of(messages, index)[: len(names)], strict=True):
+        rows = rows.append_column(name, column)
     return rows
 
 

@@ -2,21 +2,27 @@
 
 Rules:
 
-1. What a flush has changed is written as one file: the changes, or, now and then, everything (a snapshot), so that a
-   new owner has little to read. A flush that changed nothing writes nothing.
+1. What a flush has changed is written as one file (or to a Kafka topic): the changes, or, now and then, everything (a
+   snapshot), so that a new owner has little to read. A flush that changed nothing writes nothing.
 2. A snapshot is due when the changes since the last one come to as much as the state itself, or to a number of files:
    so writing costs at most about twice what changed, and restoring about twice the state.
 3. A job may still read the stores when the partition has gone: they are let go of when the last reader has.
+4. A state is not left to a Kafka topic for long, for the topic forgets: when its oldest changes there come of age, or
+   the stream has another topic or none by now, the next flush writes a snapshot; and where no flush comes, `renewal`
+   writes one that stands in for what the last marker names (common/stage/state_files.py, rule 4).
+5. A state that is in a topic stands on a file in the stage: that file also tells that there is a state, when the
+   markers that named it are gone (stage_writer/shell/state_files.py, rule 2).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from common.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind, stand_in
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.look_ups import OpenTask
 from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
@@ -25,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.spans import TopicPartition
-    from common.state_files import StateFileName
+    from common.stage.state_files import StateFileName
     from stage_writer.core.parquet.buffer import Buffer
-    from stage_writer.ports import StateStore
+    from stage_writer.ports import StateStore, Tail
     from stage_writer.tasks.topology import TopologyConverter
     from stage_writer.topologies.stores import Changes, Snapshot, Stores
     from stage_writer.topologies.task.task import Task
@@ -41,6 +47,8 @@ class SnapshotsWhen:
     """Files of changes on top of a snapshot."""
     least_bytes: int = 2**20
     """Changes that come to less are never a reason."""
+    oldest_s: float = inf
+    """Changes in a topic that are older than that (rule 4)."""
 
 
 class KeptTask:
@@ -59,6 +67,8 @@ class KeptTask:
     ) -> None:
         """``files`` are what it was restored from, with ``changed_bytes`` of changes among them."""
         self._source = source
+        self._topic = parent.stream.state_changelog
+        self._wall_ms = parent.wall_ms
         self._keeping = parent.keeping
         self._task = task
         self._stores = stores
@@ -108,6 +118,20 @@ class KeptTask:
             self._stores.sealed(state.mark)
         self._keeping.tell(self._source, self._stores)
 
+    def renewal(self, store: StateStore, tail: Tail) -> Renewal | None:
+        """What stands in for a state that is not to stay in a topic (rule 4)."""
+        if self._files.mark != tail.state.mark or not self._is_leaving_a_topic():
+            return None
+        name = stand_in(self._source, tail.marker, tail.lineage.generation, self._files)
+        with self._open.gate:
+            return Renewal(name, self._stores.snapshot(), self._readers, store)
+
+    def renewed(self, before: StateFiles, state: StateFiles) -> None:
+        """The stand-in is there."""
+        if self._files == before and self._flying is None:
+            self._files = state
+            self._changed_bytes = 0
+
     def close(self) -> None:
         """Let go of it all (rule 3)."""
         self.converter.close()
@@ -118,12 +142,43 @@ class KeptTask:
         self._readers.close()
 
     def _is_snapshot_due(self, changes: Changes) -> bool:
+        if self._is_leaving_a_topic():
+            return True
         if not changes.entries:
             return False
         if len(self._files.changes) >= self._when.most_changes:
             return True
+        if self._topic is not None and not self._files.paths:
+            return True  # rule 5
         changed_bytes = self._changed_bytes + changes.size_bytes
         return changed_bytes > max(self._stores.size_bytes, self._when.least_bytes) and self._files != EMPTY_STATE
+
+    def _is_leaving_a_topic(self) -> bool:
+        """Whether the state is in part in a topic, and is not to stay there (rule 4)."""
+        now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
+        return any(
+            one.place.topic != self._topic or abs(now_ms - one.written_ms) > oldest_ms for one in self._files.in_topics
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A job that writes a stand-in."""
+
+    name: StateFileName
+    snapshot: Snapshot
+    readers: _Readers
+    store: StateStore
+
+    def run(self) -> StateFiles:
+        """Raises StoreError."""
+        try:
+            with self.readers:
+                data = snapshot_to_pieces(self.snapshot)
+        finally:
+            self.snapshot.close()
+        self.store.write(self.name, data)
+        return StateFiles(self.name.path)
 
 
 class Change:
@@ -140,18 +195,17 @@ class Change:
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
         """Write it, in the job's thread."""
-        if not self.changes.entries:
-            return MarkedState(self._before, self._before)
         if self.snapshot is None:
-            written = name(StateKind.CHANGES)
-            store.write(written, changes_to_pieces(self.changes))
-            return MarkedState(self._before.with_changes(written.path), self._before)
+            if not self.changes.entries:
+                return MarkedState(self._before, self._before)
+            written = store.write(name(StateKind.CHANGES), changes_to_pieces(self.changes))
+            return MarkedState(self._before.with_changes(written), self._before)
         with self._readers:
             data = snapshot_to_pieces(self.snapshot)
-        written = name(StateKind.SNAPSHOT)
-        store.write(written, data)
+        snapshot = name(StateKind.SNAPSHOT)
+        store.write(snapshot, data)
         self.snapshot.close()
-        return MarkedState(StateFiles(written.path), self._before)
+        return MarkedState(StateFiles(snapshot.path), self._before)
 
 
 class _Readers:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
-from common.markers import TableKind
 from common.schema import nullable_columns
-from stage_writer.core.convert import require_can_partition, table_format
+from common.stage.markers import TableKind
+from common.stage.row_places import place_fields
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from stage_writer.core.convert import require_can_partition, rows_format, table_format
 
 if TYPE_CHECKING:
     from common.settings import Stream
@@ -20,7 +20,8 @@ def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
     table = nullable_columns(stream.schema_of_columns)
     if stream.kafka_columns:
         table = table.with_fields(KAFKA_FIELDS)
-    rows = table_format(stream.table, TableKind.ROWS, table, stream.partition_by)
-    rows = replace(rows, waits=stream.load.waits_for_spark)
+    if stream.staged_place is not None:
+        table = table.with_fields(place_fields(stream.staged_place))
+    rows = rows_format(stream, table)
     require_can_partition(rows)
     return rows, table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())

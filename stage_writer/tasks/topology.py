@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from common import metrics as catalogue
 from common.schema import to_arrow_schema
+from common.stage.state_files import EMPTY_STATE
 from stage_writer.core.batch import Messages
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.first_pass import no_first_pass
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.core.decoding.rejects import Reject
@@ -164,9 +165,9 @@ class TopologyConverter:
         started_ms = self.wall_ms()
         stores = Stores.open(builders, self.keeping.backend(source, builders))
         try:
-            changed = _Changed(state, store)
+            changed = _Changed(source, state, store)
             read_bytes = 0
-            if stores.mark != state.mark or not state.paths:
+            if stores.mark != state.mark or state == EMPTY_STATE:
                 read_bytes = _restore(stores, state, changed, store)
             task = Task(self.topology, source, stores, self._output_schemas)
         except BaseException:
@@ -193,15 +194,15 @@ def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateS
 class _Changed:
     """The changes on top of the snapshot, read one after the other, and what they come to."""
 
-    def __init__(self, state: StateFiles, store: StateStore) -> None:
+    def __init__(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+        self._source = source
         self._state = state
         self._store = store
         self.size_bytes = 0
         self.read_bytes = 0
 
     def __iter__(self) -> Iterator[Changes]:
-        for path in self._state.changes:
-            data = self._store.read(path)
+        for path, data in self._store.changes(self._source, self._state):
             self.read_bytes += len(data)
             changes = changes_from_bytes(path, data)
             self.size_bytes += changes.size_bytes
@@ -218,5 +219,5 @@ class Restoring:
     store: StateStore
 
     def run(self) -> KeptTask:
-        """Raises StoreError, StateError, and ConfigError for a store that has become another one."""
+        """Raises StoreError, BrokerError, StateError, and ConfigError for a store that has become another one."""
         return self.converter.restored(self.source, self.state, self.store)

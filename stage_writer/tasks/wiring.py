@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.errors import ConfigError
 from common.metrics import Metrics
 from common.ports import SystemClock
+from stage_writer.changelog.retention import snapshot_after_s
 from stage_writer.tasks.loading import topology_of
 
 if TYPE_CHECKING:
@@ -34,14 +36,22 @@ def topology_converter(
     if topology.is_columns_only:
         from stage_writer.tasks.columns import ColumnsConverter  # noqa: PLC0415 - as above
 
+        if stream.state_changelog is not None:
+            msg = f"topology {stream.topology!r} works on columns only, and has no state for a state_changelog"
+            raise ConfigError(msg, "leave state_changelog out")
         return ColumnsConverter(stream, topology, first_pass)
+    from stage_writer.tasks.kept import SnapshotsWhen  # noqa: PLC0415 - as above
     from stage_writer.tasks.topology import Surroundings, TopologyConverter  # noqa: PLC0415 - as above
 
+    if stream.state_changelog in topology.topics_written:
+        msg = f"topology {stream.topology!r} writes records to {stream.state_changelog!r}, its state_changelog"
+        raise ConfigError(msg, "give the changes of its state a topic of their own")
     around = Surroundings(
         SystemClock().wall_ms,
         metrics or Metrics(),
         first_pass,
         state_folder=settings.writer.state_folder,
+        when=SnapshotsWhen(oldest_s=snapshot_after_s(settings.writer.state_keep_s)),
         look_ups=look_ups,
     )
     return TopologyConverter(stream, topology, around)

@@ -19,7 +19,8 @@ Value: TypeAlias = Any
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
-_new = tuple.__new__  # half of what a named tuple's own constructor costs
+new_tuple = tuple.__new__
+"""Half of what a named tuple's own constructor costs."""
 
 
 class Record(NamedTuple):
@@ -32,27 +33,27 @@ class Record(NamedTuple):
 
     def with_key(self, key: Key) -> Record:
         """The same with another key."""
-        return _new(Record, (key, self.value, self.timestamp_ms, self.headers))
+        return new_tuple(Record, (key, self.value, self.timestamp_ms, self.headers))
 
     def with_value(self, value: Value) -> Record:
         """The same with another value."""
-        return _new(Record, (self.key, value, self.timestamp_ms, self.headers))
+        return new_tuple(Record, (self.key, value, self.timestamp_ms, self.headers))
 
     def with_pair(self, key: Key, value: Value) -> Record:
         """The same with another key and value."""
-        return _new(Record, (key, value, self.timestamp_ms, self.headers))
+        return new_tuple(Record, (key, value, self.timestamp_ms, self.headers))
 
     def at(self, key: Key, value: Value, timestamp_ms: int) -> Record:
         """Another record with the headers of this one."""
-        return _new(Record, (key, value, timestamp_ms, self.headers))
+        return new_tuple(Record, (key, value, timestamp_ms, self.headers))
 
     def with_timestamp(self, timestamp_ms: int) -> Record:
         """The same at another time."""
-        return _new(Record, (self.key, self.value, timestamp_ms, self.headers))
+        return new_tuple(Record, (self.key, self.value, timestamp_ms, self.headers))
 
     def with_headers(self, headers: Headers) -> Record:
         """The same with other headers."""
-        return _new(Record, (self.key, self.value, self.timestamp_ms, headers))
+        return new_tuple(Record, (self.key, self.value, self.timestamp_ms, headers))
 
 
 class TopicRecord(NamedTuple):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from stage_writer.core.flushing import Pressure
-    from stage_writer.partitions import Held, Owned, Unread
+    from stage_writer.partitions.partition import Held, Owned, Unread
     from stage_writer.telling import Teller
 
 _BEHIND_S = 60.0
@@ -60,6 +60,8 @@ class Snapshot:
     memory_bytes: int
     """The bound for all buffers."""
     teller: Teller
+    notes: tuple[str, ...] = ()
+    """Why the control topic takes no signs."""
 
     @property
     def sources(self) -> set[TopicPartition]:
@@ -191,6 +193,9 @@ class WriterView:
         if snapshot.is_failing:
             text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
             problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, "see the log for the error"))
+        remedy = "see that it is there, and that this user may write to it (`stage-writer check`)"
+        title = "Signs of new markers go to the stage"
+        problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
         if self._pausing.is_on:
             problems.append(paused_problem("Nothing is read from Kafka"))
         return problems

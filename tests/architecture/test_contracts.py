@@ -30,7 +30,7 @@ def test_the_generated_pages_are_fresh() -> None:
     _run("-m", "common.reference", "--check")
 
 
-@pytest.mark.parametrize("module", ["common.store", "stage_writer.__main__", "bootstrap.__main__"])
+@pytest.mark.parametrize("module", ["common.storage.store", "stage_writer.__main__", "bootstrap.__main__"])
 def test_no_java_library_is_loaded_outside_of_the_loader(module: str) -> None:
     java = "sorted({'pyspark', 'py4j', 'delta'} & set(sys.modules))"
     _run("-c", f"import sys, {module}; found = {java}; sys.exit(f'{{found}} loaded' if found else 0)")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import s3fs
 
-from common.delta_log import read_table_state
 from common.errors import KafkaDeltaExpressError
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
+from common.tables.delta_log import read_table_state
 from tests.chaos.producer import ABORTED, KEPT
 from tests.chaos.records import expected, number_of, record
 from tests.chaos.services import events

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, assert_never
 import typer
 import yaml
 
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.ports import HOST

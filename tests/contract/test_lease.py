@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from common.metrics import Metrics
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from delta_loader.lease import LoaderLease, lease_status
 
 if TYPE_CHECKING:

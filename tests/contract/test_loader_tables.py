@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.commit_metadata import Answered, CommitMetadata, Decision
 from common.errors import TableError
-from common.markers import StagedFile
 from common.ports import SystemClock
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.schema.evolution import additions, with_additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import StagedFile
+from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from tests.fakes.delta_tables import MemoryDeltaTables

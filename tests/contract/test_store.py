@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.data_files import DataFileName
 from common.errors import ConfigError, StoreError, StoreUnfitError
-from common.listing_s3 import S3Listing
-from common.pieces import Pieces
 from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create
+from common.stage.data_files import DataFileName
+from common.storage.listing_s3 import S3Listing
+from common.storage.pieces import Pieces
+from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create
 from devservices.proxy import Pass, Refuse, running_proxy
 from tests.conftest import built
 
@@ -78,7 +78,7 @@ def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, si
 def test_of_a_marker_that_is_too_large_no_more_is_read_than_tells_so(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.bounded.MOST_BYTES", 100)
+    monkeypatch.setattr("common.storage.bounded.MOST_BYTES", 100)
     for path, size in (("done/a/0/1.done", 0), ("done/a/0/2.done", 100), ("done/a/0/3.done", 200), ("data/1", 200)):
         store.write(path, b"x" * size)
     sizes = [
@@ -253,6 +253,15 @@ def test_a_part_of_an_object_is_read_by_seeking(store: ObjectStore) -> None:
         assert file.read(4) == b"\0\1\2\3"
         file.seek(1)
         assert file.read(2) == b"\1\2"
+
+
+def test_many_objects_are_read_in_the_order_that_was_asked_for(store: ObjectStore) -> None:
+    paths = [f"state/{number}" for number in range(20)]
+    for path in paths[::2]:
+        store.write(path, path.encode())
+    wanted = [None if number % 2 else path.encode() for number, path in enumerate(paths)]
+    assert list(store.read_each(paths)) == wanted
+    assert list(store.read_each(reversed(paths))) == wanted[::-1]
 
 
 def test_bytes_of_a_data_file_s_size_go_round(store: ObjectStore) -> None:

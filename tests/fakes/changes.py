@@ -15,27 +15,30 @@ import structlog
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
-from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore, stores_of
+from common.spans import Offset, Partition, Position, Topic, TopicPartition
+from common.storage.store import FsspecStore, stores_of
 from delta_loader.service import LoaderService, Ports
+from delta_loader.shell.screening import SparkScreener
 from delta_loader.shell.spark import spark_url
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
+from delta_loader.streams.refusals import Original, Refusing
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
 from stage_writer.shell.staging import ObjectStage
-from tests.fakes.events import Event, Row, Table, replay
+from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from delta_loader.ports import DeltaTables
 
+_MADE_MS = 1_700_000_000_000
 COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
 
 
@@ -48,7 +51,13 @@ class ChangeStream:
     soft: bool = False
     more: dict[str, object] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
+    forbids: Forbids = lambda _row: False
+    """Which rows the table does not take."""
     expected: Table = field(default_factory=dict)
+    refused: set[tuple[str, int, int]] = field(default_factory=set)
+    """Where the events were that it did not take."""
+    sent: dict[tuple[TopicPartition, Offset], Original] = field(default_factory=dict)
+    """What Kafka has."""
     _waiting: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -100,8 +109,9 @@ class ChangeStream:
             content = {"id": key, "name": "k", "value": value, "at": at, "op": op}
             values.append(None if tombstone else json.dumps(content).encode())
             keys.append(json.dumps({"id": key, "name": "k"}).encode())
+            self.sent[source, Offset(start + place)] = Original(_MADE_MS + start + place, keys[-1], values[-1])
         offsets = np.arange(start, start + len(events))
-        times = 1_700_000_000_000 + offsets
+        times = _MADE_MS + offsets
         keys_of = pa.array(keys, pa.binary())
         batch = MessageBatch(source, offsets, times, pa.array(values, pa.binary()), keys_of, None)
         buffer = Buffer.begin(start, self.converter.formats)
@@ -111,21 +121,34 @@ class ChangeStream:
         outcome = self.stage.flush_job(source, self.settings.streams[0], buffer, tail).run()
         assert isinstance(outcome, Sealed)
 
-    def load(self, tables: DeltaTables) -> None:
-        """Load what waits, as one load, and what the table is to be then."""
-        (report,) = self.loader(tables).run_pass()
+    def load(self, tables: DeltaTables, spark: SparkSession | None = None) -> None:
+        """Load what waits, as one load, and what the table is to be then; with ``spark``, but for what is refused."""
+        (report,) = self.loader(tables, spark).run_pass()
         assert report.failure is None, report.failure
         assert report.held == {}
         self.replay_waiting()
 
     def replay_waiting(self) -> None:
         """What waits is taken for loaded."""
-        replay(self.expected, self._waiting, sequenced=self.sequenced, soft=self.soft)
+        self.refused |= replay(
+            self.expected, self._waiting, sequenced=self.sequenced, soft=self.soft, forbids=self.forbids
+        )
         self._waiting.clear()
 
-    def loader(self, tables: DeltaTables) -> LoaderService:
-        """A new loader."""
+    def originals(
+        self,
+        source: TopicPartition,
+        offsets: Collection[Offset],
+        topic_id: str | None,  # noqa: ARG002 - the port's
+        /,
+    ) -> dict[Offset, Original]:
+        """What Kafka has."""
+        return {offset: self.sent[source, offset] for offset in offsets}
+
+    def loader(self, tables: DeltaTables, spark: SparkSession | None = None) -> LoaderService:
+        """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
         numbers = itertools.count(1)
+        refusing = Refusing(SparkScreener(spark, self.settings.stage.url), self.originals) if spark else None
         ports = Ports(
             stage=Stage(self.store, in_turn),
             tables=tables,
@@ -135,8 +158,21 @@ class ChangeStream:
             new_id=lambda: f"load-{next(numbers)}",
             log=structlog.get_logger(),
             metrics=Metrics(),
+            refusing=refusing,
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)
+
+    def letters(self, spark: SparkSession) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
+        """The dead letters' keys, values and problems, by where the events were."""
+        found = spark.read.format("delta").load(spark_url(self.settings.streams[0].dead_letters))
+        names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "key", "value", "error")
+        rows = [tuple(row) for row in found.where("error_class = 'refused_by_table'").select(*names).collect()]
+        letters = {row[:3]: (_bytes(row[3]), _bytes(row[4]), row[5]) for row in rows}
+        assert len(letters) == len(rows), "each once"
+        for (topic, partition, offset), (key, value, _) in letters.items():
+            sent = self.sent[TopicPartition(Topic(topic), Partition(partition)), Offset(offset)]
+            assert (key, value) == (sent.key, sent.value), "with its bytes"
+        return letters
 
     def rows(self, spark: SparkSession) -> Table:
         """What the table is."""
@@ -147,3 +183,7 @@ class ChangeStream:
         table = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
         assert len(table) == len(rows), "one row for each key"
         return table
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)

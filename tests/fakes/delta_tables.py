@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from common.delta_log import TableState
 from common.errors import TableError
 from common.schema import StructType, nullable_columns, schema_from_json, schema_to_json
 from common.schema.evolution import Addition, with_additions
 from common.spans import Position
-from common.table_history import LoggedCommit
+from common.tables.delta_log import TableState
+from common.tables.history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 
 if TYPE_CHECKING:

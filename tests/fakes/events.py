@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,18 +43,34 @@ class Row:
 Table = dict[Key, Row]
 
 
-def replay(table: Table, load: Iterable[Event], *, sequenced: bool, soft: bool) -> None:
-    """Apply a load's events one by one, in Kafka's order."""
+Place = tuple[str, int, int]
+Forbids = Callable[[Row], bool]
+"""Which rows a table does not take, whatever their key."""
+
+
+def replay(
+    table: Table, load: Iterable[Event], *, sequenced: bool, soft: bool, forbids: Forbids = lambda _row: False
+) -> set[Place]:
+    """Apply a load's events one by one, in Kafka's order; where those were that the table forbids.
+
+    An upsert is refused for its row, also where it would not have counted; a soft delete only where there is no row,
+    for the one that it would have made.
+    """
     highest: dict[Key, int] = {}  # also of rows that were deleted, until the load ends
+    refused: set[Place] = set()
     for event in sorted(load, key=lambda event: event.place):
-        row = table.get(event.key)
+        row, at = table.get(event.key), event.sequence if sequenced else None
+        made = Row(None, at, deleted=True) if event.deletes else Row(event.value, at, offset=event.offset)
+        if forbids(made) and (not event.deletes or (soft and row is None)):
+            refused.add(event.place)
+            continue
         known = [at for at in (highest.get(event.key), row.sequence if row else None) if at is not None]
         if sequenced and event.sequence is not None and known and event.sequence < max(known):
             continue
         if sequenced and (event.sequence is not None or known):
             highest[event.key] = max([*known, *([event.sequence] if event.sequence is not None else [])])
         if not event.deletes:
-            table[event.key] = Row(event.value, event.sequence if sequenced else None, offset=event.offset)
+            table[event.key] = made
         elif not soft:
             table.pop(event.key, None)
         else:
@@ -61,3 +78,4 @@ def replay(table: Table, load: Iterable[Event], *, sequenced: bool, soft: bool) 
             row.deleted = True
             if sequenced:
                 row.sequence = highest.get(event.key, row.sequence)
+    return refused

@@ -11,7 +11,7 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from delta_loader.service import LoaderService, Ports
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.markers import Manifest, Marker, MarkerName, Origin, marker_to_bytes
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_to_bytes
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore

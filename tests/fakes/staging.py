@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.data_files import DataFileName, waiting_path
-from common.markers import (
+from common.schema.arrow import from_arrow_type
+from common.schema.spark_json import schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import DataFileName, waiting_path
+from common.stage.markers import (
     Manifest,
     Marker,
     MarkerName,
@@ -21,11 +25,7 @@ from common.markers import (
     TableKind,
     manifest_to_bytes,
 )
-from common.schema.arrow import from_arrow_type
-from common.schema.spark_json import schema_to_json
-from common.schema.types import Field, Primitive, StructType
-from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,13 +11,13 @@ import structlog
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import load_settings
-from common.store import FsspecStore
-from delta_loader.replace import Replacements
+from common.storage.store import FsspecStore
+from delta_loader.checks.verify import Verifier
 from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.kafka_offsets import KafkaOffsets
 from delta_loader.shell.offsets import SparkContents
-from delta_loader.verify import Verifier
+from delta_loader.tables.replace import Replacements
 from delta_loader.wiring import new_id, spark_ports
 from tests.fakes.loading import in_turn
 

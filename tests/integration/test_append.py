@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from common.ports import SystemClock
-from common.table_history import read_history, store_lines
+from common.tables.history import read_history, store_lines
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.screening import SparkScreener
 from delta_loader.streams.refusals import Original, Refusing

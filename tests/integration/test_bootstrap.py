@@ -16,7 +16,7 @@ from bootstrap.__main__ import app
 from bootstrap.shell.stage import staged_markers
 from common.cli import run
 from common.spans import Partition, Topic, TopicPartition
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from tests.fakes.markers import chain_of, put
 
 if TYPE_CHECKING:

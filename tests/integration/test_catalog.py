@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import ConfigError
+from common.errors import ConfigError, TableError
 from common.ports import SystemClock
 from common.settings import Settings
+from common.tables.delta_log import read_table_state
 from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.catalog.registering import Registering
+from delta_loader.core.ways.way import Refused, way_of_loading
 from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -64,11 +66,47 @@ def test_a_table_is_registered_and_what_else_has_its_name_is_refused(tmp_path: P
         assert said in failure.problem
     with pytest.raises(UnknownCatalogError, match="none that Spark knows"):
         SparkCatalog(spark).entry("nobody.shop.orders")
+    spark.conf.set("spark.sql.catalog.broken", "org.example.NoCatalog")
+    with pytest.raises(TableError, match=r"cannot look up broken\.shop\.orders") as caught:
+        SparkCatalog(spark).entry("broken.shop.orders")
+    assert "spark.sql.catalog.broken and what begins so" in caught.value.remedy
     spark.sql(f"DROP TABLE {shop}.orders")  # it is external: the rows stay
     staging.flush(0, 10, 20)
     report = load(staging, spark, names)
     assert (report.failure, report.rows) == (None, 10)
     assert spark.table(f"{shop}.orders").count() == 19, "somebody dropped it, and it is there again"
+
+
+def test_a_table_whose_commits_are_its_catalogs_is_refused_by_its_location(tmp_path: Path, spark: SparkSession) -> None:
+    """As Unity Catalog makes managed tables; Delta reads them by their name only."""
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    both = ["catalogManaged", "vacuumProtocolCheck"]
+    features = {"readerFeatures": both, "writerFeatures": [*both, "inCommitTimestamp"]}
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": staging.schema(),
+        "partitionColumns": ["day"],
+        "configuration": {"delta.enableInCommitTimestamps": "true"},
+    }
+    actions = [
+        {"commitInfo": {"timestamp": 1, "inCommitTimestamp": 1, "operation": "CREATE TABLE"}},
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"metaData": metadata},
+    ]
+    commit = staging.store(f"{staging.table}/_delta_log")
+    commit.create(f"{0:020d}.json", "".join(json.dumps(action) + "\n" for action in actions).encode())
+    failure = load(staging, spark, {}).failure
+    assert isinstance(failure, TableError)
+    assert "its commits are its catalog's to make" in failure.problem
+    assert failure.remedy == "load into an external table of the catalog"
+    state = read_table_state(staging.store(staging.table))
+    assert state is not None
+    way = way_of_loading(state)
+    assert isinstance(way, Refused), "and a check, which has no Spark, says the same"
+    assert failure.problem.endswith(way.reason)
+    assert [found.path for found in commit.list("")] == [f"{0:020d}.json"]
 
 
 def test_the_programs_with_a_metastore(tmp_path: Path, programs: Programs) -> None:

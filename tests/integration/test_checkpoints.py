@@ -15,7 +15,11 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.layout import Layout
+from delta_loader.shell import state_sessions
 from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.shell.gateway import Gateway
+from delta_loader.shell.spark import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
+from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.wiring import spark_checkpoints
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -71,6 +75,12 @@ class Table:
         (report,) = loader_for(self.staging, tables).run_pass()
         assert (report.failure, report.rows) == (None, 5)
 
+    def forget_checksums(self) -> None:
+        """As somebody leaves a table who writes none."""
+        for path in self.log.glob("*.crc"):
+            path.unlink()
+        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
     def require_whole(self) -> None:
         self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
         found = self.spark.read.format("delta").load(self.staging.table).select("_kafka_offset").distinct().count()
@@ -110,4 +120,27 @@ def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> N
     assert 'outcome="failed"' not in told
     checkpoints.close()
     table.load(Later())
+    table.require_whole()
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, checkpointed: bool
+) -> None:
+    table, later = Table(tmp_path, spark), Later()
+    for _ in range(2):
+        table.load(later)
+    if checkpointed:
+        later.due[0].write()
+    table.forget_checksums()
+    gateway = Gateway(spark)
+    snapshot = gateway.log(table.staging.table).unsafeVolatileSnapshot()
+    assert snapshot.checkpointProvider().isEmpty() is not checkpointed
+    monkeypatch.setattr(state_sessions, "_FILES_OF_A_PART", 1)
+    with StateSessions(gateway).fit(snapshot):
+        active = gateway.jvm.org.apache.spark.sql.SparkSession.active()
+        assert int(active.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
+    services = Gateway(spark.newSession())
+    StateSessions(services).set_for(snapshot)
+    assert int(services.session.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
     table.require_whole()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import s3fs
 
-from common.store import FsspecStore
-from delta_loader.clean import CleanUp
+from common.storage.store import FsspecStore
+from delta_loader.cleaning.clean import CleanUp
 from delta_loader.core import cleaning
 from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.delta_log import TableState
+    from common.tables.delta_log import TableState
     from delta_loader.streams.report import StreamReport
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ import s3fs
 from confluent_kafka import Consumer, Producer
 
 from common.ports import AlreadyExists
-from common.store import FsspecStore, prove_exclusive_create
+from common.storage.store import FsspecStore, prove_exclusive_create
 from devservices import processes
 from devservices.kafka import KafkaOptions, running_kafka
 from devservices.ports import free_ports, is_open

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from common.markers import MarkerName, TableKind, marker_from_bytes
+from common.stage.markers import MarkerName, TableKind, marker_from_bytes
 from devservices.ports import free_ports
 from devservices.schema_registry import running_registry
 

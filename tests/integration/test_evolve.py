@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from common.commit_metadata import CommitMetadata
-from common.markers import StagedFile
 from common.ports import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.schema.evolution import additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import StagedFile
+from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import Committed, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from delta_loader.core.shares import SparkWrite

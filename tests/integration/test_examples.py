@@ -12,7 +12,7 @@ import pytest
 import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from tests import examples as batch
 from tests.integration import in_process
 from tests.unit.test_examples import CONFIG

@@ -16,7 +16,7 @@ from delta_loader.core.explain.view import offset_to_text, version_to_json, vers
 from delta_loader.core.valid_through import PROPERTY, moment_text
 from delta_loader.explain.reading import Explainer
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging
 

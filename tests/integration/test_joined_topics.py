@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.markers import Marker, MarkerName, marker_from_bytes
-from common.merged import chain_topic, inputs_at
-from common.store import FsspecStore
+from common.stage.markers import Marker, MarkerName, marker_from_bytes
+from common.stage.merged import chain_topic, inputs_at
+from common.storage.store import FsspecStore
 from tests.fakes import joining
 
 if TYPE_CHECKING:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -19,9 +21,20 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from bootstrap.__main__ import app as bootstrap
 from bootstrap.tools import app as tools
 from common.cli import run
+from common.errors import BrokerError, ConfigError
+from common.kafka.rights import Right, require_topic
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.state_files import StateFileName, StateKind
+from common.storage.pieces import Pieces
+from delta_loader.on_marker.listening import Listener
 from devservices import processes
 from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
 from stage_writer.__main__ import app as writer
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.kafka import KafkaChangelogs
+from stage_writer.news.topic import KafkaControlTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -203,6 +216,79 @@ def test_a_right_that_is_missing_is_named(
     captured = capfd.readouterr()
     assert named in captured.err
     assert SECRET not in captured.out + captured.err
+
+
+def allow_when_refused(secured: SecuredKafka, user: str, right: Right) -> dict[str, str | int | float | bool | None]:
+    """See that this user lacks a right on the control topic, and give it; the user's properties."""
+    properties: dict[str, str | int | float | bool | None] = {**secured.properties("SCRAM-SHA-512", user)}
+
+    def require() -> None:
+        require_topic(properties, "loader.control_topic", "control", right)
+
+    with pytest.raises(ConfigError, match=f"allow this user to {right.name} the topic control"):
+        require()
+    secured.allow(user, ResourceType.TOPIC, "control", right.value)
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:  # a broker hears of its rules by and by
+        with suppress(ConfigError):
+            require()
+            break
+    return properties
+
+
+def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
+    secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    secured.cluster.create_topic("control")
+    of_writer = allow_when_refused(secured, "writer", Right.WRITE)
+    of_loader = allow_when_refused(secured, "blind", Right.READ)
+    config = config_of("SCRAM-SHA-512")
+    settings = config.read_text("utf-8") + "loader: {schedule: on-marker, control_topic: control}\n"
+    config.write_text(settings, "utf-8")
+    assert run(writer, ["check", str(config)]) == 0, capfd.readouterr().err
+    assert "control  ok: control is there, and may be written" in capfd.readouterr().out
+    config.write_text(settings.replace("topic: control}", "topic: another}"), "utf-8")
+    assert run(writer, ["check", str(config)]) == 2
+    assert "allow this user to WRITE the topic another" in capfd.readouterr().err
+
+    log, metrics = structlog.get_logger(), Metrics()
+    told = KafkaControlTopic(of_writer, "control", log, metrics)
+    hears = Listener(of_loader, "control", ["orders", "other"], log=log, metrics=metrics)
+    assert next_news(hears) == {"orders", "other"}
+    assert told.send("orders")
+    assert told.end(10) == frozenset()
+    assert next_news(hears) == {"orders"}
+    assert (hears.problem, told.problem) == (None, None)
+    hears.close()
+
+
+def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) -> None:
+    secured.cluster.create_topic("changes")
+    topics = KafkaChangelogs({**secured.properties("SCRAM-SHA-512", "writer")}, "ingest", 86_400.0)
+    changelog = TopicChangelog(topics, SystemClock())
+    task = TopicPartition(Topic("orders"), Partition(0))
+    name = StateFileName(task, Position(0), 0, "0", StateKind.CHANGES)
+    for operations, wanted in (
+        ((AclOperation.READ, AclOperation.WRITE), "allow this user to DESCRIBE_CONFIGS the topic changes"),
+        ((AclOperation.DESCRIBE_CONFIGS,), ""),
+    ):
+        secured.allow("writer", ResourceType.TOPIC, "changes", *operations)
+        deadline_s, remedy = time.monotonic() + 20, "not tried"
+        while remedy != wanted:  # a broker hears of its rules by and by
+            assert time.monotonic() < deadline_s, remedy
+            try:
+                written, remedy = changelog.write(Topic("changes"), "orders", name, Pieces([b"changes"])), ""
+            except (ConfigError, BrokerError) as error:
+                remedy = error.remedy
+    with changelog.reading() as reading:
+        assert reading.read(written) == b"changes"
+
+
+def next_news(hears: Listener) -> frozenset[str]:
+    deadline_s = time.monotonic() + 20
+    while not (news := hears.take()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return news
 
 
 def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.markers import MarkerName, marker_from_bytes
-from common.store import FsspecStore
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from common.delta_log import read_table_state
+from common.tables.delta_log import read_table_state
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, Staging
 
@@ -75,7 +75,7 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
-    chatter = (" WARN ", "Exception", "log level")
+    chatter = (" WARN ", "WARNING", "Exception", "Inbox", "log level")
     assert [line for line in done.stderr.splitlines() if any(word in line for word in chatter)] == []
 
     after = json.loads(call("status", config, "--json").stdout)["streams"][0]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.delta_log import read_table_state
 from common.ports import SystemClock
+from common.tables.delta_log import read_table_state
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging

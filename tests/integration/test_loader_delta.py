@@ -11,9 +11,9 @@ import duckdb
 import pytest
 from py4j.protocol import Py4JError
 
-from common.commit_metadata import CommitMetadata
-from common.delta_log import read_table_state
 from common.ports import SystemClock
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.delta_log import read_table_state
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import SparkDeltaTables

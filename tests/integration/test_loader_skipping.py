@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from common.data_files import DataFileName
-from common.markers import (
+from common.ports import SystemClock
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.spans import Position, Span
+from common.stage.data_files import DataFileName
+from common.stage.markers import (
     Manifest,
     MarkerName,
     Origin,
@@ -20,9 +23,6 @@ from common.markers import (
     TableKind,
     manifest_to_bytes,
 )
-from common.ports import SystemClock
-from common.schema import parse_ddl, schema_to_json, to_arrow_schema
-from common.spans import Position, Span
 from delta_loader.shell.delta import SparkDeltaTables
 from stage_writer.core.parquet.buffer import TableFormat, TableRows
 from tests.fakes.loading import loader_for

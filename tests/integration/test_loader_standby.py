@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.delta_log import read_table_state
+from common.tables.delta_log import read_table_state
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, Staging
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.commit_metadata import CommitMetadata
-from common.delta_log import read_table_state
 from common.ports import SystemClock
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.delta_log import read_table_state
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.spark import spark_url
 from tests.fakes.loading import loader_for

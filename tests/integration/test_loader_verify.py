@@ -11,13 +11,14 @@ import deltalake
 import pytest
 from delta import DeltaTable
 
+from common.errors import TableError
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
+from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import StreamReport, Verdict
 from delta_loader.core.verify_view import to_json, to_text
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.offsets import SparkContents
-from delta_loader.verify import Verifier
 from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -87,6 +88,14 @@ def commit_by_hand(table: str, *actions: dict[str, object], operation: str = "WR
 def adds(table: str, version: int) -> list[dict[str, object]]:
     text = (Path(table) / "_delta_log" / f"{version:020d}.json").read_text("utf-8")
     return [action["add"] for action in map(json.loads, text.splitlines()) if "add" in action]
+
+
+def test_a_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging: Staging, spark: SparkSession) -> None:
+    place, rows = Path(staging.root) / "foreign", spark.read.format("delta").load(staging.table)
+    rows.select("_kafka_topic", "_kafka_partition").write.format("delta").save(str(place))
+    with pytest.raises(TableError, match="has no column _kafka_offset") as told:
+        SparkContents(spark).offsets((str(place), 0))
+    assert "kafka_columns: false" in told.value.remedy
 
 
 def test_a_whole_table_is_proved(staging: Staging, spark: SparkSession) -> None:

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.commit_metadata import CommitMetadata
 from common.errors import BuildError, StoreError, StoreUnfitError
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.jars import ensure_jars
 from delta_loader.shell.log_store import SOURCE, Probes, ensure_log_store, prove_log_stores

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import StoreError
 from common.ports import AlreadyExists, Created
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
 
 if TYPE_CHECKING:

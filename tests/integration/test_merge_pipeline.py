@@ -56,13 +56,13 @@ class Database:
         self.rows: dict[int, str] = {}
         self.clock = 0
 
-    def put(self, customer: int, city: str, *, late: bool = False) -> None:
+    def put(self, customer: int, city: str, *, late: bool = False, refused: bool = False) -> None:
         self.clock += 1
         at = 0 if late else self.clock
         row = {"id": customer, "city": city, "changed": at}
         op = "u" if customer in self.rows else "c"
         self._send(customer, {"payload": {"op": op, "before": None, "after": row, "ts_ms": 1}})
-        if not late:
+        if not (late or refused):
             self.rows[customer] = city
 
     def delete(self, customer: int) -> None:
@@ -92,6 +92,8 @@ def test_a_table_follows_a_database(
     database.producer.produce(topic, None, b"no key", partition=0)
     load(programs, config, database, spark)
     assert read(spark, tmp_path) == database.rows
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/customers` ADD CONSTRAINT known CHECK (city <> 'Nowhere')")
+    database.put(0, "Nowhere", refused=True)
     for customer in range(0, CUSTOMERS, 3):
         database.put(customer, "Ulm")
         database.put(customer, "Bonn", late=True)
@@ -103,7 +105,10 @@ def test_a_table_follows_a_database(
     load(programs, config, database, spark)
     assert read(spark, tmp_path) == database.rows
     letters = spark.read.format("delta").load(f"{tmp_path}/customers_dead_letters").collect()
-    assert [(row["error_class"], bytes(row["key"])) for row in letters] == [("unreadable_key", b"no key")]
+    assert sorted((row["error_class"], b"Nowhere" in bytes(row["value"] or b"")) for row in letters) == [
+        ("refused_by_table", True),
+        ("unreadable_key", False),
+    ]
     report = in_process.verify(config, spark)
     assert (report.failure, report.is_clean) == (None, True)
     assert {"merged"} == {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED}

@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from structlog import get_logger
 
 from common.errors import ConfigError
-from common.merged import chain_topic, inputs_at
 from common.ports import SystemClock
 from common.settings import Settings, StartAt
 from common.spans import Position, TopicPartition
+from common.stage.merged import chain_topic, inputs_at
 from stage_writer.merging.batch import MergedBatch
 from stage_writer.merging.groups import Group, Groups
 from stage_writer.merging.source import MergingSource

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.delta_log import read_table_state
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
+from common.tables.delta_log import read_table_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 TOKEN = "a-token-of-a-test"
 
 
-def settings(kafka: KafkaCluster, folder: Path, topic: str) -> dict[str, object]:
+def settings(kafka: KafkaCluster, folder: Path, topic: str, **loader: str) -> dict[str, object]:
     return {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "stage": {"url": f"{folder}/stage"},
@@ -35,6 +35,7 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str) -> dict[str, object]
             "http": "127.0.0.1:0",
             "http_token": TOKEN,
             "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
+            **loader,
         },
         "logs": {"format": "json"},
         "streams": [{"app_id": "orders", "topics": [topic], "table": f"{folder}/orders", "columns": "id BIGINT"}],
@@ -72,11 +73,11 @@ class Service:
 class Pipeline:
     """Both services on a topic of one partition."""
 
-    def __init__(self, kafka: KafkaCluster, topic: str, folder: Path, programs: Programs) -> None:
+    def __init__(self, kafka: KafkaCluster, topic: str, folder: Path, programs: Programs, **loader: str) -> None:
         self._kafka, self._topic = kafka, topic
         self.table, self.stage = FsspecStore(f"{folder}/orders"), FsspecStore(f"{folder}/stage")
         self._sent = 0
-        config = programs.config(settings(kafka, folder, topic))
+        config = programs.config(settings(kafka, folder, topic, **loader))
         self.loader = Service(programs.start("delta-loader", "run", config))
         self.writer = Service(programs.start("stage-writer", "run", config))
 

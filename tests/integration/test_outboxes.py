@@ -13,12 +13,12 @@ from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from common.errors import BrokerError
-from common.merged import InputEnd, inputs_of, merged_position
 from common.metrics import Metrics
-from common.outboxes import OutboxName
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.merged import InputEnd, inputs_of, merged_position
+from common.stage.outboxes import OutboxName
+from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import FencedError, Place

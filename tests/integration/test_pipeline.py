@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from common.delta_log import read_table_state
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
+from common.tables.delta_log import read_table_state
 from tests.verifier import (
     GOOD,
     Row,

@@ -9,10 +9,11 @@ import pytest
 from confluent_kafka import Producer
 
 from common.ports import SystemClock
-from common.store import FsspecStore
+from common.spans import Partition, Topic, TopicPartition
+from common.storage.store import FsspecStore
 from delta_loader.core.findings import Verdict
-from delta_loader.shell.delta import SparkDeltaTables
 from tests.integration import in_process
+from tests.integration.mortal import Death, Mortal
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
@@ -21,29 +22,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 COUNT = 200
-
-
-class Death(BaseException):
-    """The process is gone."""
-
-
-class Mortal(SparkDeltaTables):
-    """Dies once a commit has brought letters."""
-
-    dies = True
-
-    def commit(self, commit: TableCommit) -> CommitOutcome:
-        outcome = super().commit(commit)
-        if commit.letters and self.dies:
-            raise Death
-        return outcome
 
 
 def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
@@ -110,3 +94,67 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
     assert verified.failure is None
     assert {finding.verdict for finding in verified.findings} <= {Verdict.PROVED, Verdict.NOTED}, verified.findings
     assert all(partition.proved for partition in verified.partitions)
+
+
+def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_same(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table = new_topic(2), f"{tmp_path}/orders"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT NOT NULL, item STRING, square BIGINT GENERATED ALWAYS AS "
+        "(id * id)) USING delta TBLPROPERTIES ('delta.constraints.small' = 'length(item) < 4')"
+    )
+    sent = dict[tuple[int, int], bytes]()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for partition, number in ((partition, number) for partition in (0, 1) for number in range(20)):
+        items = ["a", "far too long"] if number % 5 == 2 else ["a", "b"]
+        sent[partition, number] = json.dumps({"id": 10 * number + partition, "items": items}).encode()
+        producer.produce(topic, sent[partition, number], key=b"k", partition=partition)
+    assert producer.flush(30) == 0
+
+    def config(load: str) -> Path:
+        stream: dict[str, object] = {
+            "app_id": "orders",
+            "topics": [topic],
+            "table": table,
+            "columns": "id BIGINT, items ARRAY<STRING>",
+        }
+        stream |= {"explode": "items", "rename": {"items": "item"}, "load": load, "kafka_columns": False}
+        return programs.config(
+            {
+                "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+                "stage": {"url": f"{tmp_path}/stage"},
+                "writer": {"group_id": topic, "http": None},
+                "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+                "streams": [stream],
+            }
+        )
+
+    # Staged beside the table, where a file may become part of it as it is, nothing says of which record a row is.
+    beside = config("auto")
+    programs.succeed("stage-writer", "run", beside, "--until-caught-up")
+    report = in_process.load(beside, spark)
+    held = report.held[TopicPartition(Topic(topic), Partition(0))]
+    assert (held.reason, "write load: append and stage its records again" in held.remedy) == ("not_written", True)
+    assert spark_reader(spark)(table) == []
+
+    apart = config("append")
+    for again in ("0", "1"):
+        programs.succeed("bootstrap", "rewind", apart, "--topic", topic, "--partition", again, "--to", "0", "--yes")
+    programs.succeed("stage-writer", "run", apart, "--until-caught-up")
+    tables = Mortal(spark, SystemClock(), f"{tmp_path}/stage")
+    with pytest.raises(Death):
+        in_process.load(apart, spark, tables=tables)
+    report = in_process.load(apart, spark)
+    assert (report.failure, report.held) == (None, {})
+
+    letters = spark_reader(spark)(f"{table}_dead_letters")
+    found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
+    refused = {place: ("refused_by_table", value) for place, value in sent.items() if place[1] % 5 == 2}
+    assert (len(letters), found) == (len(refused), refused)
+    rows = spark_reader(spark)(table)
+    wanted = [10 * number + partition for partition, number in sent.keys() - refused.keys() for _ in "ab"]
+    assert sorted(int(str(row["id"])) for row in rows) == sorted(wanted)
+    assert set(rows[0]) == {"id", "item", "square"}
+    verified = in_process.verify(apart, spark)
+    assert "rows_reconciled" in {finding.kind for finding in verified.findings}, verified.findings

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from common.ports import SystemClock
 from common.settings import load_settings
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from delta_loader.core.replace import Step
 from delta_loader.dead_letters.letters import Letters, write_parquet
 from delta_loader.dead_letters.wanted import Wanted

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from common.cli import run
 from common.errors import StoreRefusedError
-from common.store import FsspecStore, prove_exclusive_create
+from common.storage.store import FsspecStore, prove_exclusive_create
 from devservices.s3_rights import Guarded, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
 

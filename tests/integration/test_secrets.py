@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.store import FsspecStore
+from common.storage.store import FsspecStore
 from tests.integration.test_s3_credentials import command_lines
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.delta_log import COMMIT, read_table_state
 from common.ports import SystemClock
+from common.tables.delta_log import COMMIT, read_table_state
 from delta_loader.core.ways.way import Add, Append, Refused, way_of_loading
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for

@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
 
-from common.markers import MarkerName, marker_from_bytes
-from common.store import FsspecStore
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +196,9 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     assert done.returncode == 1
     assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr
     assert f"bootstrap skip CONFIG --topic {topic} --partition 0 --to 15 --yes" in done.stderr
+    assert writers_hold(programs, config) == "gone_from_kafka"
     programs.succeed("bootstrap", "skip", config, "--topic", topic, "--partition", "0", "--to", "15", "--yes")
+    assert writers_hold(programs, config) is None
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == {0: [(0, 0, 10), (0, 10, 15), (0, 15, 20)]}
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from delta import DeltaTable
 
-from common.answers import Answer
-from common.commit_metadata import Decision
-from common.delta_log import read_table_state
 from common.ports import SystemClock
 from common.spans import Position
-from common.table_history import read_history, store_lines
-from common.went_back import went_back
+from common.stage.answers import Answer
+from common.tables.commit_metadata import Decision
+from common.tables.delta_log import read_table_state
+from common.tables.history import read_history, store_lines
+from common.tables.went_back import went_back
 from delta_loader.core.commits import Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import SparkDeltaTables

@@ -11,11 +11,11 @@ import structlog
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.markers import MarkerName, marker_from_bytes
 from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 from stage_writer.native.library import library_path
 from stage_writer.shell.kafka import KafkaSource
 from stage_writer.shell.native_taking import NativeTaker

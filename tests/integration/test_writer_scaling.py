@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.markers import MarkerName, marker_from_bytes
-from common.store import FsspecStore
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 

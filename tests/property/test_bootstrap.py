@@ -13,10 +13,10 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage
 from common.errors import StoreError, UsageError
-from common.markers import Origin
 from common.settings import StartAt
 from common.spans import Position
-from common.store import FsspecStore
+from common.stage.markers import Origin
+from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 
 if TYPE_CHECKING:

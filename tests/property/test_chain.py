@@ -3,8 +3,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.chain import read_chain
-from common.markers import Marker
+from common.stage.chain import read_chain
+from common.stage.markers import Marker
 from tests.fakes.markers import by_hand, chain_of, flush
 
 edges = st.lists(st.integers(0, 60), min_size=2, max_size=8, unique=True).map(sorted)

@@ -3,8 +3,8 @@ from urllib.parse import unquote
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.data_files import NULL_FOLDER, DataFileName, delta_path, shortened
 from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.stage.data_files import NULL_FOLDER, DataFileName, delta_path, shortened
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
 sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))

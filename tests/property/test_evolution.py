@@ -13,7 +13,6 @@ import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.markers import Manifest, Marker, MarkerName, Origin
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
@@ -21,13 +20,14 @@ from common.schema.evolution import additions, joined, joined_columns, with_addi
 from common.settings import Settings
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.storage.store import FsspecStore
 from delta_loader.core.commits import Target
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.fit import require_fit
-from delta_loader.evolving import Evolver
 from delta_loader.service import Ports
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
+from delta_loader.tables.evolving import Evolver
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import MarkerError
-from common.idle import IdleFact, facts_from_bytes, facts_to_bytes, idle_path
 from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.stage.idle import IdleFact, facts_from_bytes, facts_to_bytes, idle_path
 
 _facts = st.builds(
     IdleFact,

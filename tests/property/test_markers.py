@@ -1,8 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.changes import MergeBy
-from common.markers import (
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stage.changelogs import TopicChanges, changes_digest
+from common.stage.markers import (
     Manifest,
     MarkerName,
     Origin,
@@ -12,8 +13,8 @@ from common.markers import (
     manifest_from_bytes,
     manifest_to_bytes,
 )
-from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
-from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.tables.changes import MergeBy
 
 # JSON is UTF-8: a lone surrogate is no character.
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
@@ -35,6 +36,7 @@ tables = st.builds(
     texts,
     st.lists(texts, max_size=3).map(tuple),
     st.lists(files | mixed_files, max_size=3).map(tuple),
+    place=st.none() | st.tuples(texts, texts, texts),
 )
 
 merges = st.builds(
@@ -56,13 +58,29 @@ def state_names(source: TopicPartition, kind: StateKind) -> st.SearchStrategy[St
     return st.builds(StateFileName, st.just(source), positions, st.integers(0, 10**9), uniques, st.just(kind))
 
 
+def _runs(cuts: list[int]) -> tuple[Span, ...]:
+    return tuple(Span(Position(start), Position(end)) for start, end in zip(cuts[0::2], cuts[1::2], strict=False))
+
+
+topic_changes = st.builds(
+    TopicChanges,
+    sources,
+    st.none() | texts,
+    st.lists(st.integers(0, MAX_POSITION), min_size=2, max_size=6, unique=True).map(sorted).map(_runs),
+    counts,
+    st.binary().map(changes_digest),
+    st.integers(0, 2**62),
+)
+
+
 @st.composite
 def states(draw: st.DrawFn, source: TopicPartition) -> MarkedState:
     changes = state_names(source, StateKind.CHANGES).map(lambda name: name.path)
     snapshots = state_names(source, StateKind.SNAPSHOT).map(lambda name: name.path)
-    made = st.builds(StateFiles, st.none() | snapshots, st.lists(changes, max_size=3).map(tuple))
+    either = changes | topic_changes
+    made = st.builds(StateFiles, st.none() | snapshots, st.lists(either, max_size=3).map(tuple))
     before = draw(made)
-    return MarkedState(draw(made | changes.map(before.with_changes)), before)
+    return MarkedState(draw(made | either.map(before.with_changes)), before)
 
 
 @st.composite

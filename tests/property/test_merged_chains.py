@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
 from common.errors import ConfigError
-from common.merged import InputEnd, inputs_at, inputs_of, merged_position
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
 from stage_writer.core.batch import MessageBatch
 from stage_writer.merging.batch import MergedBatch
 from stage_writer.merging.groups import Group, Groups

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import duckdb
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from common.changes import DELETE_COLUMN, MergeBy
-from common.markers import StagedFile
 from common.schema import Field, Primitive, StructType
+from common.stage.markers import StagedFile
+from common.tables.changes import DELETE_COLUMN, MergeBy
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
-from tests.fakes.events import Event, Row, replay
+from tests.fakes.events import Event, Place, Row, replay
+from tests.fakes.judged import judged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+LEFT_OUT = "DELETE FROM staged WHERE (_kafka_topic, _kafka_partition, _kafka_offset) = (?, ?, ?)"
 KEYS = StructType((Field("id", Primitive.INTEGER), Field("name", Primitive.STRING)))
 _ids, _names = st.integers(0, 3), st.sampled_from(["a", "b", "it's"])
 
@@ -45,9 +48,18 @@ def histories(draw: st.DrawFn) -> list[list[Event]]:
 
 
 def merged(
-    loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, placed: bool = True
+    loads: Sequence[Sequence[Event]],
+    *,
+    sequenced: bool,
+    soft: bool,
+    placed: bool = True,
+    check: str | None = None,
+    refused: set[Place] | None = None,
 ) -> dict[tuple[object, ...], Row]:
-    """The table that the statements make; with ``placed`` it has the events' places too."""
+    """The table that the statements make; with ``placed`` it has the events' places too.
+
+    ``refused`` gets the places of events that the table's ``check`` forbids, which are left out.
+    """
     by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None)
     columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
     with duckdb.connect(config={"threads": 1}) as connection:
@@ -68,6 +80,11 @@ def merged(
             if staged:
                 connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
             bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
+            if check is not None and refused is not None:
+                found = judged(connection, columns, by, check, bounds)
+                for place in found:
+                    connection.execute(LEFT_OUT, place)
+                refused |= found
             statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted)
             connection.execute(statement.text)
         rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
@@ -115,6 +132,45 @@ def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_
     everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
     one_by_one = merged([[event] for event in everything], sequenced=True, soft=True)
     assert merged([everything], sequenced=True, soft=True) == one_by_one
+
+
+CHECKS = {
+    "value IS NULL OR value <> 'x'": lambda row: row.value == "x",
+    "value <> 'x'": lambda row: row.value in (None, "x"),  # null is no pass: nor is a deleted row without value
+}
+
+
+@settings(max_examples=max(1, settings().max_examples // 3))
+@given(histories(), st.booleans(), st.booleans(), st.sampled_from(sorted(CHECKS)))
+@example([[event(0, "y", 1), event(1, "x", 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003 - drawn so
+@example([[event(0, "x", 4), event(1, None, 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003
+def test_what_a_table_forbids_is_as_if_it_had_never_been_sent_and_the_same_however_events_are_cut_into_loads(
+    loads: list[list[Event]],
+    sequenced: bool,  # noqa: FBT001 - drawn
+    soft: bool,  # noqa: FBT001
+    check: str,
+) -> None:
+    expected: dict[tuple[object, ...], Row] = {}
+    forbidden: set[Place] = set()
+    for load in loads:
+        forbidden |= replay(expected, load, sequenced=sequenced, soft=soft, forbids=CHECKS[check])
+    refused: set[Place] = set()
+    assert merged(loads, sequenced=sequenced, soft=soft, check=check, refused=refused) == expected
+    assert refused == forbidden
+    never_sent: dict[tuple[object, ...], Row] = {}
+    for load in loads:
+        replay(never_sent, [one for one in load if one.place not in refused], sequenced=sequenced, soft=soft)
+    assert never_sent == expected
+    if not soft or is_in_order(loads):
+        at_once: set[Place] = set()
+        merged([[*chain(*loads)]], sequenced=sequenced, soft=soft, check=check, refused=at_once)
+        assert at_once == refused
+
+
+def is_in_order(loads: Sequence[Sequence[Event]]) -> bool:
+    """Whether no load has an event that comes before one of an earlier load, by topic, partition and offset."""
+    places = [one.place for load in loads for one in sorted(load, key=lambda one: one.place)]
+    return places == sorted(places)
 
 
 def test_a_table_need_not_have_the_places_by_which_events_are_ordered() -> None:

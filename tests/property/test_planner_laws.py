@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.commit_metadata import CommitMetadata
-from common.counts import Counts, Replaced
-from common.markers import Marker
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.transactions import TxnIds
+from common.stage.markers import Marker
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts, Replaced
+from common.tables.transactions import TxnIds
 from delta_loader.core.plan import Found, Idle, Limits, Load, Run, Straddle, UnreadableMarker, next_run, plan_load
 from delta_loader.core.settle import settle_candidates, settled
-from tests.unit.test_loader_plan import by_hand, marker, name
+from tests.unit.delta_loader.test_plan import by_hand, marker, name
 
 POSITIONS = st.integers(0, 60)
 

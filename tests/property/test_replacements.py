@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import MarkerError
-from common.markers import TableKind
-from common.replacements import (
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import TableKind
+from common.stage.replacements import (
     Replacement,
     ReplacementFile,
     ReplacementName,
@@ -18,7 +19,6 @@ from common.replacements import (
     replacement_from_bytes,
     replacement_to_bytes,
 )
-from common.spans import Partition, Position, Span, Topic, TopicPartition
 
 SOURCES = st.builds(
     TopicPartition,

@@ -5,22 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.markers import MarkerName, marker_to_bytes
 from common.ports import SystemClock
-from common.spans import Position
-from common.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
-from common.store import FsspecStore
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.changelogs import TopicChanges, changes_digest
+from common.stage.markers import MarkerName, marker_to_bytes
+from common.stage.state_files import (
+    EMPTY_STATE,
+    MarkedState,
+    StateFileName,
+    StateFiles,
+    StateKind,
+    stand_in,
+    stood_in,
+)
+from common.storage.store import FsspecStore
 from stage_writer.shell.state_cleaning import StateCleaning
 from tests.fakes.markers import ORDERS, flush
 
 if TYPE_CHECKING:
-    from common.markers import Marker
+    from common.stage.markers import Marker
 
 STEPS = st.lists(
-    st.sampled_from(["changes", "changes", "snapshot", "nothing", "lost claim", "settle", "rewind", "clean"]),
+    st.sampled_from(
+        (
+            *("changes", "changes", "snapshot", "nothing", "lost claim", "settle", "rewind", "clean"),
+            *("in topic", "in topic", "stand in", "skip"),
+        )
+    ),
     max_size=30,
 )
 
@@ -45,12 +59,19 @@ class History:
         self.markers: list[Marker] = []
         self.position = 0
         self.names = 0
+        self.stand_ins: set[str] = set()
         self.cleaning = StateCleaning(self.store, At(2**45), 0)
 
     @property
-    def state(self) -> StateFiles:
+    def marked(self) -> StateFiles:
+        """What the last marker says."""
         last = self.markers[-1].manifest if self.markers else None
         return EMPTY_STATE if last is None or last.state is None else last.state.files
+
+    @property
+    def state(self) -> StateFiles:
+        """What a writer goes on from."""
+        return stood_in(self.marked, self.files)
 
     def write(self, kind: StateKind) -> str:
         self.names += 1
@@ -58,16 +79,24 @@ class History:
         self.store.write(path, b"state")
         return path
 
-    def flush(self, kind: StateKind | None) -> None:
+    def changes_in_topic(self) -> TopicChanges:
+        self.names += 1
+        place, offset = TopicPartition(Topic("changes"), Partition(0)), Position(self.names)
+        return TopicChanges(place, None, (Span(offset, Position(offset + 1)),), 5, changes_digest(b"state"), 0)
+
+    def flush(self, kind: StateKind | None, files: StateFiles | None = None) -> None:
         before = self.state
-        files = before
+        files = files or before
         if kind is StateKind.CHANGES:
             files = before.with_changes(self.write(kind))
         elif kind is StateKind.SNAPSHOT:
             files = StateFiles(self.write(kind))
+        self.mark(MarkedState(files, before))
+
+    def mark(self, state: MarkedState) -> None:
         marker = flush(self.position, self.position + 1)
         assert marker.manifest is not None
-        marker = replace(marker, manifest=replace(marker.manifest, state=MarkedState(files, before)))
+        marker = replace(marker, manifest=replace(marker.manifest, state=state))
         self.store.write(marker.name.path, marker_to_bytes(marker))
         self.markers.append(marker)
         self.position += 1
@@ -81,6 +110,14 @@ class History:
                 self.flush(StateKind(step))
             case "nothing":
                 self.flush(None)
+            case "in topic" if self.state.paths:
+                self.flush(None, self.state.with_changes(self.changes_in_topic()))
+            case "stand in" if self.marked.in_topics:
+                name = stand_in(ORDERS, self.markers[-1].name.start, 0, self.marked)
+                self.store.write(name.path, b"state")
+                self.stand_ins.add(name.path)
+            case "skip" if self.markers:
+                self.mark(MarkedState(self.marked, self.marked))
             case "lost claim":
                 self.write(StateKind.SNAPSHOT)
             case "settle" if len(self.markers) > 1:
@@ -92,11 +129,19 @@ class History:
                 self.cleaning.clean(ORDERS)
 
     @property
+    def stood_in_for(self) -> set[str]:
+        """The stand-ins of what the markers say that are still there."""
+        states = [marker.manifest.state for marker in self.markers if marker.manifest and marker.manifest.state]
+        both = [files for state in states for files in (state.files, state.before)]
+        return {path for path in self.stand_ins if any(stood_in(files, [path]) != files for files in both)}
+
+    @property
     def files(self) -> set[str]:
         return {item.path for item in self.store.list("state")}
 
 
 @given(STEPS)
+@example(["changes", "in topic", "stand in", "skip", "changes", "settle", "settle", "clean"])
 def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
     history = History()
     for step in steps:
@@ -106,6 +151,7 @@ def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[s
             assert marker.manifest.state is not None
             needed = {*marker.manifest.state.files.paths, *marker.manifest.state.before.paths}
             assert needed <= history.files
+        assert history.stood_in_for <= history.files, "a topic may have forgotten what these stand in for"
 
 
 def test_what_nobody_needs_goes_when_it_is_old_enough() -> None:

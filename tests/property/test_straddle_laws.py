@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.transactions import TxnIds
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
+from common.tables.transactions import TxnIds
 from delta_loader.core.commits import Naming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.core.plan import (
     Idle,
@@ -28,7 +28,7 @@ from delta_loader.core.plan import (
     plan_load,
 )
 from delta_loader.core.shares import share_of
-from tests.unit.test_loader_plan import by_hand, marker
+from tests.unit.delta_loader.test_plan import by_hand, marker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

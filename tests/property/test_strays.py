@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.markers import Marker, MarkerName, Origin
 from common.spans import Position
+from common.stage.markers import Marker, MarkerName, Origin
 from delta_loader.core.plan import Run, next_run
 from delta_loader.core.settle import settle_candidates, settled
 from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, lowest_branch

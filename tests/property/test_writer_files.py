@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.markers import TableKind
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position
+from common.stage.markers import TableKind
 from stage_writer.core.parquet.buffer import Buffer, EncodedFile, StagedRows, TableFormat, TableRows, leaves
 
 COLUMNS = (

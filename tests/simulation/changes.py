@@ -1,6 +1,10 @@
 """Worlds of change events: upserts and deletes by key, tombstones too, merged into a table with one row for each key;
 and the book, which applies them one by one as Kafka had them.
 
+The table of some has a CHECK, from its making on or for a while. An event that it forbids is a dead letter, and as if
+it had never been sent; what the book finds among the dead letters has to be forbidden, and of a table that always had
+its CHECK all that is forbidden has to be there.
+
 Where operators gave positions up, or a topic was deleted, an event may have been applied or not: then the book knows
 which rows are possible. Keys are of one Kafka partition each, as producers have it. A sequence is used with soft
 deletes only: otherwise a deleted row's is forgotten at the end of a load, and how events are cut into loads is chance.
@@ -12,29 +16,38 @@ import json
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
-from common.changes import DELETE_COLUMN, staged_columns
-from common.dead_letters import KAFKA_FIELDS
-from common.markers import TableKind
 from common.schema import Field, Primitive, StructType
 from common.settings.merge import merge_by_of
 from common.spans import Partition, Topic, TopicPartition
+from common.stage.markers import TableKind
+from common.tables.changes import DELETE_COLUMN, staged_columns
+from common.tables.dead_letters import KAFKA_FIELDS
 from stage_writer.core.convert import table_format
-from tests.fakes.events import Event, Row, Table, replay
+from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.kinds import DEAD_LETTERS, TABLE, Around, Kind, settings_of
+from tests.simulation.delta_log import CONSTRAINT, Place
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.refusing import CheckedLog, refusing_ports
+from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.settings import Stream
+    from delta_loader.streams.refusals import Refusing
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
+    from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Record as Sent
     from tests.simulation.kinds import Wanted
     from tests.simulation.world import Process
 
 _IDS = range(5)
+_CHECKS: dict[str, Forbids] = {
+    "v IS NULL OR v <> 'z'": lambda row: row.value == "z",
+    "v <> 'z'": lambda row: row.value in (None, "z"),  # nor does it take the row of a deleted key alone
+}
 _ROWS_OF_A_PARTITION = 100
 
 
@@ -87,6 +100,11 @@ class Changes(Kind):
         merge |= {"soft_delete": "gone"} if self.soft else {}
         merge |= {"sequence": "at"} if self.sequenced else {}
         self.settings = settings_of(columns="id INT, v STRING, at BIGINT", load="merge", merge=merge)
+        self._check = rng.choice([None, *_CHECKS])
+        self._always = self._check is not None and rng.random() < 0.5
+        log = CheckedLog(around.bucket, STAGE)
+        log.check, log.checks_at_once = self._check or "", self._always
+        self.log = log
 
     def converter(self, process: Process) -> Converter:
         """One of events."""
@@ -107,8 +125,27 @@ class Changes(Kind):
         return (DEAD_LETTERS,)
 
     def wanted(self, value: bytes | None) -> Wanted:
-        """Dead letters are there once."""
-        return ({DEAD_LETTERS: 1} if value == BAD else {},)
+        """Dead letters are there once; which events have to be is the book's to say."""
+        if value == BAD:
+            return ({DEAD_LETTERS: 1},)
+        return ({},) if self._check is None else ({}, {DEAD_LETTERS: 1})
+
+    def refusing(self, tables: SimulatedTables) -> Refusing | None:
+        """Delta's checks, and Kafka for the bytes."""
+        return refusing_ports(self.around, tables)
+
+    def happens(self) -> None:
+        """Somebody adds the CHECK, which Delta does where all rows pass it, or takes it away."""
+        world, table = self.around.world, self.log.tables.get(TABLE)
+        is_fixed = self._check is None or self._always or table is None
+        if is_fixed or world.rng.random() >= world.chances.altered:
+            return
+        assert table is not None
+        assert self._check is not None
+        if table.properties.pop(CONSTRAINT, None) is None and self.log.takes(TABLE, self._check):
+            table.properties[CONSTRAINT] = self._check
+        world.faults[Fault.ALTERED] += 1
+        world.tell(f"the table checks {list(table.properties)}")
 
     def problems(self) -> Iterator[str]:
         """Rows that no replay gives."""
@@ -117,7 +154,8 @@ class Changes(Kind):
             gone = bool(row.get("gone"))
             at = row["at"] if self.sequenced else None
             have.setdefault(row["id"], []).append((row["v"], at, gone, row["_kafka_offset"]))
-        possible = self._possible()
+        possible, doubts = self._possible()
+        yield from doubts
         for key in sorted({*have, *possible}, key=str):
             rows = have.get(key, [])
             wanted = possible.get(key, {None})
@@ -127,9 +165,10 @@ class Changes(Kind):
                 source = TopicPartition(Topic(self.topics[0]), Partition(key // _ROWS_OF_A_PARTITION))
                 yield f"{source} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
 
-    def _possible(self) -> dict[object, set[tuple[object, ...] | None]]:
-        """Each key's rows, as one or the other set of events gives them."""
+    def _possible(self) -> tuple[dict[object, set[tuple[object, ...] | None]], list[str]]:
+        """Each key's rows, as one or the other set of events gives them; and what is wrong with what was refused."""
         found: dict[object, set[tuple[object, ...] | None]] = {}
+        letters, doubts = self._letters(), list[str]()
         for source, log, deleted in self.around.logs():
             for record in log:
                 event = _event(source, record)
@@ -137,10 +176,32 @@ class Changes(Kind):
                     continue
                 (key,) = event.key
                 before = found.get(key, {None})
+                forbidden = {self._forbids(row, event) for row in before}
+                place = Place(int(source.partition), record.offset, record.timestamp_ms)
+                if place in letters:
+                    if True not in forbidden or letters[place] != record.value:
+                        doubts.append(f"{source} offset {record.offset} is a dead letter: {letters[place]!r}")
+                    continue
                 after = {self._after(row, event) for row in before}
                 is_certain = not self.around.may_lack(source, record.offset, deleted=deleted)
+                if is_certain and self._always and forbidden == {True}:
+                    doubts.append(f"{source} offset {record.offset} is forbidden, and no dead letter")
                 found[key] = after if is_certain else before | after
-        return found
+        return found, doubts
+
+    def _letters(self) -> dict[Place, bytes | None]:
+        """What was refused."""
+        table = self.log.tables.get(DEAD_LETTERS)
+        letters = (letter for commit in (table.commits if table else ()) for letter in commit.letters)
+        return {Place(int(one.source.partition), int(one.offset), one.timestamp_ms or 0): one.value for one in letters}
+
+    def _forbids(self, row: tuple[object, ...] | None, event: Event) -> bool:
+        """By the rule of the replay, with the row before it."""
+        if self._check is None:
+            return False
+        table: Table = {} if row is None else {event.key: Row(*row)}  # type: ignore[arg-type]
+        forbids = _CHECKS[self._check]
+        return bool(replay(table, [event], sequenced=self.sequenced, soft=self.soft, forbids=forbids))
 
     def _after(self, row: tuple[object, ...] | None, event: Event) -> tuple[object, ...] | None:
         table: Table = {} if row is None else {event.key: Row(*row)}  # type: ignore[arg-type]

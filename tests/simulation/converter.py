@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from common.errors import RegistryError
-from common.markers import TableKind
 from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.stage.markers import TableKind
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
-    from common.state_files import StateFiles
+    from common.stage.state_files import StateFiles
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import StateStore
     from tests.simulation.world import World

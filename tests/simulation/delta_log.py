@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import duckdb
@@ -19,21 +20,24 @@ import pyarrow.parquet as pq
 
 from common.errors import TableError
 from common.schema import schema_from_json
+from common.spans import Offset, Partition, Topic, TopicPartition
 from delta_loader.core.commits import Conflicted, NotWritten
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.core.ways.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.judged import judged
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from common.delta_log import TableState
     from common.schema.evolution import Addition
-    from common.spans import Position, TopicPartition
-    from common.table_history import LoggedCommit
+    from common.spans import Position
+    from common.tables.changes import MergeBy
+    from common.tables.delta_log import TableState
+    from common.tables.history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit, Target
     from delta_loader.core.plan import TableShape
     from delta_loader.core.shares import SparkWrite
@@ -85,10 +89,14 @@ class DeltaLog(MemoryDeltaTables):
             return changed
         if not all(self._is_there(path) for write in commit.written for path in self._paths(write)):
             return NotWritten("a staged file is gone")
-        if any(pc.any(self._forbidden(commit.target.url, self.rows_of(write))).as_py() for write in commit.written):
-            return NotWritten("a row violates the table's constraint")
+        url = commit.target.url
         if commit.merges:
-            self._merge(commit)
+            merged = self._merged(commit)
+            if self._breaks(url, merged):
+                return NotWritten("a row violates the table's constraint")
+            self._keyed[url] = merged
+        elif any(pc.any(self._forbidden(url, self.rows_of(write))).as_py() for write in commit.written):
+            return NotWritten("a row violates the table's constraint")
         return self._done(commit)
 
     def _state(self, url: str) -> TableState:
@@ -134,6 +142,8 @@ class DeltaLog(MemoryDeltaTables):
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """The records of which the table refuses a row."""
         found: list[RefusedRecord] = []
+        if writes and writes[0].shape.merge is not None:
+            return self._refused_events(target.url, writes)[:most]
         for write in writes:
             rows = self.rows_of(write)
             bad = rows.filter(self._forbidden(target.url, rows))
@@ -151,19 +161,50 @@ class DeltaLog(MemoryDeltaTables):
 
     # Merging.
 
-    def _merge(self, commit: TableCommit) -> None:
-        url, by = commit.target.url, commit.written[0].shape.merge
+    def _merged(self, commit: TableCommit) -> pa.Table:
+        with self._at_merge(commit.target.url, commit.written) as (connection, columns, by, bounds):
+            connection.execute(MergeStatement("target", "staged", columns, by, bounds, _quoted).text)
+            return connection.sql("SELECT * FROM target").to_arrow_table()
+
+    def _refused_events(self, url: str, writes: Sequence[SparkWrite]) -> list[RefusedRecord]:
+        check = self.tables[url].properties.get(CONSTRAINT)
+        if check is None:
+            return []
+        with self._at_merge(url, writes) as (connection, columns, by, bounds):
+            found = judged(connection, columns, by, check, bounds)
+        return [
+            RefusedRecord(TopicPartition(Topic(topic), Partition(partition)), Offset(offset), "forbidden")
+            for topic, partition, offset in sorted(found)
+        ]
+
+    @contextmanager
+    def _at_merge(
+        self, url: str, writes: Sequence[SparkWrite]
+    ) -> Iterator[tuple[duckdb.DuckDBPyConnection, tuple[str, ...], MergeBy, tuple[str, ...]]]:
+        """The events of some writes as ``staged``, beside the table as ``target``."""
+        by, columns = writes[0].shape.merge, schema_from_json(writes[0].shape.schema)
         assert by is not None
-        staged = pa.concat_tables(map(self.rows_of, commit.written), promote_options="default")
-        columns = schema_from_json(commit.written[0].shape.schema)
-        bounds = key_bounds([file for write in commit.written for file in write.files], columns, by.keys, _quoted)
-        statement = MergeStatement("target", "staged", columns.names, by, bounds, _quoted)
+        staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
+        bounds = key_bounds([file for write in writes for file in write.files], columns, by.keys, _quoted)
         with duckdb.connect(config={"threads": 1}) as connection:
             connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
             connection.register("staged", staged)
             connection.execute("CREATE TABLE target AS SELECT * FROM before")
-            connection.execute(statement.text)
-            self._keyed[url] = connection.sql("SELECT * FROM target").to_arrow_table()
+            yield connection, columns.names, by, bounds
+
+    def takes(self, url: str, check: str) -> bool:
+        """Whether all rows of a table into which events are merged pass a check."""
+        return url not in self._keyed or not self._failing(self._keyed[url], check)
+
+    def _breaks(self, url: str, rows: pa.Table) -> bool:
+        check = self.tables[url].properties.get(CONSTRAINT)
+        return check is not None and self._failing(rows, check) > 0
+
+    def _failing(self, rows: pa.Table, check: str) -> int:
+        with duckdb.connect(config={"threads": 1}) as connection:
+            connection.register("rows", rows)
+            found = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
+            return len(found.to_arrow_table())
 
     def keyed_rows(self, url: str) -> list[dict[str, object]]:
         """The rows of a table into which events are merged."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.dead_letters import KAFKA_FIELDS
 from common.schema import Field, Primitive, StructType, schema_from_json, schema_to_json, to_arrow_schema
 from common.schema.evolution import NO_COLUMNS
+from common.tables.dead_letters import KAFKA_FIELDS
 from stage_writer.core.decoding.json_document import parse_document
 from stage_writer.core.unknown.offers import Offers, type_of
 from tests.simulation.converter import GOOD, PlainConverter

@@ -15,15 +15,15 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic
 
-from common.beginnings import begin_path, beginning_from_bytes
 from common.errors import KafkaDeltaExpressError
-from common.merged import inputs_of
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from common.transactions import TxnIds
+from common.stage.beginnings import begin_path, beginning_from_bytes
+from common.stage.merged import inputs_of
+from common.tables.transactions import TxnIds
 from delta_loader.lease import LoaderLease
 from delta_loader.service import LoaderService, Ports
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from stage_writer.core.flushing import Limits
 from stage_writer.ports import Result
 from stage_writer.service import StageWriter
@@ -40,9 +40,9 @@ from tests.simulation.worlds import Worlds, kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from common.markers import MarkerName
     from common.settings import Stream
     from common.spans import Position
+    from common.stage.markers import MarkerName
     from delta_loader.streams.report import StreamReport
     from stage_writer.ports import Flushing, Item, Runs
     from tests.simulation.kinds import Kind
@@ -311,12 +311,14 @@ class History:
             lambda: str(uuid.UUID(int=rng.getrandbits(128))),
             process.name,
             state_keep_s=_STATE_KEEP_S,
+            changelog=self.kind.changelog(process),
         )
         stage.watch(member, self._stale_claims)
         service = StageWriter(
             converters=[self.kind.converter(process)],
             filing=self.kind.filing,
             outlets=self.kind.outlets(process, self._store(STAGE)),
+            news=self.kind.news(stage),
             limits=_LIMITS,
             revoke_timeout_s=20.0,
             report_positions=False,
@@ -352,11 +354,10 @@ class History:
         )
         service = LoaderService(self.kind.settings.streams, self.kind.settings.loader, ports)
         lease = self._lease(process, ports) if self._leased else None
-        told = ""
+        told, load = "", self.kind.loads(service, self._store(STAGE))
         try:
             while True:
-                if lease is None or lease.held():
-                    told = self._tell(process, told, service.run_pass(lambda: lease is not None and not lease.held()))
+                told = self._tell(process, told, load(lambda: lease is not None and not lease.held()))
                 self.world.sleep_s(self.world.rng.choice([1, 5, 30]))
         except Crash:
             return

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from common.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
+from common.stage.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
 from stage_writer.core.batch import MessageBatch
 from stage_writer.ports import PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process

@@ -7,12 +7,14 @@ once is the history's to check.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from common.merged import chain_topic
 from common.settings import Settings
 from common.spans import TopicPartition
+from common.stage.merged import chain_topic
+from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.core.parquet.buffer import Filing
+from stage_writer.news.ports import NO_NEWS
 from stage_writer.outbox.ports import NO_OUTLETS
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
@@ -21,12 +23,16 @@ from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
+    from delta_loader.service import LoaderService
     from delta_loader.streams.refusals import Refusing
+    from delta_loader.streams.report import StreamReport
+    from stage_writer.changelog.ports import Changelog
+    from stage_writer.news.ports import News
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import Converter, RecordSource
+    from stage_writer.ports import Converter, RecordSource, Stage
     from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker, GroupMember
     from tests.simulation.kafka import Record as Sent
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 Wanted = tuple["Mapping[str, int]", ...]
 """How many rows a record has in each table; several where it may be so or so."""
+Loads: TypeAlias = "Callable[[Callable[[], bool]], Sequence[StreamReport]]"
+"""Loads what it is time for, until it is to stop."""
 
 
 def settings_of(**more: object) -> Settings:
@@ -105,6 +113,21 @@ class Kind:
         """What a writer delivers records for topics with."""
         del process, store
         return NO_OUTLETS
+
+    def news(self, stage: Stage) -> News:
+        """What a writer tells loaders with."""
+        del stage
+        return NO_NEWS
+
+    def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
+        """What a loader does each time; by default a pass, unless it is to stop."""
+        del store
+        return lambda stop: () if stop() else service.run_pass(stop)
+
+    def changelog(self, process: Process) -> Changelog:
+        """Where a writer has what its tasks change."""
+        del process
+        return NO_CHANGELOG
 
     def chains(self) -> list[TopicPartition]:
         """The world's chains."""

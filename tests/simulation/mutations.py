@@ -3,14 +3,15 @@
 Each mutation replaces one decision of the services, for as long as its context lasts, with what the rule forbids.
 ``python -m tests.simulation.mutations`` shows for each the first history that fails. Rules whose breach takes a rarer
 coincidence than a few hundred histories bring, or that others stand behind, have tests of their own in
-tests/unit/test_writer_staging.py and are broken in the model (model/).
+tests/unit/stage_writer/test_staging.py and are broken in the model (model/).
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -19,35 +20,42 @@ import typer
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.task_states import TaskStates
 from bootstrap.shell.turns import Turns
+from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
 from common.spans import Position
-from common.state_files import EMPTY_STATE
-from delta_loader import evolving
+from common.stage.state_files import EMPTY_STATE
 from delta_loader.core import commits, evolve, plan
 from delta_loader.core.commits import Naming, rows_commit, side_commit
+from delta_loader.core.merging.judged import LonelyDeletes
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.core.shares import Share
 from delta_loader.lease import LoaderLease
-from delta_loader.paying import Paying
-from delta_loader.stream_tables import StreamTables
+from delta_loader.schedule import Schedule
 from delta_loader.streams import load as stream_load
 from delta_loader.streams import settling
 from delta_loader.streams.refusals import Refusals
+from delta_loader.tables import evolving
+from delta_loader.tables.paying import Paying
+from delta_loader.tables.stream_tables import StreamTables
 from stage_writer import service as writer_service
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.ports import Appended
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
+from stage_writer.partitions.topic_look import TopicLook
+from stage_writer.partitions.waiting import Waiting
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
+from stage_writer.shell.state_files import StageState
 from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topic_look import TopicLook
 from stage_writer.topologies.stores.disk import DiskBackend
-from stage_writer.waiting import Waiting
 from tests.simulation import operators
+from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.history import History
 from tests.simulation.store import SimulatedStore
@@ -59,21 +67,22 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from bootstrap.core.state import PartitionState
-    from common.markers import Manifest, Marker, MarkerName, StagedTable
     from common.ports import CreateOutcome, ObjectStore
-    from common.spans import TopicPartition
-    from common.state_files import MarkedState, StateFileName, StateFiles, StateKind
-    from common.transactions import TxnIds
+    from common.spans import Topic, TopicPartition
+    from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
+    from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+    from common.tables.transactions import TxnIds
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
     from delta_loader.core.ways.refused import RefusedRecord
+    from stage_writer.changelog.ports import Piece
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
-    from stage_writer.partitions import Owned
+    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import FlushOutcome, StateStore
     from stage_writer.tasks.kept import KeptTask
     from stage_writer.tasks.topology import _Changed
-    from stage_writer.topologies.stores import Stores
+    from stage_writer.topologies.stores import Changes, Stores
 
 
 MOST_HISTORIES = 400
@@ -440,6 +449,43 @@ def _the_marker_names_the_state_before_it() -> AbstractContextManager[object]:
     return patch.object(kept.Change, "write", write)
 
 
+def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
+    """As Kafka Streams restores: all that a task's processes have written after what the marker names."""
+    real = StageState.changes
+
+    def to_the_end(self: StageState, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+        yield from real(self, source, state)
+        if state.in_topics and isinstance(self._changelog, TopicChangelog):
+            last = state.in_topics[-1]
+            yield from written_after(self._changelog, last.place, last.spans[-1].end, source)
+
+    return patch.object(StageState, "changes", to_the_end)
+
+
+def _nobody_waits_for_the_topic() -> AbstractContextManager[object]:
+    """Where a message will be is guessed, as soon as it was sent."""
+    real = SimulatedTopics.append
+
+    def append(self: SimulatedTopics, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+        place = self.place(topic, task)
+        first = len(self.logs[place].messages) if place in self.logs else 0
+        with suppress(BrokerError):
+            real(self, topic, task, pieces)
+        return Appended(place, TOPIC_ID, tuple(Position(first + number) for number in range(len(pieces))))
+
+    return patch.object(SimulatedTopics, "append", append)
+
+
+def _what_stands_in_a_topic_alone() -> AbstractContextManager[object]:
+    """A state that has no file in the stage: when its markers are gone, nothing tells of it."""
+    real = kept.KeptTask._is_snapshot_due
+
+    def is_due(self: kept.KeptTask, changes: Changes) -> bool:
+        return bool(self._files.changes) and real(self, changes)
+
+    return patch.object(kept.KeptTask, "_is_snapshot_due", is_due)
+
+
 def _a_repair_begins_with_nothing() -> AbstractContextManager[object]:
     return patch.object(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
 
@@ -452,6 +498,13 @@ def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
 
 def _what_was_refused_is_forgotten() -> AbstractContextManager[object]:
     return patch.object(Refusals, "_known", lambda *_arguments: [])
+
+
+def _a_soft_delete_is_judged_without_what_came_before_it() -> AbstractContextManager[object]:
+    def text(self: LonelyDeletes) -> str:
+        return f"SELECT d.* FROM {self.doubtful} AS d"  # noqa: S608 - names of ours
+
+    return patch.object(LonelyDeletes, "text", property(text))
 
 
 def _what_is_refused_is_left_to_delta() -> AbstractContextManager[object]:
@@ -499,6 +552,10 @@ def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[obj
     return patch.object(KafkaOutlet, "pending", lambda _self: ())
 
 
+def _what_nobody_told_of_is_not_looked_for() -> AbstractContextManager[object]:
+    return patch.object(Schedule, "next_after", lambda *times: times[-1] + timedelta(days=1000))
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("the claim is exclusive", _create_is_not_exclusive, first=110),
     Mutation("a lost claim is noticed", _a_lost_claim_goes_unnoticed, LATE_CLAIMS, first=30),
@@ -539,10 +596,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, worlds=Worlds.TASKS),
     Mutation("a disk has the state of the chain's end", _a_disk_is_believed_whatever_it_has, worlds=Worlds.DISKS),
     Mutation("who stopped may have lost something", _a_machine_that_stopped_is_believed, worlds=Worlds.DISKS),
+    Mutation("what markers name of a topic is read", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
+    Mutation("markers name what the topic has", _nobody_waits_for_the_topic, worlds=Worlds.TOPIC),
+    Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
+    Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, worlds=Worlds.CHANGES),
+    Mutation(
+        "a soft delete of a row is not refused",
+        _a_soft_delete_is_judged_without_what_came_before_it,
+        worlds=Worlds.CHANGES,
+    ),
     Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, worlds=Worlds.JOINED, first=20),
     Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
+    Mutation("what nobody told of is found", _what_nobody_told_of_is_not_looked_for, worlds=Worlds.TOLD),
     Mutation("a refused record is a dead letter once", _what_was_refused_is_forgotten, worlds=Worlds.REFUSING),
     Mutation("what a table refuses is left out", _what_is_refused_is_left_to_delta, worlds=Worlds.REFUSING),
     Mutation(

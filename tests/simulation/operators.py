@@ -20,8 +20,8 @@ from bootstrap.shell import stage as staging
 from bootstrap.shell.looking import partition_state
 from bootstrap.shell.turns import Turns
 from common.errors import KafkaDeltaExpressError
-from common.merged import InputEnd, inputs_of, is_merged, merged_position
 from common.spans import Position
+from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:

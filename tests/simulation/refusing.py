@@ -45,13 +45,32 @@ class CheckedLog(DeltaLog):
     """Tables of which the stream's own one may have its constraint from the beginning."""
 
     checks_at_once = False
+    check = "n <> 7"
 
     def create(self, url: str, shape: TableShape) -> None:
         """By who makes it."""
         is_new = url not in self.tables
         super().create(url, shape)
         if is_new and url == TABLE and self.checks_at_once:
-            self.tables[url].properties[CONSTRAINT] = "n <> 7"
+            self.tables[url].properties[CONSTRAINT] = self.check
+
+
+def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
+    """Delta's checks, and Kafka for the bytes."""
+    world, broker = around.world, around.broker
+
+    def originals(
+        source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
+    ) -> Mapping[Offset, Original]:
+        if topic_id != str(broker.topic_id):
+            return {}
+        sent = {one.offset: one for one in broker.logs[source]}
+        return {one: Original(sent[one].timestamp_ms, sent[one].key, sent[one].value) for one in offsets}
+
+    def asked(source: TopicPartition, offsets: Collection[Offset], topic_id: str | None) -> Mapping[Offset, Original]:
+        return world.effect(f"records of {source}", lambda: originals(source, offsets, topic_id))
+
+    return RefusingPorts(tables, asked)
 
 
 class NumbersConverter(PlainConverter):
@@ -104,27 +123,12 @@ class Refusing(Kind):
             return
         world.faults[Fault.ALTERED] += 1
         if table.properties.pop(CONSTRAINT, None) is None:
-            table.properties[CONSTRAINT] = "n <> 7"
+            table.properties[CONSTRAINT] = CheckedLog.check
         world.tell(f"the table checks {list(table.properties)}")
 
     def refusing(self, tables: SimulatedTables) -> RefusingPorts:
         """Delta's checks, and Kafka for the bytes."""
-        world, broker = self.around.world, self.around.broker
-
-        def originals(
-            source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
-        ) -> Mapping[Offset, Original]:
-            if topic_id != str(broker.topic_id):
-                return {}
-            sent = {one.offset: one for one in broker.logs[source]}
-            return {one: Original(sent[one].timestamp_ms, sent[one].key, sent[one].value) for one in offsets}
-
-        def asked(
-            source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
-        ) -> Mapping[Offset, Original]:
-            return world.effect(f"records of {source}", lambda: originals(source, offsets, topic_id))
-
-        return RefusingPorts(tables, asked)
+        return refusing_ports(self.around, tables)
 
     def problems(self) -> Iterator[str]:
         """Dead letters without their bytes."""

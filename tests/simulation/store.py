@@ -11,7 +11,7 @@ from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from common.pieces import Pieces
+    from common.storage.pieces import Pieces
     from tests.simulation.world import World
 
 
@@ -52,6 +52,10 @@ class SimulatedStore:
         """The object's bytes."""
         return self._world.effect(f"read {path}", lambda: self._bytes(path))
 
+    def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """The objects' bytes, one after the other."""
+        return map(self.read, paths)
+
     def open(self, path: str) -> BinaryIO:
         """A reader of the whole."""
         return io.BytesIO(self.read(path) or b"")
@@ -66,7 +70,7 @@ class SimulatedStore:
         return self._world.effect(f"stat {path}", look)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Exclusive; our own bytes from a request whose answer was lost are ours, as in `common.store`."""
+        """Exclusive; our own bytes from a request whose answer was lost are ours, as in `common.storage.store`."""
 
         def put() -> CreateOutcome:
             found = self._bucket.objects.get(self._full(path))

@@ -24,7 +24,7 @@ def test_every_record_once_in_every_history(first: int) -> None:
 
 @pytest.mark.parametrize("worlds", [worlds for worlds in Worlds if worlds is not Worlds.PLAIN])
 def test_every_record_once_in_worlds_with_more(worlds: Worlds) -> None:
-    """Tasks with state, change events, tables that refuse records, joined topics."""
+    """Tasks with state, change events, tables that refuse records, joined topics, lost signs."""
     for seed in range(HISTORIES_OF_OTHERS):
         problems = History(seed, worlds=worlds).run().problems
         assert not problems, f"python -m tests.simulation --worlds {worlds} --seed {seed}: {problems[:5]}"
@@ -42,6 +42,6 @@ def test_a_seed_is_one_history() -> None:
 
 def test_the_faults_do_happen() -> None:
     faults = sum((History(seed).run().faults for seed in range(60)), start=Counter[Fault]())
-    for worlds in (Worlds.REFUSING, Worlds.DISKS):
+    for worlds in (Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD):
         faults += sum((History(seed, worlds=worlds).run().faults for seed in range(10)), start=Counter[Fault]())
     assert faults.keys() == set(Fault)

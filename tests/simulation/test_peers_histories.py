@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import TableError
-from common.markers import MarkerName
 from common.ports import SystemClock
 from common.spans import Position
+from common.stage.markers import MarkerName
 from delta_loader.core.commits import Committed
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables

@@ -59,6 +59,8 @@ class Fault(StrEnum):
     REGISTRY = "registry away"
     MACHINE = "machine stops"
     ALTERED = "constraint comes or goes"
+    SIGN_LOST = "sign lost"
+    NO_CONTROL = "control topic away"
 
 
 class Crash(BaseException):

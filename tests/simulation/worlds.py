@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import assert_never
+from typing import TYPE_CHECKING
 
+from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
 from tests.simulation.disks import OnDisk
 from tests.simulation.joined import Joined
-from tests.simulation.kinds import Around, Counting, Evolving, Kind, Routed
+from tests.simulation.kinds import Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
+from tests.simulation.told import Told
 from tests.simulation.world import PROFILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.simulation.kinds import Around
 
 
 class Worlds(StrEnum):
@@ -22,34 +29,40 @@ class Worlds(StrEnum):
     """Stateful tasks."""
     DISKS = "disks"
     """The same, with their state on disk."""
+    TOPIC = "topic"
+    """The same, with what they change in a Kafka topic."""
     CHANGES = "changes"
     """Change events, merged by key."""
     REFUSING = "refusing"
     """Appends to tables with constraints, and files of many partition values."""
     JOINED = "joined"
     """Tasks that write to a topic, most of which read two as one chain."""
+    TOLD = "told"
+    """Loaders that load when they are told of markers, by a control topic that loses what is said."""
+
+
+def _plain(around: Around) -> Kind:
+    rng = around.world.rng
+    routed = rng.random() < 0.4
+    evolving = not routed and rng.random() < 0.4
+    return Routed(around) if routed else Evolving(around) if evolving else Kind(around)
+
+
+_KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
+    Worlds.PLAIN: _plain,
+    Worlds.TASKS: Counting,
+    Worlds.DISKS: OnDisk,
+    Worlds.TOPIC: InTopic,
+    Worlds.CHANGES: Changes,
+    Worlds.REFUSING: Refusing,
+    Worlds.JOINED: Joined,
+    Worlds.TOLD: Told,
+}
 
 
 def kind_of(worlds: Worlds, around: Around) -> Kind:
     """The kind of one world."""
-    rng = around.world.rng
-    match worlds:
-        case Worlds.PLAIN:
-            routed = rng.random() < 0.4
-            evolving = not routed and rng.random() < 0.4
-            return Routed(around) if routed else Evolving(around) if evolving else Kind(around)
-        case Worlds.TASKS:
-            return Counting(around)
-        case Worlds.DISKS:
-            return OnDisk(around)
-        case Worlds.CHANGES:
-            return Changes(around)
-        case Worlds.REFUSING:
-            return Refusing(around)
-        case Worlds.JOINED:
-            return Joined(around)
-        case _:
-            assert_never(worlds)
+    return _KINDS[worlds](around)
 
 
 def usual(seed: int) -> Worlds:

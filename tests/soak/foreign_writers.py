@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.delta_log import TableState
-    from common.table_history import LoggedCommit
+    from common.tables.delta_log import TableState
+    from common.tables.history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
 

@@ -9,11 +9,11 @@ import pytest
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell import stage as operator
-from common.beginnings import Beginning, begin_path
 from common.ports import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
-from common.store import FsspecStore
+from common.stage.beginnings import Beginning, begin_path
+from common.storage.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
 from stage_writer.shell.staging import ObjectStage

@@ -11,16 +11,16 @@ import pytest
 import structlog
 
 from common.errors import ConfigError, StoreError, TableError
-from common.evolved import Evolved, folder_of, latest
-from common.markers import MarkerName, marker_from_bytes
 from common.metrics import Metrics
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.evolved import Evolved, folder_of, latest
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
 from delta_loader.core.evolve import Known, agree
 from delta_loader.service import LoaderService, Ports
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S

@@ -13,20 +13,20 @@ from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.state import Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage as operator
 from bootstrap.work import from_table
-from common.answers import Answer
-from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
-from common.commit_metadata import Decision
-from common.delta_log import TableState
 from common.errors import MarkerError, UsageError
-from common.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, TopicPartition
-from common.store import FsspecStore
-from common.transactions import TxnIds
+from common.stage.answers import Answer
+from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import Decision
+from common.tables.delta_log import TableState
+from common.tables.transactions import TxnIds
 from delta_loader.core.held import topic_recreated
 from delta_loader.core.plan import UnreadableMarker
 from delta_loader.core.status import to_json, to_text
-from delta_loader.stage import Stage
+from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import in_turn, loader_for, settings_for
@@ -242,6 +242,24 @@ def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_an
     assert "topic_recreated" not in "".join(told({}))  # Kafka does not answer
     begin_again(staging, 1)
     assert "topic_recreated" not in "".join(told({source: Position(3)}))
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, False), (10, False), (25, True)])
+def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, told: bool) -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.flush(0, 0, 10)
+    (stream,) = settings_for(staging).streams
+    source, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
+    status = stream_status(
+        stream,
+        stage,
+        staging.store,
+        lambda _: {source: Position(40)},
+        firsts=lambda sources: dict.fromkeys(sources, Position(first)),
+    )
+    text = to_text([status])
+    assert ("writers hold it (gone_from_kafka): Kafka no longer has [10, 25) of orders/0" in text) is told
+    assert ("`bootstrap skip CONFIG --topic orders --partition 0 --to 25 --yes`" in text) is told
 
 
 def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> None:

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics as catalogue
-from common.errors import TableError
+from common.errors import BrokerError, TableError
 from common.http.pausing import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -26,23 +26,26 @@ from delta_loader.on_marker.turns import Turns
 from delta_loader.schedule import Schedule
 from delta_loader.streams.turns import StreamTurns
 from delta_loader.web.view import LoaderView
+from stage_writer.news.bearer import NewsBearer
 from stage_writer.web.crew_status import merged_status, status_from_json
 from stage_writer.web.view import WriterView
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.status import writer_status
-from tests.unit.test_writer_service import FIRST, SECOND, World
+from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from common.spans import TopicPartition
-    from delta_loader.clean_schedule import ScheduledCleanUp
+    from delta_loader.checks.fitness import Fitness
+    from delta_loader.cleaning.schedule import ScheduledCleanUp
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.preflight import Check
-    from delta_loader.fitness import Fitness
+    from delta_loader.on_marker.listening import Listener
+    from stage_writer.ports import Stage
 
 
 def as_json(status: Status) -> Status:
@@ -137,6 +140,35 @@ def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
     assert status.state == "paused"
     assert [(one.level, one.title) for one in status.problems] == [(Level.WARNING, "Paused by request")]
     assert "/resume`" in status.problems[0].remedy
+
+
+def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.writer._news = NewsBearer(
+        cast("Stage", None), page.world.clock, structlog.get_logger(), page.metrics, Unreached()
+    )
+    page.world.steps(1)
+    [problem] = page.look().problems
+    assert (problem.level, problem.title) == (Level.WARNING, "Signs of new markers go to the stage")
+    assert problem.problem == "the topic is away; signs of new markers go to the stage meanwhile"
+    assert "stage-writer check" in problem.remedy
+
+
+class Unreached:
+    """A control topic that takes nothing."""
+
+    problem: str | None = "the topic is away"
+
+    def send(self, app_id: str) -> bool:
+        del app_id
+        return False
+
+    def undelivered(self) -> frozenset[str]:
+        return frozenset()
+
+    def end(self, within_s: float) -> frozenset[str]:
+        del within_s
+        return frozenset()
 
 
 def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_path: Path) -> None:
@@ -289,3 +321,18 @@ def test_a_stream_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     assert rows(status).keys() == {"orders/0"}
     tables.broken = False
     assert page.load().problems == ()
+
+
+def test_a_loader_that_does_not_hear_the_control_topic_says_so_and_is_well(tmp_path: Path) -> None:
+    class Deaf:
+        problem = BrokerError("the topic is not there", "create it")
+
+    page = LoaderPage(tmp_path)
+    page.ready = replace(page.ready, control=cast("Listener", Deaf()))
+    [problem] = page.load().problems
+    assert (problem.level, problem.title, problem.remedy) == (
+        Level.WARNING,
+        "The control topic is not heard",
+        "create it",
+    )
+    assert problem.problem.startswith("the topic is not there. The stage is looked at instead")

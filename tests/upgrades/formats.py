@@ -10,18 +10,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from common.answers import Answer
-from common.beginnings import Beginning, begin_path, beginning_to_bytes
-from common.changes import MergeBy
-from common.commit_metadata import CommitMetadata, Decision
-from common.counts import Counts
-from common.evolved import Evolved
-from common.idle import IdleFact, facts_to_bytes, idle_path
-from common.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
-from common.replacements import Replacement, ReplacementFile, ReplacementName, ReplacementTable, replacement_to_bytes
 from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.answers import Answer
+from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.changelogs import TopicChanges
+from common.stage.evolved import Evolved
+from common.stage.idle import IdleFact, facts_to_bytes, idle_path
+from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
+from common.stage.replacements import (
+    Replacement,
+    ReplacementFile,
+    ReplacementName,
+    ReplacementTable,
+    replacement_to_bytes,
+)
+from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.tables.changes import MergeBy
+from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.counts import Counts
 from delta_loader.core.lease import LeaseRecord
 
 FILES = Path(__file__).parent / "files"
@@ -54,12 +62,23 @@ MANIFEST = Manifest(
     highest_timestamp_ms=1_772_359_204_021,
     tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (FILE,)),),
 )
+SNAPSHOT = StateFileName(SOURCE, Position(7), 0, "0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11", StateKind.SNAPSHOT)
+BEFORE = StateFiles(SNAPSHOT.path)
+IN_TOPIC = TopicChanges(
+    TopicPartition(Topic("orders-changes"), Partition(0)),
+    "Eddh3wAYTZe2G9YzpZn4lg",
+    (Span(Position(41), Position(43)), Span(Position(46), Position(47))),
+    700_123,
+    "6a09e667f3bcc908bb67ae8584caa73b",
+    MADE_MS,
+)
 MARKERS = {
     "marker-1": MANIFEST,
     "marker-2": replace(MANIFEST, generation=1),
     "marker-3": replace(MANIFEST, filtered=1, records=4),
     "marker-4": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,)),)),
     "marker-5": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), BY),)),
+    "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }
 REPLACEMENT = Replacement(
     span=SPAN,

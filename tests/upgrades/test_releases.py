@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.answers import Answer
-from common.beginnings import begin_path, beginning_from_bytes
-from common.commit_metadata import CommitMetadata
-from common.evolved import Evolved
-from common.idle import facts_from_bytes, idle_path
-from common.markers import manifest_from_bytes
-from common.replacements import replacement_from_bytes
+from common.stage.answers import Answer
+from common.stage.beginnings import begin_path, beginning_from_bytes
+from common.stage.evolved import Evolved
+from common.stage.idle import facts_from_bytes, idle_path
+from common.stage.markers import manifest_from_bytes
+from common.stage.replacements import replacement_from_bytes
+from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.lease import LeaseRecord
 from tests.upgrades import formats
 

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Only commits on the table's *line* count (common/went_back.py): a RESTORE continues at the version that it put back,
-   and a replacement of the table ends the line. So an offset that a RESTORE took away is not said to be there, and one
-   that was loaded again afterwards is told with the commit that did.
+1. Only commits on the table's *line* count (common/tables/went_back.py): a RESTORE continues at the version that it put
+   back, and a replacement of the table ends the line. So an offset that a RESTORE took away is not said to be there,
+   and one that was loaded again afterwards is told with the commit that did.
 2. Of several commits on the line that speak of an offset the newest is the one whose rows are there. A commit that
    replaced a range (`stage-writer replay`) is told beside it: it wrote the rows anew that another one had brought.
 3. The log may have been cleaned up. What is older than its oldest commit is not known, and that is what is said.
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.commit_metadata import CommitMetadata
     from common.spans import Offset, Position, TopicPartition
-    from common.table_history import LoggedCommit
+    from common.tables.commit_metadata import CommitMetadata
+    from common.tables.history import LoggedCommit
 
 
 @dataclass(frozen=True, slots=True)

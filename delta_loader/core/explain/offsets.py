@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.markers import Origin
+from common.stage.markers import Origin
 
 if TYPE_CHECKING:
-    from common.markers import Marker
     from common.spans import Position
+    from common.stage.markers import Marker
     from delta_loader.core.explain.bringing import Asked, Bringing
     from delta_loader.core.held import Held
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.data_files import DataFileName, shortened
 from common.errors import MarkerError
-from common.markers import MarkerName
 from common.spans import TopicPartition
+from common.stage.data_files import DataFileName, shortened
+from common.stage.markers import MarkerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

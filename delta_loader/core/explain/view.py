@@ -10,9 +10,9 @@ from delta_loader.core.explain.offsets import Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from common.commit_metadata import CommitMetadata
-    from common.counts import Counts
-    from common.table_history import LoggedCommit
+    from common.tables.commit_metadata import CommitMetadata
+    from common.tables.counts import Counts
+    from common.tables.history import LoggedCommit
     from delta_loader.core.explain.bringing import Bringing
     from delta_loader.core.explain.offsets import Holder, OffsetStory
     from delta_loader.core.explain.versions import VersionStory

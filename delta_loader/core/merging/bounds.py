@@ -19,8 +19,8 @@ from common.schema.types import Primitive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from common.markers import StagedFile
     from common.schema.types import StructType
+    from common.stage.markers import StagedFile
 
 _WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 _PLAIN_TEXT_END = 0x7F

@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.changes import DELETE_COLUMN, RESERVED
 from common.schema import backticks
+from common.tables.changes import DELETE_COLUMN, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from common.changes import MergeBy
+    from common.tables.changes import MergeBy
 
 _APPLIES = f"{RESERVED}applies"
 _RANK = f"{RESERVED}rank"

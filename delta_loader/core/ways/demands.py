@@ -31,7 +31,7 @@ from common.schema.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from common.delta_log import TableState
+    from common.tables.delta_log import TableState
 
 _ASK_NOTHING = frozenset(
     {
@@ -82,6 +82,12 @@ _DEMANDING = {
     CHAR_VARCHAR_KEY: "is a CHAR or VARCHAR, whose length has to be checked on each row",
 }
 _CHECKED = frozenset({"delta.invariants", GENERATED, CHAR_VARCHAR_KEY})
+COMMITS_OF_A_CATALOG = (
+    "its commits are its catalog's to make (a managed table), and this program makes its own in the table's log",
+    "load into an external table of the catalog",
+)
+"""Why a table with catalog-managed commits is refused, and what to do about it."""
+_REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
 _UNIFORM = "delta.universalFormat.enabledFormats"
@@ -95,7 +101,7 @@ def refused_for(state: TableState) -> tuple[str, str] | None:
     if state.writer_version > _LEGACY_WRITER_VERSIONS:
         known = _ASK_NOTHING | _BY_USE | _ASK_FOR_DELTAS_WRITER.keys()
         for name in sorted(state.features - known):
-            return f"its feature {name} is not one that this program knows", without
+            return _REFUSED.get(name, (f"its feature {name} is not one that this program knows", without))
     formats = state.properties.get(_UNIFORM)
     if formats:
         problem = f"it is also written as {formats}, for which this program has no jars (delta-iceberg)"

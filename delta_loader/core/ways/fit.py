@@ -11,6 +11,8 @@ Rules:
    (casting.py); whether its values fit is looked at record by record.
 5. Where Spark writes, a column that Delta makes itself (generated, identity, default) need not be staged, and an
    identity column that is GENERATED ALWAYS must not be. One that is NOT NULL has to come from somewhere.
+6. Columns that are missing are told with the statement that adds them: who comes from another tool has a table without
+   Kafka's columns, and would have to look their types up.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError, TableError
-from common.schema.ddl import type_to_ddl
+from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
+from common.settings.stream import KAFKA_COLUMNS
 from delta_loader.core.ways.casting import cast_type
 from delta_loader.core.ways.demands import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.core.ways.variants import staged_form
@@ -42,8 +45,27 @@ def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAI
     if found:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
         raise TableError(
-            msg, "change the table (ALTER TABLE), or the stream's columns and stage anew with `bootstrap rewind`"
+            msg, remedy_for(table, staged, url, "the stream's columns and stage anew with `bootstrap rewind`")
         )
+
+
+def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str) -> str:
+    """What ends a difference: the statement itself where columns are missing, and ``otherwise`` what else to change."""
+    try:
+        there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
+    except SchemaError:
+        return f"change the table (ALTER TABLE), or {otherwise}"
+    known = {name.casefold() for name in there.names}
+    missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
+    if not missing.fields:
+        return f"change the table (ALTER TABLE), or {otherwise}"
+    statement = f"ALTER TABLE delta.`{url}` ADD COLUMNS ({to_ddl(missing)})"
+    without = "; or kafka_columns: false, and rows do not tell their offsets" if _has_kafkas(missing) else ""
+    return f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}"
+
+
+def _has_kafkas(columns: StructType) -> bool:
+    return any(name in KAFKA_COLUMNS for name in columns.names)
 
 
 def differences(table: TableShape, staged: TableShape, way: Way = PLAIN, *, casting: bool = False) -> tuple[str, ...]:

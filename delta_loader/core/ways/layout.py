@@ -23,8 +23,8 @@ from delta_loader.core.plan import TableShape
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.delta_log import TableState
     from common.settings import Stream
+    from common.tables.delta_log import TableState
 
 _OF_ONE_COLUMN = ("delta.columnMapping.", "delta.identity.highWaterMark", "delta.typeChanges")
 _SUPPORTED = "delta.feature.{}"

@@ -18,16 +18,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.commit_metadata import CommitMetadata
+from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit
 from delta_loader.core.held import Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from common.counts import Counts
     from common.spans import Offset, Position, TopicPartition
-    from common.transactions import TxnIds
+    from common.tables.counts import Counts
+    from common.tables.transactions import TxnIds
     from delta_loader.core.commits import Letter, Target
     from delta_loader.core.shares import SparkWrite
 

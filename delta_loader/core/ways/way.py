@@ -20,7 +20,7 @@ from common.settings.loading import LoadSetting
 from delta_loader.core.ways.demands import appended_for, may_refuse_rows, refused_for
 
 if TYPE_CHECKING:
-    from common.delta_log import TableState
+    from common.tables.delta_log import TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Merge:
     """Staged rows are changes: Spark merges them into the table."""
 
     reason: str
+    checks_rows: bool = False
+    """As of `Append`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
                 "it is append-only, and load is merge", "take delta.appendOnly from it, or load another table"
             )
         case LoadSetting.MERGE:
-            return Merge("load is merge")
+            return Merge("load is merge", may_refuse_rows(state))
         case LoadSetting.APPEND:
             return Append(demand or "load is append", may_refuse_rows(state))
         case LoadSetting.ADD if demand is not None:
@@ -89,7 +91,7 @@ def through_spark(way: Way) -> bool:
 
 def checks_rows(way: Way) -> bool:
     """Whether there may be rows that the table refuses."""
-    return isinstance(way, Append) and way.checks_rows
+    return isinstance(way, Append | Merge) and way.checks_rows
 
 
 def require_loadable(way: Way, url: str) -> None:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from common.changes import MergeBy, staged_columns
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
+from common.tables.changes import MergeBy, staged_columns
 from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
@@ -59,7 +59,7 @@ def merge_within(
     bounds = key_bounds(files, columns, by.keys, backticks)
     statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
     with session_says(spark, optimized=True):
-        events = DataFrame(_events(gateway, writes, by, work.stage_url), spark)
+        events = DataFrame(events_of(gateway, writes, by, work.stage_url), spark)
         with_variants(events, work.variants).createOrReplaceTempView(view)
         try:
             command = _analysed(gateway, statement.text)
@@ -68,7 +68,7 @@ def merge_within(
         return _run(gateway, command, transaction)
 
 
-def _events(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str) -> Java:
+def events_of(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str) -> Java:
     """All staged events as a Java data frame; files that are taken whole are read as one."""
     shape = writes[0].shape
     shape = replace(shape, schema=schema_to_json(staged_columns(schema_from_json(shape.schema), by)), merge=None)

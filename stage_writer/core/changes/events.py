@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.changes import DELETE_COLUMN, staged_columns, table_columns
 from common.errors import SchemaError
 from common.schema import Field, Primitive, to_arrow_schema
 from common.settings.merge import record_names, require_key_type, require_sequence_type
+from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
 from stage_writer.core.changes.message_keys import MessageKeys
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
-    from common.changes import MergeBy
     from common.schema import StructType
     from common.settings import Stream
+    from common.tables.changes import MergeBy
     from stage_writer.core.batch import Messages
     from stage_writer.core.steps.rows import Rows
 

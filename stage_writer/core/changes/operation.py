@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.changes import DELETE_COLUMN
 from common.schema import Field, Primitive
+from common.tables.changes import DELETE_COLUMN
 from stage_writer.core.steps.evaluation import Evaluator
 
 if TYPE_CHECKING:

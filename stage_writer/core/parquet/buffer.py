@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.pieces import Pieces
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
+from common.storage.pieces import Pieces
 from stage_writer.core.parquet.encodings import all_leaves, choose_encodings
 from stage_writer.core.parquet.partitioning import Groups, Values
 from stage_writer.core.parquet.statistics import Path, delta_statistics, floating_point_paths
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.changes import MergeBy
-    from common.markers import TableKind
     from common.schema import StructType
+    from common.stage.markers import TableKind
+    from common.stage.row_places import Place
+    from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
     from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import StateChange
@@ -91,7 +92,9 @@ class TableFormat:
     waits: bool = False
     """Whether its files wait for Spark below the stage: all rows in one, whatever their partition values."""
     merge: MergeBy | None = None
-    """How its rows change the table's; they have columns for that (common/changes.py). None where they are added."""
+    """How its rows change the table's; they have columns for that (changes.py). None where they are added."""
+    place: Place | None = None
+    """Columns of its rows that are none of the table's (common/stage/row_places.py)."""
 
 
 class _Sink:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.schema import Primitive, type_to_ddl
-from common.table_urls import comparable
+from common.tables.urls import comparable
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.steps.evaluation import Evaluator
 from stage_writer.core.steps.expressions import refused

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from stage_writer.topologies.dsl.changes import StoredTable, stamped, value_of
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.processors import Processor
-from stage_writer.topologies.records import Key, Record, Value
-from stage_writer.topologies.stores.keys import Windowed
+from stage_writer.topologies.records import Key, Record, Value, new_tuple
+from stage_writer.topologies.stores.keys import NEVER_MS, Windowed
 
 if TYPE_CHECKING:
     from stage_writer.topologies.dsl.changes import Getter, Stamped
     from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
     from stage_writer.topologies.processors import ProcessorContext
+    from stage_writer.topologies.stores.layers import Rising
 
 Fold: TypeAlias = Callable[[Key, Value, Value], Value]
 """A key, a record's value and the aggregate so far (None in the beginning) give the aggregate."""
@@ -62,15 +63,14 @@ class SeenTime:
     """The highest time that an operator has seen (rule 3)."""
 
     def __init__(self, context: ProcessorContext, store: str) -> None:
-        self._store = context.store(time_store(store))
+        self._highest: Rising = context.store(time_store(store)).rising("highest", NEVER_MS)
 
     def see(self, timestamp_ms: int) -> int:
         """Take in a record's time, and return the highest one."""
-        highest = self._store.get("highest")
-        if highest is None or timestamp_ms > highest:
-            self._store.put("highest", timestamp_ms)
-            return timestamp_ms
-        return int(highest)
+        highest = self._highest
+        if timestamp_ms > highest.value:
+            highest.set(timestamp_ms)
+        return highest.value
 
 
 class AggregateByKey(Processor):
@@ -160,7 +160,7 @@ class AggregateByWindow(_OverTime):
     def _update(self, record: Record, start_ms: int) -> None:
         new, old, time_ms = _folded(self._fold, record, self._store.fetch(record.key, start_ms))
         self._store.put(record.key, stamped(new, time_ms), start_ms)
-        windowed = Windowed(record.key, start_ms, start_ms + self._windows.size_ms)
+        windowed = new_tuple(Windowed, (record.key, start_ms, start_ms + self._windows.size_ms))
         self.context.forward(record.at(windowed, self._table.change(new, old), time_ms))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stage_writer.topologies.processors import Processor
-from stage_writer.topologies.records import Key, Value
+from stage_writer.topologies.records import Key, Value, new_tuple
 
 if TYPE_CHECKING:
     from stage_writer.topologies.processors import ProcessorContext
@@ -54,7 +54,7 @@ class Table(ABC):
 
     def change(self, new: Value, old: Value) -> Change:
         """The change to send."""
-        return Change(new, old if self.sends_old else None)
+        return new_tuple(Change, (new, old if self.sends_old else None))
 
 
 def value_of(stamped: Stamped | None) -> Value:

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError
 from stage_writer.topologies.stores import session, window
 from stage_writer.topologies.stores.key_value import StoredKeyValues
+from stage_writer.topologies.stores.layers import Index
 from stage_writer.topologies.stores.session import StoredSessions
 from stage_writer.topologies.stores.window import StoredWindows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stage_writer.topologies.stores.layers import Layers
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MILLISECOND = timedelta(milliseconds=1)
-BY_TIME = "/by_time"
+_BY_TIME = "/by_time"
 """After a store's name: the space of its index."""
 
 
@@ -42,10 +41,10 @@ class StoreKind(StrEnum):
 
 
 StoredStore = StoredKeyValues | StoredWindows | StoredSessions
-_BY_TIME = {
-    StoreKind.WINDOW: window.by_time,
-    StoreKind.WINDOW_DUPLICATES: window.duplicate_by_time,
-    StoreKind.SESSION: session.by_time,
+_TIMED = {
+    StoreKind.WINDOW: (window.place_of, window.entry_of),
+    StoreKind.WINDOW_DUPLICATES: (window.duplicate_place_of, window.duplicate_entry_of),
+    StoreKind.SESSION: (session.place_of, session.entry_of),
 }
 
 
@@ -67,18 +66,19 @@ class StoreBuilder:
             msg = f"the state store {self.name} has no retention"
             raise ConfigError(msg, "give a retention of a millisecond or more: the time that late records may come in")
 
-    def index(self) -> Callable[[bytes], bytes | None] | None:
-        """Where the index by time has an entry of the store; None without an index."""
-        return _BY_TIME.get(self.kind)
+    def index(self) -> Index | None:
+        """How the store's entries stand by time; None where they have no time."""
+        timed = _TIMED.get(self.kind)
+        return None if timed is None else Index(self.name + _BY_TIME, *timed)
 
-    def build(self, layers: Layers, by_time: Layers | None) -> StoredStore:
-        """The store over its layers."""
-        if by_time is None:
+    def build(self, layers: Layers) -> StoredStore:
+        """The store over its layers, which have its index."""
+        if self.kind is StoreKind.KEY_VALUE:
             return StoredKeyValues(self.name, layers)
         if self.kind is StoreKind.SESSION:
-            return StoredSessions(self.name, layers, by_time, self.retention_ms)
+            return StoredSessions(self.name, layers, self.retention_ms)
         duplicates = self.kind is StoreKind.WINDOW_DUPLICATES
-        return StoredWindows(self.name, layers, by_time, self.retention_ms, self.size_ms, duplicates=duplicates)
+        return StoredWindows(self.name, layers, self.retention_ms, self.size_ms, duplicates=duplicates)
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -30,7 +30,7 @@ import msgpack
 import pyarrow as pa
 
 from common.errors import StateError
-from common.pieces import Pieces
+from common.storage.pieces import Pieces
 from stage_writer.topologies.stores.changes import Changes
 
 if TYPE_CHECKING:

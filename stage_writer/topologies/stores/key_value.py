@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stage_writer.topologies.stores.keys import Key
-    from stage_writer.topologies.stores.layers import Layers
+    from stage_writer.topologies.stores.layers import Layers, Rising
 
 FIRST_KEY = b"\x01"
 """Below it is what a store knows of itself."""
@@ -104,8 +104,12 @@ class StoredKeyValues:
     def approximate_num_entries(self) -> int:  # noqa: D102 - the protocol says it
         return self._layers.count()
 
-    def reread(self) -> None:
-        """The layers hold another state; nothing is held beside them."""
+    def rising(self, key: Key, start: int) -> Rising:
+        """A whole number at a key that only this changes, and often; ``start`` until somebody sets it."""
+        return self._layers.rising(key_to_bytes(key), start, (value_to_bytes, value_from_bytes))
+
+    def before_seal(self) -> None:
+        """What has changed up to now is going to be sealed."""
 
     def _scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[Key, Value]]:
         for key, value in self._layers.scan(low, high, reverse=reverse):

@@ -27,6 +27,8 @@ _TIME = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
 _NAN = _DOUBLE.pack(float("nan"))
 TIME_BYTES = 8
+NEVER_MS = -(1 << 62)
+FOREVER_MS = 1 << 62
 
 
 class Windowed(NamedTuple):
@@ -103,6 +105,9 @@ def bound_to_bytes(time_ms: int) -> bytes:
 def time_at(data: bytes, start: int) -> int:
     """The time whose bytes begin there."""
     return int(_TIME.unpack_from(data, start)[0]) - _SIGN
+
+
+TIME_CODEC = (time_to_bytes, lambda data: time_at(data, 0))
 
 
 def _encode(key: object, into: bytearray) -> None:

@@ -8,42 +8,88 @@ Rules:
 3. A change is written down in the task's journal with what was there before, so that a record can be undone.
 4. What one record, or a look-up, iterates over is the store as it was when it began to; nobody keeps an iterator
    beyond that. One that outlives the merging of a layer says so.
+5. Entries that have a time stand by time too: the layers find their places themselves, below them the backend has an
+   index. What expires goes at the end of a layer, so that most of it comes into no state at all.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stage_writer.topologies.stores.backend import Backend, Space, SpaceChanges
 
+    PlaceOf = Callable[[bytes], "bytes | None"]
+    """Where a key stands in an order; None when it is not in it."""
+    NumberCodec = tuple[Callable[[int], bytes], Callable[[bytes], int]]
 
-class Missing:
+
+class Missing(Enum):
     """The type of `MISSING`."""
 
+    MISSING = 0
 
-MISSING: Final = Missing()
+
+MISSING: Final = Missing.MISSING
 """Where a layer says nothing of a key; None says that the key was deleted."""
 Entry = tuple[bytes, bytes]
 
 
-class Layer:
-    """The changes of one space between two seals; their order is kept from the first time that it is asked for."""
+class Index(NamedTuple):
+    """How entries stand by time: in a space of their own, whose keys begin with the time, and which has no values."""
 
-    __slots__ = ("_order", "_unordered", "size_bytes", "values")
+    space: Space
+    place_of: PlaceOf
+    key_of: Callable[[bytes], bytes]
+    """The key of what has a place."""
+
+
+class _Order:
+    """The places of a layer's keys, in their order."""
+
+    __slots__ = ("_new", "_ordered", "_place_of")
+
+    def __init__(self, place_of: PlaceOf, keys: Iterable[bytes]) -> None:
+        self._place_of = place_of
+        self._ordered: SortedList[bytes] = SortedList()
+        self._new = list(keys)
+        """What came since the order was asked for, as it came."""
+
+    def add(self, key: bytes) -> None:
+        self._new.append(key)
+
+    def remove_last(self, key: bytes) -> None:
+        """Leave out the key that was added last of all that are there."""
+        if self._new:
+            self._new.pop()
+            return
+        place = self._place_of(key)
+        if place is not None:
+            self._ordered.remove(place)
+
+    def within(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
+        if self._new:
+            self._ordered.update(place for place in map(self._place_of, self._new) if place is not None)
+            self._new.clear()
+        return iter(self._ordered.irange(low, high, inclusive=(True, False)))
+
+
+class Layer:
+    """The changes of one space between two seals; an order is kept from the first time that it is asked for."""
+
+    __slots__ = ("_orders", "size_bytes", "values")
 
     def __init__(self) -> None:
         self.values: SpaceChanges = {}
         self.size_bytes = 0
         """Of the keys, and of all values that were put since the layer began."""
-        self._order: SortedList[bytes] | None = None
-        self._unordered: list[bytes] = []
-        """What came since the order was asked for, as it came."""
+        self._orders: dict[PlaceOf, _Order] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
         """Note a change; what was said of the key before."""
@@ -52,31 +98,65 @@ class Layer:
         values[key] = value
         if before is MISSING:
             self.size_bytes += len(key)
-            if self._order is not None:
-                self._unordered.append(key)
+            for order in self._orders.values():
+                order.add(key)
         if value is not None:
             self.size_bytes += len(value)
         return before
 
-    def undo(self, key: bytes, before: bytes | Missing | None) -> None:
+    def undo(self, key: bytes, before: object) -> None:
         """Say of a key what was said before the last change of all that is not undone."""
-        if not isinstance(before, Missing):
-            self.values[key] = before
+        if before is not MISSING:
+            self.values[key] = cast("bytes | None", before)
             return
         del self.values[key]
-        if self._unordered:
-            self._unordered.pop()  # the last new key of all
-        elif self._order is not None:
-            self._order.remove(key)
+        for order in self._orders.values():
+            order.remove_last(key)
 
-    def within(self, low: bytes, high: bytes | None) -> Iterator[bytes]:
-        """The keys from ``low`` up to but without ``high``, in their order."""
-        if self._order is None:
-            self._order = SortedList(self.values)
-        elif self._unordered:
-            self._order.update(self._unordered)
-            self._unordered.clear()
-        return iter(self._order.irange(low, high, inclusive=(True, False)))
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Say nothing of these keys."""
+        for key in keys:
+            del self.values[key]
+            self.size_bytes -= len(key)
+        self._orders.clear()
+
+    def within(self, low: bytes, high: bytes | None, place_of: PlaceOf) -> Iterator[bytes]:
+        """The places of the keys that stand from ``low`` up to but without ``high``, in their order."""
+        order = self._orders.get(place_of)
+        if order is None:
+            order = self._orders[place_of] = _Order(place_of, self.values)
+        return order.within(low, high)
+
+
+class Rising:
+    """A whole number of a store that changes with nearly every record: bytes are made of it where a layer ends."""
+
+    __slots__ = ("_from_bytes", "_key", "_note", "_start", "_to_bytes", "_written", "value")
+
+    def __init__(self, key: bytes, start: int, codec: NumberCodec, journal: Journal) -> None:
+        self._key = key
+        self._to_bytes, self._from_bytes = codec
+        self._note = journal.entries.append
+        self._start = self._written = self.value = start
+
+    def set(self, value: int) -> None:
+        """It is this now."""
+        self._note((self, self._key, self.value))
+        self.value = value
+
+    def undo(self, _key: bytes, before: object) -> None:
+        """The last change of all that is not undone has not been."""
+        self.value = cast("int", before)
+
+    def reread(self, found: bytes | None) -> None:
+        """The layers hold another state."""
+        self._written = self.value = self._start if found is None else self._from_bytes(found)
+
+    def write(self, layer: Layer) -> None:
+        """Have it among the changes of a layer that ends, if it is one of them."""
+        if self.value != self._written:
+            layer.put(self._key, self._to_bytes(self.value))
+            self._written = self.value
 
 
 class Journal:
@@ -85,7 +165,7 @@ class Journal:
     __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self.entries: Final[list[tuple[Layer, bytes, bytes | Missing | None]]] = []
+        self.entries: Final[list[tuple[Layer | Rising, bytes, object]]] = []
 
     def begin(self) -> None:
         """What was done up to now stays."""
@@ -94,32 +174,44 @@ class Journal:
 
     def undo_to(self, place: int) -> None:
         """Take back all but that many changes since `begin`."""
-        for layer, key, before in reversed(self.entries[place:]):
-            layer.undo(key, before)
+        for changed, key, before in reversed(self.entries[place:]):
+            changed.undo(key, before)
         del self.entries[place:]
 
 
 class Layers:
     """One space of a task, as its processors see it."""
 
-    __slots__ = ("_backend", "_merges", "_note", "_open", "_sealed", "_space")
+    __slots__ = ("_backend", "_index", "_journal", "_merges", "_note", "_open", "_rising", "_sealed", "_space")
 
-    def __init__(self, space: Space, backend: Backend, journal: Journal) -> None:
+    def __init__(self, space: Space, backend: Backend, journal: Journal, index: Index | None = None) -> None:
+        """``index`` is there when the entries have a time."""
         self._space = space
         self._backend = backend
+        self._index = index
+        self._journal = journal
         self._note = journal.entries.append
         self._open = Layer()
         self._sealed: tuple[Layer, ...] = ()
+        self._rising: dict[bytes, Rising] = {}
         self._merges = 0
+
+    def rising(self, key: bytes, start: int, codec: NumberCodec) -> Rising:
+        """The number that is kept at a key, which nothing else may change; the same one for all who ask for it."""
+        if key not in self._rising:
+            self._rising[key] = Rising(key, start, codec, self._journal)
+            self._rising[key].reread(self.get(key))
+        return self._rising[key]
 
     def get(self, key: bytes) -> bytes | None:
         """A key's value, or None."""
         found = self._open.values.get(key, MISSING)
-        if not isinstance(found, Missing):
-            return found
+        return self._below_open(key) if found is MISSING else found
+
+    def _below_open(self, key: bytes) -> bytes | None:
         for layer in reversed(self._sealed):
             found = layer.values.get(key, MISSING)
-            if not isinstance(found, Missing):
+            if found is not MISSING:
                 return found
         return self._backend.get(self._space, key)
 
@@ -133,11 +225,46 @@ class Layers:
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
-                changed.update((key, layer.values[key]) for key in layer.within(low, high))
-        below = self._below(low, high, reverse=reverse)
+                changed.update((key, layer.values[key]) for key in layer.within(low, high, _itself))
+        below = self._below(low, high, self._space, reverse=reverse)
         if not changed:
             return below
         return _merged(sorted(changed.items(), reverse=reverse, key=_key), changed, below, reverse=reverse)
+
+    def scan_by_time(self, low: bytes = b"", high: bytes | None = None) -> Iterator[Entry]:
+        """The entries whose places are from ``low`` up to but without ``high``, by their places (rule 4)."""
+        index = self._indexed()
+        changed: SpaceChanges = {}
+        for layer in (*self._sealed, self._open):
+            if layer.values:
+                changed.update((at, layer.values[index.key_of(at)]) for at in layer.within(low, high, index.place_of))
+        below = self._below(low, high, index.space)
+        for at, value in _merged(sorted(changed.items()), changed, below, reverse=False):
+            found = value or self._backend.get(self._space, index.key_of(at))  # the index has no values
+            if found is not None:
+                yield at, found
+
+    def expire(self, end: bytes) -> None:
+        """Delete the entries whose places are below ``end``: at the end of a layer, for this is not undone (rule 5).
+
+        Those in layers that wait for their markers stay, until one comes after these are merged.
+        """
+        index, layer = self._indexed(), self._open
+        expired = [key for key in layer.values if (at := index.place_of(key)) is not None and at < end]
+        known = {key for key in expired if self._below_open(key) is not None}
+        layer.forget(key for key in expired if key not in known)
+        for at, _ in self._backend.scan(index.space, b"", end):
+            key = index.key_of(at)
+            if self._below_open(key) is not None:
+                known.add(key)
+        for key in known:
+            layer.put(key, None)
+
+    def _indexed(self) -> Index:
+        if self._index is None:
+            msg = f"the entries of the store {self._space} have no time"
+            raise RuntimeError(msg)
+        return self._index
 
     def count(self) -> int:
         """About how many entries there are: keys in a layer count as new ones, deleted ones as gone."""
@@ -153,6 +280,8 @@ class Layers:
     def seal(self) -> SpaceChanges:
         """Begin a new layer; what has changed up to now, which nobody may change any more (rule 2)."""
         sealed = self._open
+        for rising in self._rising.values():
+            rising.write(sealed)
         self._sealed = (*self._sealed, sealed)
         self._open = Layer()
         return sealed.values
@@ -182,14 +311,20 @@ class Layers:
         """The backend was filled anew: no layer is above it."""
         self._sealed, self._open = (), Layer()
         self._merges += 1
+        for key, rising in self._rising.items():
+            rising.reread(self.get(key))
 
-    def _below(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[Entry]:
+    def _below(self, low: bytes, high: bytes | None, space: Space, *, reverse: bool = False) -> Iterator[Entry]:
         merges = self._merges
-        for entry in self._backend.scan(self._space, low, high, reverse=reverse):
+        for entry in self._backend.scan(space, low, high, reverse=reverse):
             if merges != self._merges:
                 msg = "an iterator over a store was kept beyond the record that opened it: open a new one"
                 raise RuntimeError(msg)
             yield entry
+
+
+def _itself(key: bytes) -> bytes:
+    return key
 
 
 def _key(change: tuple[bytes, bytes | None]) -> bytes:

@@ -3,7 +3,7 @@
 Rules:
 
 1. An entry is at its key, then the session's end and its start; so the sessions of one key stand in the order of their
-   ends. The index by time has end, key and start.
+   ends. By time they stand by end, key and start.
 2. What expires, by the sessions' ends, and when: expiry.py.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stage_writer.topologies.stores.expiry import FOREVER_MS, NEVER_MS
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
+    FOREVER_MS,
+    NEVER_MS,
     TIME_BYTES,
     Windowed,
     after_key,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stage_writer.topologies.stores.keys import Key
-    from stage_writer.topologies.stores.layers import Layers
 
 
 class SessionStore(Protocol):
@@ -70,18 +70,14 @@ class SessionStore(Protocol):
 class StoredSessions(TimedStore):
     """A `SessionStore` over the layers of a task."""
 
-    def __init__(self, name: str, layers: Layers, by_time: Layers, retention_ms: int) -> None:
-        super().__init__(name, layers, by_time, retention_ms, _entry_of)
-
     def put(self, session: Windowed, aggregate: Value) -> None:  # noqa: D102 - the protocol says it
         entry = _entry(session)
         data = None if aggregate is None else value_to_bytes(aggregate)
         if self._expiry.admits(session.end_ms):
-            self._set(entry, _at(entry), data)
+            self._layers.put(entry, data)
 
     def remove(self, session: Windowed) -> None:  # noqa: D102 - the protocol says it
-        entry = _entry(session)
-        self._set(entry, _at(entry), None)
+        self._layers.put(_entry(session), None)
 
     def fetch_session(self, session: Windowed) -> Value:  # noqa: D102 - the protocol says it
         if session.end_ms < self._expiry.live_from_ms:
@@ -103,26 +99,23 @@ class StoredSessions(TimedStore):
                 yield Windowed(key, start_ms, time_at(entry, len(at))), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
-        for at, _ in self._by_time.scan(bound_to_bytes(self._expiry.live_from_ms)):
-            value = self._layers.get(_entry_of(at))
-            if value is not None:
-                key, end = key_at(at, TIME_BYTES)
-                yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)
+        for at, value in self._layers.scan_by_time(bound_to_bytes(self._expiry.live_from_ms)):
+            key, end = key_at(at, TIME_BYTES)
+            yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)
 
 
-def by_time(entry: bytes) -> bytes | None:
-    """Where the index has an entry; None for what the store knows of itself."""
-    return None if entry < FIRST_KEY else _at(entry)
-
-
-def _entry(session: Windowed) -> bytes:
-    return key_to_bytes(session.key) + time_to_bytes(session.end_ms) + time_to_bytes(session.start_ms)
-
-
-def _at(entry: bytes) -> bytes:
+def place_of(entry: bytes) -> bytes | None:
+    """Where an entry stands by time: by end, key and start. None for what the store knows of itself."""
+    if entry < FIRST_KEY:
+        return None
     end = len(entry) - 2 * TIME_BYTES
     return entry[end:-TIME_BYTES] + entry[:end] + entry[-TIME_BYTES:]
 
 
-def _entry_of(at: bytes) -> bytes:
-    return at[TIME_BYTES:-TIME_BYTES] + at[:TIME_BYTES] + at[-TIME_BYTES:]
+def entry_of(place: bytes) -> bytes:
+    """The entry of a place."""
+    return place[TIME_BYTES:-TIME_BYTES] + place[:TIME_BYTES] + place[-TIME_BYTES:]
+
+
+def _entry(session: Windowed) -> bytes:
+    return key_to_bytes(session.key) + time_to_bytes(session.end_ms) + time_to_bytes(session.start_ms)

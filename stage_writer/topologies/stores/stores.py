@@ -27,7 +27,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, StateError
-from stage_writer.topologies.stores.builders import BY_TIME, StoreBuilder, StoredStore, StoreKind, milliseconds
+from stage_writer.topologies.stores.builders import StoreBuilder, StoredStore, StoreKind, milliseconds
 from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.layers import Journal, Layers
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from stage_writer.topologies.stores.backend import Backend, Space
-    from stage_writer.topologies.stores.layers import Entry
+    from stage_writer.topologies.stores.layers import Entry, Index
 
 TASK_STORE = "__task"
 """A key-value store that each task has: the engine's own."""
@@ -94,7 +94,7 @@ class Stores:
         self._backend = backend
         self._journal = Journal()
         self._layers: dict[Space, Layers] = {}
-        self._indexes: dict[Space, Callable[[bytes], bytes | None]] = {}
+        self._indexes: dict[Space, Index] = {}
         self._stores: dict[str, StoredStore] = {}
         self._kinds: dict[str, StoreKind] = {}
         self._snapshots: list[Snapshot] = []
@@ -110,16 +110,12 @@ class Stores:
         return f"{mark}{_SHAPE}{self._shape}"
 
     def _add(self, builder: StoreBuilder) -> None:
-        layers = self._layers[builder.name] = Layers(builder.name, self._backend, self._journal)
-        by_time: Layers | None = None
         index = builder.index()
+        layers = self._layers[builder.name] = Layers(builder.name, self._backend, self._journal, index)
         if index is not None:
-            by_time = self._layers[builder.name + BY_TIME] = Layers(
-                builder.name + BY_TIME, self._backend, self._journal
-            )
             self._indexes[builder.name] = index
         self._kinds[builder.name] = builder.kind
-        self._stores[builder.name] = builder.build(layers, by_time)
+        self._stores[builder.name] = builder.build(layers)
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
         """A store by its name. Raises ConfigError when there is none."""
@@ -170,14 +166,14 @@ class Stores:
     def undo_to(self, savepoint: int) -> None:
         """Take back what was changed since then."""
         self._journal.undo_to(savepoint)
-        for store in self._stores.values():
-            store.reread()
 
     def seal(self) -> Changes:
         """What changed since the last seal; what comes now belongs to the next one."""
         self._journal.begin()
+        for store in self._stores.values():
+            store.before_seal()
         sealed = {space: layers.seal() for space, layers in self._layers.items()}
-        return Changes({name: sealed[name] for name in self._stores if sealed[name]}, self._kinds)
+        return Changes({space: changed for space, changed in sealed.items() if changed}, self._kinds)
 
     def sealed(self, mark: str) -> None:
         """The marker of the oldest seal is there (rule 1)."""
@@ -186,7 +182,8 @@ class Stores:
         if self._snapshots:
             return
         for each in self._marks:
-            self._backend.apply({space: layers.oldest() for space, layers in self._layers.items()}, self._marked(each))
+            oldest = {space: layers.oldest() for space, layers in self._layers.items()}
+            self._backend.apply(self._with_indexes(oldest), self._marked(each))
             for layers in self._layers.values():
                 layers.merged()
         self._marks.clear()
@@ -212,8 +209,6 @@ class Stores:
         self._marks.clear()
         for layers in self._layers.values():
             layers.forget()
-        for store in self._stores.values():
-            store.reread()
 
     def close(self) -> None:
         """Let go of the backend."""
@@ -233,6 +228,6 @@ class Stores:
         for space, changed in changes.items():
             index = self._indexes.get(space)
             if index is not None:
-                places = ((index(key), value) for key, value in changed.items())
-                found[space + BY_TIME] = {at: None if value is None else b"" for at, value in places if at is not None}
+                places = ((index.place_of(key), value) for key, value in changed.items())
+                found[index.space] = {at: None if value is None else b"" for at, value in places if at is not None}
         return found

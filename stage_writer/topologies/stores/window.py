@@ -3,17 +3,19 @@
 Rules:
 
 1. An entry is at its key, then its window's start, and where duplicates are kept a number that rises with each put; so
-   the windows of one key stand side by side in time. The index by time has start, key and number.
+   the windows of one key stand side by side in time. By time they stand by start, key and number.
 2. What expires, and when: expiry.py.
+3. Who folds a record into a window fetches it and then puts it: where it stands is kept in between.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stage_writer.topologies.stores.expiry import FOREVER_MS, NEVER_MS
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
+    FOREVER_MS,
+    NEVER_MS,
     TIME_BYTES,
     Windowed,
     after_prefix,
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 _SEQUENCE = b"\x00sequence"
 _SEQUENCE_BYTES = 8
+_SEQUENCE_CODEC = (
+    lambda number: number.to_bytes(_SEQUENCE_BYTES, "big"),
+    lambda data: int.from_bytes(data, "big"),
+)
 
 
 class WindowStore(Protocol):
@@ -76,38 +82,36 @@ class WindowStore(Protocol):
 class StoredWindows(TimedStore):
     """A `WindowStore` over the layers of a task."""
 
-    def __init__(
-        self, name: str, layers: Layers, by_time: Layers, retention_ms: int, size_ms: int, *, duplicates: bool
-    ) -> None:
-        super().__init__(name, layers, by_time, retention_ms, _entry_of_duplicate if duplicates else _entry_of)
+    def __init__(self, name: str, layers: Layers, retention_ms: int, size_ms: int, *, duplicates: bool) -> None:
+        super().__init__(name, layers, retention_ms)
         self._size_ms = size_ms
-        self._duplicates = duplicates
+        self._next = layers.rising(_SEQUENCE, 0, _SEQUENCE_CODEC) if duplicates else None
+        self._last: tuple[Key, int, bytes] | None = None
 
     @property
     def size_ms(self) -> int:  # noqa: D102 - the protocol says it
         return self._size_ms
 
     def put(self, key: Key, value: Value, window_start_ms: int) -> None:  # noqa: D102 - the protocol says it
-        at, start = key_to_bytes(key), time_to_bytes(window_start_ms)
+        entry = self._entry(key, window_start_ms)
         data = None if value is None else value_to_bytes(value)
         if not self._expiry.admits(window_start_ms):
             return
-        if not self._duplicates:
-            self._set(at + start, start + at, data)
+        if self._next is None:
+            self._layers.put(entry, data)
         elif data is not None:
-            number = self._next_number()
-            self._set(at + start + number, start + at + number, data)
+            number = self._next.value
+            self._next.set(number + 1)
+            self._layers.put(entry + number.to_bytes(_SEQUENCE_BYTES, "big"), data)
         else:
-            for entry, _ in self._layers.scan(at + start, after_prefix(at + start)):
-                self._set(entry, start + at + entry[-_SEQUENCE_BYTES:], None)
+            for one, _ in self._layers.scan(entry, after_prefix(entry)):
+                self._layers.put(one, None)
 
     def fetch(self, key: Key, window_start_ms: int) -> Value:  # noqa: D102 - the protocol says it
-        if window_start_ms < self._expiry.live_from_ms:
-            return None
-        if self._duplicates:
+        if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS:
             return next((value for _, value in self.fetch_range(key, window_start_ms, window_start_ms)), None)
-        found = self._layers.get(key_to_bytes(key) + bound_to_bytes(window_start_ms))
-        return None if found is None else value_from_bytes(found)
+        found = self._layers.get(self._entry(key, window_start_ms))
+        return None if found is None or window_start_ms < self._expiry.live_from_ms else value_from_bytes(found)
 
     def fetch_range(  # noqa: D102 - the protocol says it
         self, key: Key, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS, *, reverse: bool = False
@@ -123,30 +127,36 @@ class StoredWindows(TimedStore):
     ) -> Iterator[tuple[Windowed, Value]]:
         low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
         high = bound_to_bytes(min(to_ms, FOREVER_MS - 1) + 1)
-        for at, _ in self._by_time.scan(low, high):
-            value = self._layers.get(self._entry_of(at))
-            if value is not None:
-                start_ms = time_at(at, 0)
-                yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
+        for at, value in self._layers.scan_by_time(low, high):
+            start_ms = time_at(at, 0)
+            yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
         return self.fetch_keys()
 
-    def _next_number(self) -> bytes:
-        found = self._layers.get(_SEQUENCE)
-        number = 0 if found is None else int.from_bytes(found, "big")
-        self._layers.put(_SEQUENCE, (number + 1).to_bytes(_SEQUENCE_BYTES, "big"))
-        return number.to_bytes(_SEQUENCE_BYTES, "big")
+    def _entry(self, key: Key, start_ms: int) -> bytes:
+        """Where a window stands (rule 3)."""
+        last = self._last
+        if last is not None and last[0] is key and last[1] == start_ms:
+            return last[2]
+        entry = key_to_bytes(key) + time_to_bytes(start_ms)
+        self._last = (key, start_ms, entry)
+        return entry
 
 
-def by_time(entry: bytes) -> bytes | None:
-    """Where the index has an entry; None for what the store knows of itself."""
+def place_of(entry: bytes) -> bytes | None:
+    """Where an entry stands by time; None for what the store knows of itself."""
     if entry < FIRST_KEY:
         return None
     return entry[-TIME_BYTES:] + entry[:-TIME_BYTES]
 
 
-def duplicate_by_time(entry: bytes) -> bytes | None:
+def entry_of(place: bytes) -> bytes:
+    """The entry of a place."""
+    return place[TIME_BYTES:] + place[:TIME_BYTES]
+
+
+def duplicate_place_of(entry: bytes) -> bytes | None:
     """The same where duplicates are kept."""
     if entry < FIRST_KEY:
         return None
@@ -155,9 +165,6 @@ def duplicate_by_time(entry: bytes) -> bytes | None:
     return entry[start:numbered] + entry[:start] + entry[numbered:]
 
 
-def _entry_of(at: bytes) -> bytes:
-    return at[TIME_BYTES:] + at[:TIME_BYTES]
-
-
-def _entry_of_duplicate(at: bytes) -> bytes:
-    return at[TIME_BYTES:-_SEQUENCE_BYTES] + at[:TIME_BYTES] + at[-_SEQUENCE_BYTES:]
+def duplicate_entry_of(place: bytes) -> bytes:
+    """The same where duplicates are kept."""
+    return place[TIME_BYTES:-_SEQUENCE_BYTES] + place[:TIME_BYTES] + place[-_SEQUENCE_BYTES:]

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from common.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
 from common.errors import MarkerError
-from common.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
-from common.merged import InputEnd, chain_topic, has_reached, inputs_at, inputs_of, merged_position, topics_of
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
+from common.stage.merged import InputEnd, chain_topic, has_reached, inputs_at, inputs_of, merged_position, topics_of
 
 CHAIN = TopicPartition(Topic("orders+payments"), Partition(3))
 ORDERS, PAYMENTS = inputs_of(CHAIN)

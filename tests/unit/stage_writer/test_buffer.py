@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.markers import TableKind
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.stage.markers import TableKind
 from stage_writer.core.parquet.buffer import Filing, TableFormat, TableRows
 
 if TYPE_CHECKING:

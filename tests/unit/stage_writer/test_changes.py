@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.changes import MergeBy
 from common.errors import SchemaError, UsageError
-from common.markers import TableKind
 from common.schema import Field, Primitive, schema_from_json
 from common.spans import Position
+from common.stage.markers import TableKind
+from common.tables.changes import MergeBy
 from stage_writer.core.changes.message_keys import MessageKeys
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.reading import STRICT
 from stage_writer.core.parquet.buffer import Buffer
-from stage_writer.replay import replayable
+from stage_writer.replay.records import replayable
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:

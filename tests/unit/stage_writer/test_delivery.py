@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.merged import InputEnd, inputs_of, merged_position
-from common.outboxes import OutboxName
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.store import FsspecStore
+from common.stage.merged import InputEnd, inputs_of, merged_position
+from common.stage.outboxes import OutboxName
+from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import Delivered, Place
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces

@@ -13,10 +13,10 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.merged import with_chain
 from common.errors import ConfigError, MarkerError, UsageError
-from common.markers import Manifest, Marker, MarkerName, Origin
-from common.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
 from common.settings import Settings, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.stage.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.merging.batch import merged_batch

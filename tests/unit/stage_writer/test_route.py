@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import ExpressionError
-from common.markers import TableKind
 from common.spans import Position
+from common.stage.markers import TableKind
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.parquet.buffer import Buffer
 from tests.fakes.streams import batch_of, stream_of

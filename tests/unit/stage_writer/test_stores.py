@@ -9,10 +9,9 @@ import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
-from stage_writer.topologies.stores.layers import Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 
 def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
@@ -86,29 +85,61 @@ def test_expired_windows_do_not_stay_in_memory() -> None:
     assert stores.size_bytes < 5_000
 
 
-@pytest.mark.parametrize("kind", ["window", "session"])
-def test_windows_that_have_expired_are_not_passed_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed, within = [0], Layer.within
-
-    def counted(self: Layer, low: bytes, high: bytes | None) -> Iterator[bytes]:
-        for key in within(self, low, high):
-            passed[0] += 1
-            yield key
-
-    monkeypatch.setattr(Layer, "within", counted)
+def _timed(kind: str) -> tuple[Stores, Callable[[int], None]]:
+    """A store that remembers 80 ms, and what puts an entry of a time into it."""
     retention = timedelta(milliseconds=80)
     windows, sessions = Stores.window("w", retention, timedelta(milliseconds=1)), Stores.session("w", retention)
-    stores = Stores.open([windows if kind == "window" else sessions], MemoryBackend())
+    repeated = Stores.window("w", retention, timedelta(milliseconds=1), duplicates=True)
+    stores = Stores.open([{"window": windows, "repeated": repeated, "session": sessions}[kind]], MemoryBackend())
     store = stores.store("w")
-    puts = 2_000
-    for number in range(puts):  # within one flush, in which deleted ones are still noted
+    if kind == "session":
+        return stores, lambda time_ms: store.put(Windowed("a", time_ms, time_ms), time_ms)
+    return stores, lambda time_ms: store.put("a", time_ms, time_ms)
+
+
+@pytest.mark.parametrize("kind", ["window", "repeated", "session"])
+def test_what_came_and_expired_within_a_flush_is_in_no_state(kind: str) -> None:
+    stores, put = _timed(kind)
+    for number in range(2_000):
         stores.begin_record()
-        if kind == "window":
-            store.put("a", number, number)
-        else:
-            store.put(Windowed("a", number, number), number)
-    assert len(list(store.all())) <= 80 + 10
-    assert passed[0] < 3 * puts
+        put(number)
+    assert [value for _, value in stores.store("w").all()] == list(range(1_920, 2_000))
+    assert stores.seal().entries == 80 + (2 if kind == "repeated" else 1)  # with what the store knows of itself
+    assert [value for _, value in stores.store("w").all()] == list(range(1_920, 2_000))
+
+
+@pytest.mark.parametrize("kind", ["window", "repeated", "session"])
+def test_what_expires_in_later_flushes_is_deleted_from_the_state(kind: str) -> None:
+    stores, put = _timed(kind)
+    put(0)
+    stores.seal()
+    put(50)
+    stores.seal()  # the first flush's marker is not there yet
+    put(100)
+    stores.seal()
+    assert [value for _, value in stores.store("w").all()] == [50, 100]
+    for mark in "abc":
+        stores.sealed(mark)
+    put(101)
+    deleted = [key for key, value in stores.seal().spaces["w"].items() if value is None]
+    stores.sealed("d")
+    assert len(deleted) == 1
+    assert stores.entries == 3 + (2 if kind == "repeated" else 1)
+    put(500)
+    assert len([key for key, value in stores.seal().spaces["w"].items() if value is None]) == 3
+    stores.sealed("e")
+    assert [value for _, value in stores.store("w").all()] == [500]
+
+
+def test_an_undone_record_takes_back_the_time_that_it_moved() -> None:
+    stores, put = _timed("window")
+    put(10)
+    stores.begin_record()
+    put(1_000)
+    stores.undo_record()
+    put(9)
+    assert [value for _, value in stores.store("w").all()] == [9, 10]
+    assert stores.store("w").dropped == 0
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "ü", "x" * 201])

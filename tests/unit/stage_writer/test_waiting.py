@@ -13,11 +13,11 @@ from common.metrics import Metrics
 from common.spans import Partition, TopicPartition
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
+from stage_writer.partitions.waiting import GIVE_UP_AFTER_S
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
-from stage_writer.waiting import GIVE_UP_AFTER_S
 from tests.fakes.group import InTurn
-from tests.unit.test_writer_service import FIRST, ORDERS, SECOND, World
+from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,93 @@
+"""What it costs to keep what a flush changes: as a file in the stage, and in a changelog topic.
+
+By the clock on the wall, for one flush after the other, and for a restore of a hundred of them. The S3 server and the
+broker are on this machine: of a store that is further away, each PUT takes tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from common.ports import SystemClock
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
+from common.storage.pieces import Pieces
+from common.storage.store import FsspecStore
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.kafka import KafkaChangelogs
+from stage_writer.shell.state_files import StageState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from devservices.kafka import KafkaCluster
+    from devservices.s3 import S3Server
+
+_SIZES = (1_000, 100_000, 1_000_000)
+_FLUSHES = 100
+_TOPIC, _TASK = Topic("changes"), TopicPartition(Topic("orders"), Partition(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One size of changes, in one place."""
+
+    size_bytes: int
+    place: str
+    flush_ms: float
+    """The median."""
+    restore_s: float
+    """Of a hundred flushes."""
+
+
+def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[Kept]:
+    """Of each size, in the stage and in a topic."""
+    kafka.create_topic(_TOPIC, 1)
+    store = FsspecStore(server.create_bucket("changes"), server.storage_options)
+    topics = KafkaChangelogs({"bootstrap.servers": kafka.bootstrap_servers}, "benchmark", 86_400.0)
+    changelog = TopicChangelog(topics, SystemClock())
+    places = {"stage (S3)": StageState(store), "topic": StageState(store, changelog, _TOPIC, "benchmark")}
+    for size_bytes in _SIZES:
+        for place, state in places.items():
+            flush_ms, files = _written(state, size_bytes)
+            read = partial(_restored, state, files, size_bytes)
+            yield Kept(size_bytes, place, flush_ms, statistics.median(_seconds(read) for _ in range(3)))
+
+
+def changes_table(found: list[Kept]) -> str:
+    """As Markdown."""
+    lines = ["| a flush's changes | where | a flush | restore of 100 |", "| ---: | --- | ---: | ---: |"]
+    lines += (
+        f"| {one.size_bytes:,} bytes | {one.place} | {one.flush_ms:.1f} ms | {one.restore_s:.2f} s |" for one in found
+    )
+    return "\n".join([*lines, ""])
+
+
+def _written(state: StageState, size_bytes: int) -> tuple[float, StateFiles]:
+    data = Pieces([random.Random(size_bytes).randbytes(size_bytes)])  # noqa: S311 - what zstd has compressed
+    files, took_s = EMPTY_STATE, []
+    for number in range(_FLUSHES):
+        name = StateFileName(_TASK, Position(number), 0, f"{size_bytes}-{number}", StateKind.CHANGES)
+        began_s = time.perf_counter()
+        change = state.write(name, data)
+        took_s.append(time.perf_counter() - began_s)
+        files = files.with_changes(change)
+    return statistics.median(took_s) * 1000, files
+
+
+def _restored(state: StageState, files: StateFiles, size_bytes: int) -> None:
+    read = sum(len(data) for _, data in state.changes(_TASK, files))
+    if read != size_bytes * _FLUSHES:
+        msg = f"{read} bytes were read of {size_bytes * _FLUSHES}"
+        raise RuntimeError(msg)
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    began_s = time.perf_counter()
+    work()
+    return time.perf_counter() - began_s

@@ -1,0 +1,1 @@
+"""What the programs' Kafka clients have in common."""

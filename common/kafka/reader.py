@@ -1,0 +1,181 @@
+"""Reads ranges of Kafka partitions, for whoever is no member of a group: a replay, a verification.
+
+Rules:
+
+1. No group is joined and nothing is committed: partitions are assigned. A running writer is not disturbed.
+2. Every question is bounded in time. Properties that librdkafka refuses are the settings' fault (ConfigError); all else
+   is the broker's (BrokerError), and names the servers.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from common.errors import BrokerError
+from common.kafka.client import QUIET, client_properties, topic_id
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.spans import Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from confluent_kafka import Message
+    from confluent_kafka.admin import TopicMetadata
+
+    from common.settings.section import Option
+    from common.spans import Span
+
+_TIMEOUT_S = 30.0
+_LOOK_S = 0.5
+_REFUSED_S = 2.0
+# librdkafka's own codes begin with an underscore.
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_NO_ANSWER = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)  # noqa: SLF001
+_NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
+
+
+class KafkaReader:
+    """A consumer of assigned partitions."""
+
+    def __init__(self, properties: Mapping[str, Option], at_a_time: int) -> None:
+        """``properties`` are a consumer's, ``at_a_time`` is how many records are handed over. Raises ConfigError."""
+        self._servers = str(properties["bootstrap.servers"])
+        self._at_a_time = at_a_time
+        fixed: dict[str, Option] = {
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._properties = {**properties, **fixed}
+        self._heard = LastWord()
+        self._reading = False
+        with taking_properties():
+            self._consumer = Consumer({**self._properties, "error_cb": self._heard.hear}, logger=QUIET)
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic; none when there is no such topic."""
+        with self._errors(f"look up the topic {topic}", topic):
+            found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._heard)
+        return [TopicPartition(Topic(topic), Partition(one)) for one in found]
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids."""
+        with self._errors("describe topics"):
+            return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+        with self._errors(f"look up the ends of {source}", source.topic):
+            low, high = self._consumer.get_watermark_offsets(_kafka(source, 0), timeout=_TIMEOUT_S)
+        return Position(low), Position(high)
+
+    def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
+        """The first record at or after a moment; ``high``, the end, when there is none."""
+        with self._errors(f"look up {source} by time", source.topic):
+            (answer,) = self._consumer.offsets_for_times([_kafka(source, timestamp_ms)], timeout=_TIMEOUT_S)
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+        return Position(answer.offset) if answer.offset >= 0 else high
+
+    def messages(self, source: TopicPartition, span: Span) -> Iterator[list[Message]]:
+        """The records of a range, in order; some at a time, and never none."""
+        self._reading = True
+        self._consumer.assign([_kafka(source, span.start)])
+        ended, heard_s = False, time.monotonic()
+        while not ended:
+            with self._errors(f"read {source}", source.topic):
+                # It waits until it has as many or the time is over, also at the partition's end.
+                messages = self._consumer.consume(self._at_a_time, _LOOK_S)
+                for problem in (message.error() for message in messages):
+                    if problem is not None and problem.code() != _END:
+                        raise KafkaException(problem)
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > _TIMEOUT_S:
+                msg = f"Kafka at {self._servers} did not send anything of {source} for {_TIMEOUT_S:.0f} seconds"
+                raise BrokerError(msg, "see whether the brokers are well, and run the command again")
+            # None of the partition that was read before.
+            messages = [one for one in messages if (one.topic(), one.partition()) == (source.topic, source.partition)]
+            wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
+            ended = len(wanted) < len(messages)
+            if wanted:
+                yield wanted
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()
+
+    @contextmanager
+    def _errors(self, what: str, topic: str = "") -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            if not self._reading:  # nothing is lost by it: librdkafka hands over what it has to say of its connections
+                self._consumer.poll(0)
+            raise broker_error(what, self._servers, error.args[0], self._heard, user_of=topic) from error
+
+
+def topics_of(
+    consumer: Consumer, timeout_s: float, heard: LastWord | None, topic: str | None = None
+) -> dict[str, TopicMetadata]:
+    """Kafka's topics, or one. Raises KafkaException, and soon when the brokers refuse us: time does not mend that.
+
+    ``heard`` is the consumer's, of one that reads nothing yet; without it the time is taken to its end.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    refused_s = time.monotonic() + _REFUSED_S
+    while True:
+        left_s = deadline_s - time.monotonic()
+        try:
+            metadata = consumer.list_topics(topic, timeout=left_s if heard is None else min(left_s, _LOOK_S))
+        except KafkaException as error:
+            now_s = time.monotonic()
+            if heard is None or error.args[0].code() not in _NO_ANSWER or now_s >= deadline_s:
+                raise
+            consumer.poll(0)  # hands over what librdkafka has to say about its connections
+            if heard.is_refusal and now_s >= refused_s:
+                raise
+        else:
+            found: dict[str, TopicMetadata] = metadata.topics
+            return found
+
+
+def require_allowed(consumer: Consumer, topic: str, timeout_s: float, heard: LastWord | None = None) -> list[int]:
+    """The partitions of a topic, none when it is not there. Raises KafkaException, also where we may not know of it.
+
+    A list of all topics says nothing of those that this user may not see; a question for one of them does.
+    """
+    found = topics_of(consumer, timeout_s, heard, topic).get(topic)
+    if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise KafkaException(found.error)
+    return sorted(found.partitions) if found is not None and found.error is None else []
+
+
+def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -> dict[Topic, str | None]:
+    """The id of each topic that is there; None from a broker that has no ids. Raises KafkaException."""
+    try:
+        answers = admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=timeout_s)
+    except KafkaException as error:
+        if error.args[0].code() != _NO_FEATURE:
+            raise
+        return dict.fromkeys(topics)
+    found: dict[Topic, str | None] = {}
+    for name, answer in answers.items():
+        try:
+            found[Topic(name)] = topic_id(answer.result(timeout_s + 1))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return found
+
+
+def _kafka(source: TopicPartition, offset: int) -> KafkaPartition:
+    return KafkaPartition(source.topic, source.partition, offset)

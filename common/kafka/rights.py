@@ -1,0 +1,66 @@
+"""Whether a topic that the settings name is there, and may be written or read: for ``check`` of both services.
+
+What a broker without an authorizer says is taken as everything. Nothing is created by asking.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient
+
+from common.errors import ConfigError
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka.admin import TopicDescription
+
+    from common.settings.section import Option
+
+_TIMEOUT_S = 10.0
+
+
+class Right(Enum):
+    """What somebody wants to do with a topic."""
+
+    READ = AclOperation.READ
+    WRITE = AclOperation.WRITE
+
+
+def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Right) -> None:
+    """Raise ConfigError for a topic, given by ``key``, that is not there or may not be used so; and BrokerError."""
+    heard, servers = LastWord(), str(kafka["bootstrap.servers"])
+    with taking_properties():
+        admin = AdminClient({**client_properties(kafka), "error_cb": heard.hear}, logger=QUIET)
+    try:
+        described = _described(admin, topic)
+    except KafkaException as error:
+        fault = error.args[0]
+        if fault.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            msg = f"{key} names {topic!r}, which Kafka at {servers} does not have"
+            raise ConfigError(msg, f"create the topic (one partition is enough), or mend {key}") from error
+        if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise _not_allowed(key, topic, right) from error
+        admin.poll(0)  # hands over what librdkafka has to say of its connections
+        what = f"describe the topic {topic}"
+        raise broker_error(what, servers, fault, heard) from error
+    allowed = described.authorized_operations
+    if allowed and right.value not in allowed:
+        raise _not_allowed(key, topic, right)
+
+
+def _described(admin: AdminClient, topic: str) -> TopicDescription:
+    names = TopicCollection([topic])
+    answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
+    return answers[topic].result(_TIMEOUT_S + 1)
+
+
+def _not_allowed(key: str, topic: str, right: Right) -> ConfigError:
+    msg = f"this user may not {right.name.lower()} the topic {topic!r} ({key})"
+    return ConfigError(msg, f"allow this user to {right.name} the topic {topic}")

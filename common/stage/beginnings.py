@@ -1,0 +1,83 @@
+"""Where the chain of a Kafka partition begins before it has a marker, and which topic it is a chain of.
+
+Rules:
+
+1. ``begin/<topic>/<partition>/<20 zeros>.begin`` says where a chain without any marker begins. A marker can say so for
+   every position but 0. It is made by exclusive create and has one name for all positions, so that two writers that
+   start at once agree. An empty one says position 0.
+2. A topic that was deleted and created again has other records at the same offsets. Its chain is a new one: it has the
+   next *generation*, which its beginning, each of its markers and its txn actions name. Nothing but a beginning starts
+   a generation (``bootstrap restart``), so a partition's generation is its beginning's, and 0 where there is none.
+3. A marker of a lower generation than the partition's is a stray, whatever positions it speaks of.
+4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
+   chain's are known, they have to be the same.
+5. The beginning of a chain of several topics (common/stage/merged.py) has the positions of its inputs beside their sum.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import CHAIN_TOPIC, StoredInput, inputs_to_stored, position_from_stored
+from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+
+BEGIN = "begin"
+_PATH = re.compile(rf"begin/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/0{{20}}\.begin", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What is written down about a chain before its first marker."""
+
+    position: Position
+    """Where it begins while it has no marker."""
+    generation: int = 0
+    topic_id: str | None = None
+    """The broker's id of the topic; None where nobody knows it."""
+
+
+def begin_path(source: TopicPartition) -> str:
+    """The beginning's object below the stage's root."""
+    return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
+
+
+def source_of(path: str) -> TopicPartition | None:
+    """The Kafka partition of a beginning's path; None for any other path."""
+    match = _PATH.fullmatch(path)
+    return None if match is None else TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+
+
+class _StoredBeginning(Stored):
+    version: Literal[1]
+    position: StoredOffset = 0
+    generation: Count = 0
+    topic_id: str | None = None
+    inputs: list[StoredInput] | None = None
+
+
+def beginning_to_bytes(beginning: Beginning) -> bytes:
+    """The stored form: UTF-8 JSON, one object."""
+    stored = _StoredBeginning(
+        version=1,
+        position=int(beginning.position),
+        generation=beginning.generation,
+        topic_id=beginning.topic_id,
+        inputs=inputs_to_stored(beginning.position),
+    )
+    return stored.model_dump_json(exclude={"inputs"} if stored.inputs is None else None).encode()
+
+
+def beginning_from_bytes(path: str, data: bytes) -> Beginning:
+    """The inverse of `beginning_to_bytes`; an empty object says position 0. Raises MarkerError, which names it."""
+    source = source_of(path)
+    if not data:
+        return Beginning(Position(0) if source is None else position_from_stored(source, 0, None))
+    what = f"the object {path}"
+    with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
+        require_known_version(what, data, 1)
+        stored = _StoredBeginning.model_validate_json(data)
+        position = stored.position if source is None else position_from_stored(source, stored.position, stored.inputs)
+    return Beginning(Position(position), stored.generation, stored.topic_id)

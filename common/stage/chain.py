@@ -1,0 +1,87 @@
+"""The chain of done markers of one Kafka partition, as a pure reading of what a listing found.
+
+Rules:
+
+1. A marker begins where the marker before it ends, and names it (``previous``). Markers that follow one another so
+   are a *segment*; its first one is the *root*, which is hand-made, or whose predecessor is gone (settled).
+2. Settling removes from the low end only, and never the last marker. So a late writer that claims a freed position
+   makes a segment whose root lies below the living one's and whose span overlaps it: a *stray*. Segments that do not
+   overlap are a chain with a gap, which an operator made and an operator closes.
+3. A marker made by hand inside of what writers staged says nothing that could be obeyed, and is a stray too.
+4. A writer continues from the end of the trunk: the segment with the highest root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker, MarkerName
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The markers of one Kafka partition: the living ones in order, and the strays."""
+
+    markers: tuple[Marker, ...]
+    strays: tuple[Marker, ...]
+
+    @property
+    def tail(self) -> Marker | None:
+        """The last marker, or None while there is no chain."""
+        return self.markers[-1] if self.markers else None
+
+    @property
+    def end(self) -> Position | None:
+        """Where the next span begins, or None while there is no chain."""
+        return self.markers[-1].span.end if self.markers else None
+
+
+def read_chain(markers: Iterable[Marker]) -> Chain:
+    """Sort the markers of one Kafka partition into the living chain and the strays."""
+    segments: list[list[Marker]] = []
+    ends: dict[tuple[Position, Position], list[Marker]] = {}
+    for marker in sorted(markers, key=lambda found: found.span.start):
+        segment = None
+        if marker.previous is not None:
+            segment = ends.pop((marker.previous, marker.span.start), None)
+        if segment is None:
+            segment = []
+            segments.append(segment)
+        segment.append(marker)
+        ends[marker.span.start, marker.span.end] = segment
+    # From the highest root down (rule 2); what only people made comes after what writers staged (rule 3).
+    segments.sort(key=lambda segment: (_by_hand(segment), -segment[0].span.start))
+    living: list[list[Marker]] = []
+    strays: list[Marker] = []
+    for segment in segments:
+        if any(_overlap(segment, other) for other in living):
+            strays += segment
+        else:
+            living.append(segment)
+    markers = [marker for segment in sorted(living, key=_root) for marker in segment]
+    return Chain(tuple(markers), tuple(sorted(strays, key=lambda marker: marker.span.start)))
+
+
+def _root(segment: list[Marker]) -> Position:
+    return segment[0].span.start
+
+
+def _by_hand(segment: list[Marker]) -> bool:
+    return all(marker.manifest is None for marker in segment)
+
+
+def _overlap(one: list[Marker], other: list[Marker]) -> bool:
+    return one[0].span.start < other[-1].span.end and other[0].span.start < one[-1].span.end
+
+
+def by_partition(names: Iterable[MarkerName]) -> dict[TopicPartition, list[MarkerName]]:
+    """The names of a listing, grouped by Kafka partition and sorted by position."""
+    groups: dict[TopicPartition, list[MarkerName]] = {}
+    for name in sorted(names):
+        groups.setdefault(name.topic_partition, []).append(name)
+    return groups

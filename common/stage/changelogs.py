@@ -1,0 +1,108 @@
+"""Changes of a task's state that are in a Kafka topic instead of in the stage, and what a marker says of them.
+
+Rules:
+
+1. The changes of one flush are cut into pieces, each a message of the topic. They are there before the marker that
+   names them, by their offsets: what the topic has besides is nobody's, such as the pieces of a claim that was lost.
+2. What is read has to be what was written: the marker holds the digest of all the pieces, and the id of their topic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.stored import Count, Stored, StoredOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_DIGEST_BYTES = 16
+_DIGEST = rf"^[0-9a-f]{{{2 * _DIGEST_BYTES}}}$"
+
+
+def changes_digest(data: bytes) -> str:
+    """What tells these changes from others (rule 2)."""
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanges:
+    """The changes of one flush, as messages of a Kafka partition."""
+
+    place: TopicPartition
+    """The Kafka partition that has them."""
+    topic_id: str | None
+    """The broker's id of that topic; None where it has none."""
+    spans: tuple[Span, ...]
+    """The offsets of the pieces: rising, one run after the other."""
+    size_bytes: int
+    """Of all pieces."""
+    digest: str
+    """`changes_digest` of all pieces, one after the other."""
+    written_ms: int
+    """When that was, by the writer's clock."""
+
+    @property
+    def pieces(self) -> int:
+        """How many they are."""
+        return sum(span.positions for span in self.spans)
+
+    @property
+    def mark(self) -> str:
+        """What tells these changes from all others."""
+        return f"{self.place}@{self.spans[0].start}:{self.digest}"
+
+
+def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
+    """Rising offsets as runs. Raises ValueError for others."""
+    found: list[Span] = []
+    for offset in offsets:
+        if found and found[-1].end > offset:
+            msg = f"offset {offset} comes after {found[-1].last_offset}"
+            raise ValueError(msg)
+        if found and found[-1].end == offset:
+            found[-1] = Span(found[-1].start, Position(offset + 1))
+        else:
+            found.append(Span(Position(offset), Position(offset + 1)))
+    return tuple(found)
+
+
+class StoredTopicChanges(Stored):
+    """The stored form of `TopicChanges`."""
+
+    topic: str = Field(min_length=1)
+    topic_id: str | None
+    partition: Count
+    pieces: list[Annotated[list[StoredOffset], Field(min_length=2, max_length=2)]] = Field(min_length=1)
+    bytes: Count
+    digest: str = Field(pattern=_DIGEST)
+    written_ms: int
+
+
+def changes_to_stored(changes: TopicChanges) -> dict[str, object]:
+    """The stored form, before JSON."""
+    return {
+        "topic": str(changes.place.topic),
+        "topic_id": changes.topic_id,
+        "partition": int(changes.place.partition),
+        "pieces": [[int(span.start), int(span.end)] for span in changes.spans],
+        "bytes": changes.size_bytes,
+        "digest": changes.digest,
+        "written_ms": changes.written_ms,
+    }
+
+
+def changes_from_stored(stored: StoredTopicChanges) -> TopicChanges:
+    """The inverse of `changes_to_stored`. Raises ValueError for pieces that are not one after the other."""
+    spans = tuple(Span(Position(start), Position(end)) for start, end in stored.pieces)
+    if any(one.end >= other.start for one, other in pairwise(spans)):
+        msg = f"the pieces {stored.pieces} in {stored.topic} do not come one after the other"
+        raise ValueError(msg)
+    place = TopicPartition(Topic(stored.topic), Partition(stored.partition))
+    return TopicChanges(place, stored.topic_id, spans, stored.bytes, stored.digest, stored.written_ms)

@@ -1,0 +1,114 @@
+"""The columns that a stream has gained, as the loader publishes them in the stage for the writers.
+
+Rules:
+
+1. ``schema/<app_id>/<version, 20 digits>.json`` holds all columns that were agreed on up to that version, made by
+   exclusive create; the highest version counts. A version has every column of the one before it, with its type.
+2. A column is published only when the table has it, with the table's type: a file that has the columns of any version
+   fits the table. The table is the truth; when these objects are lost, they are made anew from it and from new offers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from common.errors import SchemaError
+from common.schema import StructType, schema_from_json, schema_to_json
+from common.stage.stored import Stored, reading, require_known_version
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+
+SCHEMA = "schema"
+VERSION = 1
+"""Of the stored form."""
+_VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """How one column came, for people."""
+
+    column: str
+    """Its path and type, as SQL writes them."""
+    offered_by: str
+    """The marker that offered it."""
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """All that a stream has gained."""
+
+    app_id: str
+    version: int
+    columns: StructType
+    """Beside the declared ones; what was gained inside of a declared struct stands in a struct of its name."""
+    gained: tuple[Gained, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Its object in the stage."""
+        return f"{folder_of(self.app_id)}{self.version:020d}.json"
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        stored = _StoredColumns(
+            version=1,
+            app_id=self.app_id,
+            columns=schema_to_json(self.columns),
+            gained=[
+                _StoredGained(column=one.column, offered_by=one.offered_by, created_ms=one.created_ms)
+                for one in self.gained
+            ],
+        )
+        return stored.model_dump_json(indent=2).encode()
+
+    @classmethod
+    def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
+        """The inverse. Raises MarkerError, which names the object."""
+        with reading(path, "delete it: the loader publishes the columns anew, by the table"):
+            require_known_version(path, data, VERSION)
+            stored = _StoredColumns.model_validate_json(data)
+            try:
+                columns = schema_from_json(stored.columns)
+            except SchemaError as error:
+                raise ValueError(error.problem) from error
+        gained = tuple(Gained(one.column, one.offered_by, one.created_ms) for one in stored.gained)
+        return cls(stored.app_id, version, columns, gained)
+
+
+def folder_of(app_id: str) -> str:
+    """The folder of a stream's published columns, with the closing slash."""
+    return f"{SCHEMA}/{quote(app_id, safe='')}/"
+
+
+def latest(store: ObjectStore, app_id: str) -> Evolved | None:
+    """What is published last for a stream; None while there is nothing. Raises StoreError and MarkerError."""
+    folder = folder_of(app_id)
+    versions = [
+        (int(match[1]), item.path)
+        for item in store.list(folder)
+        if (match := _VERSION.fullmatch(item.path.removeprefix(folder)))
+    ]
+    if not versions:
+        return None
+    version, path = max(versions)
+    data = store.read(path)
+    return None if data is None else Evolved.from_bytes(path, version, data)
+
+
+class _StoredGained(Stored):
+    column: str
+    offered_by: str
+    created_ms: int
+
+
+class _StoredColumns(Stored):
+    version: Literal[1]
+    app_id: str
+    columns: str
+    gained: list[_StoredGained]

@@ -1,0 +1,477 @@
+"""Done markers: their names, their manifests, and nothing else that knows the format.
+
+Rules:
+
+1. A marker's name is the *start* of its span; it is created with a conditional write, so that at most one marker can
+   claim a position. `MarkerName.path` and `MarkerName.parse` are inverses, but that a hand-typed name needs no padding.
+2. An empty marker was made by hand and covers exactly one position.
+3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
+   inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
+4. A manifest never trusts its surroundings: a path in it that leaves its table's root, or a span that does not begin
+   at the marker's name, raises MarkerError.
+5. A marker of a topic that was made anew has the next *generation* (common/stage/beginnings.py). Its format is version
+   2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
+6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
+   pass on counts that do not add up.
+7. A mixed file (rows of several partition values, for Spark to part) makes a marker version 4: who does not know them
+   would add the file to the table as it is.
+8. A table whose rows are to be merged (common/tables/changes.py) makes a marker version 5: who does not know that would
+   append its events as rows.
+9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its end beside the
+   sum.
+10. A marker whose state is in part in a Kafka topic (common/stage/changelogs.py) is of version 6: a writer that does
+   not know that would go on without it.
+11. A table whose files have columns that it has not (common/stage/row_places.py) is of no version of its own: who does
+   not know them leaves them unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import STAGED
+from common.stage.merged import CHAIN_TOPIC, InputEnd, StoredInput, inputs_at, inputs_to_stored, position_from_stored
+from common.stage.outboxes import checked_outboxes
+from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
+from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.tables.changes import MergeBy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.stage.row_places import Place
+
+DONE = "done"
+STRAY = "stray"
+VERSION = 6
+"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 10)."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NAME = re.compile(rf"done/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/(?P<start>\d{{1,20}})\.done", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MarkerName:
+    """Which position of which Kafka partition a marker claims."""
+
+    topic_partition: TopicPartition
+    start: Position
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        return f"{folder_of(self.topic_partition)}{self.start:020d}.done"
+
+    @classmethod
+    def parse(cls, path: str) -> MarkerName | None:
+        """The name of a marker's path, padded or not; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) >= MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        return cls(source, Position(int(match["start"])))
+
+
+def folder_of(source: TopicPartition) -> str:
+    """The folder of a Kafka partition's markers, with the closing slash."""
+    return f"{DONE}/{source.topic}/{source.partition}/"
+
+
+def stray_path(path: str, number: int = 1) -> str:
+    """Where the copy of a marker goes when an operator puts it aside; writers take it for the sign of a rewind.
+
+    A second one of the same path has the ``number`` 2, and so on without a gap.
+    """
+    return f"{STRAY}/{path}" if number == 1 else f"{STRAY}/{path}.{number}"
+
+
+def late_path(path: str, data: bytes) -> str:
+    """Where the copy of a late claim goes when the loader puts it aside: never where a rewind's would be looked for."""
+    return f"{STRAY}/{path}.late-{digest_of(data)[:16]}"
+
+
+def is_late_path(path: str) -> bool:
+    """Whether `late_path` made this path."""
+    return ".late-" in path.rpartition("/")[2]
+
+
+def digest_of(data: bytes) -> str:
+    """What tells a marker's bytes from those of another one that had the same name."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class Origin(StrEnum):
+    """Who made a marker, and why."""
+
+    FLUSH = "flush"  # a stage writer staged these records
+    BOOTSTRAP = "bootstrap"  # an operator said where to begin
+    SKIP = "skip"  # an operator gave these positions up
+
+
+class TableKind(StrEnum):
+    """What a staged table of a stream is for."""
+
+    ROWS = "rows"
+    DEAD_LETTERS = "dead_letters"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One Parquet file of a flush. Its rows all have the same partition values, or it is mixed."""
+
+    path: str
+    """Below the table's root, not percent-encoded; of a mixed file below the stage's
+    (`common.stage.data_files.waiting_path`)."""
+    partition_values: Mapping[str, str | None] | None
+    """Column to value as Delta serialises it; null for null and for an empty string. None of a mixed file: its rows
+    have their partition columns inside, and go through Spark."""
+    size_bytes: int
+    rows: int
+    statistics: str
+    """Delta's per-file statistics, a JSON object as text."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its rows have several partition values (rule 7)."""
+        return self.partition_values is None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """What a flush staged for one Delta table."""
+
+    url: str
+    kind: TableKind
+    schema: str
+    """The table's schema as Delta's metaData action holds it: JSON, partition columns included."""
+    partition_by: tuple[str, ...]
+    files: tuple[StagedFile, ...]
+    merge: MergeBy | None = None
+    """How its rows change the table's; None where they are added to it."""
+    place: Place | None = None
+    """Columns of the files that are none of the table's, which say of which record a row is (rule 11)."""
+
+    @property
+    def rows(self) -> int:
+        """Rows over all files."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The content of a marker: everything that the loader needs to know about a flush."""
+
+    span: Span
+    previous: Position | None
+    """The start of the marker before it; None when this one begins a chain."""
+    app_id: str
+    origin: Origin
+    writer: str
+    """Who wrote it, for people."""
+    created_ms: int
+    records: int = 0
+    """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
+    tombstones: int = 0
+    filtered: int = 0
+    """Records that the stream's condition left out."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Counts by error class."""
+    lowest_timestamp_ms: int | None = None
+    highest_timestamp_ms: int | None = None
+    tables: tuple[StagedTable, ...] = ()
+    topic_id: str | None = None
+    """The broker's id of the topic that the records are from; None where nobody knows it."""
+    generation: int = 0
+    """How often the topic was made anew, and its chain begun again, before this one."""
+    offered: str | None = None
+    """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
+    outboxes: tuple[str, ...] = ()
+    """What the topology has for Kafka topics and is not known to be there (outboxes.py); the oldest first."""
+    state: MarkedState | None = None
+    """The state of a topology's task; None of a marker that no task has made."""
+
+    @property
+    def inputs(self) -> tuple[InputEnd, ...]:
+        """How far it is with each topic of a chain of several (rule 9); none where it is of one."""
+        return inputs_at(self.span.end)
+
+    @property
+    def version(self) -> int:
+        """The version of the format that says all of it."""
+        if self.state is not None and self.state.is_in_topics:
+            return 6
+        if any(table.merge is not None for table in self.tables):
+            return 5
+        if any(file.is_mixed for table in self.tables for file in table.files):
+            return 4
+        if self.filtered or self.exploded:
+            return 3
+        return 1 if self.generation == 0 else 2
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A marker as found in the stage: a name and, unless made by hand, a manifest."""
+
+    name: MarkerName
+    manifest: Manifest | None
+
+    @property
+    def span(self) -> Span:
+        """The positions that it covers."""
+        if self.manifest is not None:
+            return self.manifest.span
+        return Span(self.name.start, Position(self.name.start + 1))
+
+    @property
+    def previous(self) -> Position | None:
+        """The start of the marker before it, or None when it begins a chain."""
+        return self.manifest.previous if self.manifest is not None else None
+
+    @property
+    def tables(self) -> tuple[StagedTable, ...]:
+        """What was staged for each table; nothing for a marker made by hand."""
+        return self.manifest.tables if self.manifest is not None else ()
+
+    def is_older_than(self, generation: int) -> bool:
+        """Whether it is of a lower generation. One made by hand names none, and is of the one that it lies in."""
+        return self.manifest is not None and self.manifest.generation < generation
+
+
+# The stored form. Pydantic reads it, so that a broken marker's error names the field.
+
+
+class _StoredFile(Stored):
+    path: str = Field(min_length=1)
+    partition_values: dict[str, str | None] | None
+    size_bytes: Count
+    rows: Count
+    statistics: str
+
+
+class _StoredMerge(Stored):
+    keys: list[str] = Field(min_length=1)
+    place: list[str] = Field(min_length=3, max_length=3)
+    sequence: str | None
+    soft_delete: str | None
+
+
+class _StoredTable(Stored):
+    url: str = Field(min_length=1)
+    kind: Literal["rows", "dead_letters"]
+    # ``schema`` is a method of pydantic's models, hence the alias.
+    table_schema: str = Field(alias="schema")
+    partition_by: list[str]
+    files: list[_StoredFile]
+    merge: _StoredMerge | None = None
+    place: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        if self.merge is None:
+            del stored["merge"]
+        if self.place is None:
+            del stored["place"]
+        return stored
+
+
+class _StoredManifest(Stored):
+    version: Literal[1, 2, 3, 4, 5, 6]
+    topic: str
+    partition: Count
+    start: StoredOffset
+    end: StoredOffset
+    previous: StoredOffset | None
+    app_id: str
+    origin: Literal["flush", "bootstrap", "skip"]
+    writer: str
+    created_ms: int
+    records: Count
+    tombstones: Count
+    dead_letters: dict[str, Count]
+    lowest_timestamp_ms: int | None
+    highest_timestamp_ms: int | None
+    tables: list[_StoredTable]
+    topic_id: str | None = None
+    generation: Count = 0
+    filtered: Count = 0
+    exploded: Count = 0
+    offered: str | None = None
+    inputs: list[StoredInput] | None = None
+    state: StoredState | None = None
+    outboxes: list[str] | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        if self.inputs is None:
+            del stored["inputs"]
+        if self.state is None:
+            del stored["state"]
+        if self.outboxes is None:
+            del stored["outboxes"]
+        return stored
+
+
+def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
+    """The stored form of a manifest: UTF-8 JSON, one object."""
+    stored = _StoredManifest.model_validate(
+        {
+            "version": manifest.version,
+            "topic": str(source.topic),
+            "partition": int(source.partition),
+            "start": int(manifest.span.start),
+            "end": int(manifest.span.end),
+            "previous": manifest.previous,
+            "app_id": manifest.app_id,
+            "origin": manifest.origin.value,
+            "writer": manifest.writer,
+            "created_ms": manifest.created_ms,
+            "records": manifest.records,
+            "tombstones": manifest.tombstones,
+            "dead_letters": dict(manifest.dead_letters),
+            "lowest_timestamp_ms": manifest.lowest_timestamp_ms,
+            "highest_timestamp_ms": manifest.highest_timestamp_ms,
+            "tables": [_table_to_stored(table) for table in manifest.tables],
+            "topic_id": manifest.topic_id,
+            "generation": manifest.generation,
+            "filtered": manifest.filtered,
+            "exploded": manifest.exploded,
+            "offered": manifest.offered,
+            "inputs": inputs_to_stored(manifest.span.end),
+            "outboxes": list(manifest.outboxes) or None,
+            "state": None if manifest.state is None else state_to_stored(manifest.state),
+        }
+    )
+    return stored.model_dump_json(by_alias=True).encode()
+
+
+def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
+    """The inverse of `manifest_to_bytes`; None for an empty marker.
+
+    Raises MarkerError, which names the marker.
+    """
+    if not data:
+        return None
+    what = f"marker {name.path}"
+    with reading(what, "see docs/guarantees.md, “corrupt markers”, for the commands that mend it"):
+        require_known_version(what, data, VERSION)
+        return _from_stored(name, _StoredManifest.model_validate_json(data))
+
+
+def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
+    """A marker from its name and its object's bytes."""
+    return Marker(name, manifest_from_bytes(name, data))
+
+
+def marker_to_bytes(marker: Marker) -> bytes:
+    """The inverse of `marker_from_bytes`."""
+    return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
+
+
+def _table_to_stored(table: StagedTable) -> dict[str, object]:
+    return {
+        "url": table.url,
+        "kind": table.kind.value,
+        "schema": table.schema,
+        "partition_by": list(table.partition_by),
+        "files": [
+            {
+                "path": file.path,
+                "partition_values": None if file.partition_values is None else dict(file.partition_values),
+                "size_bytes": file.size_bytes,
+                "rows": file.rows,
+                "statistics": file.statistics,
+            }
+            for file in table.files
+        ],
+        "merge": None if table.merge is None else _merge_to_stored(table.merge),
+        "place": None if table.place is None else list(table.place),
+    }
+
+
+def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
+    return {
+        "keys": list(merge.keys),
+        "place": list(merge.place),
+        "sequence": merge.sequence,
+        "soft_delete": merge.soft_delete,
+    }
+
+
+def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
+    found = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
+    if found != name:
+        msg = f"its content speaks of {found.path}"
+        raise ValueError(msg)
+    tables = tuple(_table_from_stored(table) for table in stored.tables)
+    return Manifest(
+        span=Span(Position(stored.start), position_from_stored(name.topic_partition, stored.end, stored.inputs)),
+        previous=None if stored.previous is None else Position(stored.previous),
+        app_id=stored.app_id,
+        origin=Origin(stored.origin),
+        writer=stored.writer,
+        created_ms=stored.created_ms,
+        records=stored.records,
+        tombstones=stored.tombstones,
+        dead_letters=stored.dead_letters,
+        lowest_timestamp_ms=stored.lowest_timestamp_ms,
+        highest_timestamp_ms=stored.highest_timestamp_ms,
+        tables=tables,
+        topic_id=stored.topic_id,
+        generation=stored.generation,
+        filtered=stored.filtered,
+        exploded=stored.exploded,
+        offered=stored.offered,
+        outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
+        state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
+    )
+
+
+def _leaves_its_root(path: str) -> bool:
+    """Whether a path is no data file's below its table: it leads away, or into the table's log (rule 4)."""
+    first, *rest = path.split("/")
+    steps = {first, *rest} & {"", ".", ".."}
+    is_url = _SCHEME.match(first) is not None and "=" not in first
+    return bool(steps) or is_url or first == "_delta_log" or "\\" in path or "\0" in path
+
+
+def _table_from_stored(stored: _StoredTable) -> StagedTable:
+    for file in stored.files:
+        if _leaves_its_root(file.path):
+            msg = f"the path {file.path!r} leaves its table's root"
+            raise ValueError(msg)
+        if file.partition_values is None and not file.path.startswith(f"{STAGED}/"):
+            msg = f"the path {file.path!r} of a mixed file is not below the stage's {STAGED}/"
+            raise ValueError(msg)
+    files = tuple(
+        StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)
+        for file in stored.files
+    )
+    merge = None if stored.merge is None else _merge_from_stored(stored.merge)
+    if merge is not None and any(not file.is_mixed for file in files):
+        msg = f"a file of {stored.url}, whose rows are to be merged, does not wait in the stage"
+        raise ValueError(msg)
+    kind, partition_by = TableKind(stored.kind), tuple(stored.partition_by)
+    place = None if stored.place is None else _place_from_stored(stored.place)
+    return StagedTable(stored.url, kind, stored.table_schema, partition_by, files, merge, place)
+
+
+def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
+    return MergeBy(tuple(stored.keys), _place_from_stored(stored.place), stored.sequence, stored.soft_delete)
+
+
+def _place_from_stored(stored: list[str]) -> Place:
+    topic, partition, offset = stored
+    return topic, partition, offset

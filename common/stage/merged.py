@@ -1,0 +1,157 @@
+"""Chains of several topics: partition 3 of ``orders`` and of ``payments`` become partition 3 of ``orders+payments``.
+
+Rules:
+
+1. The name of such a chain is its topics' names, sorted, with ``+`` between them, which is in no topic's name. A chain
+   of one topic has the topic's own name, and nothing here concerns it.
+2. Its position is the sum of its inputs' positions, so that it rises with each record of any of them. A sum does not
+   say what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
+3. What is written down of such a chain (a marker's end, a beginning) has the inputs' positions beside the sum. Only
+   from such a place can anybody read on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field
+
+from common.errors import MarkerError
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.stored import Count, Stored, StoredOffset
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+AND = "+"
+CHAIN_TOPIC = r"[A-Za-z0-9._-]{1,249}(?:\+[A-Za-z0-9._-]{1,249})*"
+"""A chain's name in the path of an object, as a regular expression."""
+LONGEST = 249
+"""Of a merged chain's name: what a topic's may be, so that it is a folder's name everywhere."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InputEnd:
+    """How far a chain is with one of its inputs."""
+
+    source: TopicPartition
+    position: Position
+
+
+class MergedPosition(int):
+    """The position of a chain of several topics (rule 2)."""
+
+    inputs: tuple[InputEnd, ...]
+
+    def __new__(cls, inputs: Iterable[InputEnd]) -> Self:
+        """The sum of the inputs' positions."""
+        ends = tuple(sorted(inputs))
+        made = super().__new__(cls, sum(end.position for end in ends))
+        made.inputs = ends
+        return made
+
+
+def merged_position(inputs: Iterable[InputEnd]) -> Position:
+    """A `MergedPosition`, as the position that it is."""
+    return Position(MergedPosition(inputs))
+
+
+def inputs_at(position: int | None) -> tuple[InputEnd, ...]:
+    """The inputs' positions at a place of a merged chain; none for a position that knows nothing of them."""
+    return position.inputs if isinstance(position, MergedPosition) else ()
+
+
+def chain_topic(topics: Collection[str]) -> Topic:
+    """The name of the chains that these topics have together."""
+    return Topic(AND.join(sorted(topics)))
+
+
+def topics_of(chain: str) -> tuple[Topic, ...]:
+    """The topics of a chain's name, sorted; one for most."""
+    return tuple(map(Topic, chain.split(AND)))
+
+
+def is_merged(chain: str) -> bool:
+    """Whether a chain's name is that of several topics."""
+    return AND in chain
+
+
+def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
+    """The Kafka partitions that a chain is of."""
+    if not is_merged(chain.topic):
+        return (chain,)
+    return tuple(TopicPartition(topic, chain.partition) for topic in topics_of(chain.topic))
+
+
+def has_reached(position: Position, goal: Position) -> bool:
+    """Whether all before ``goal`` lies before a position, input by input where both know theirs."""
+    ends = {end.source: end.position for end in inputs_at(position)}
+    goals = inputs_at(goal)
+    if not ends or not goals:
+        return position >= goal
+    return all(ends.get(one.source, Position(0)) >= one.position for one in goals)
+
+
+def require_inputs(chain: TopicPartition, position: Position) -> None:
+    """Raises MarkerError where the end of a chain of several topics does not say how far each of them is (rule 3)."""
+    if is_merged(chain.topic) and not inputs_at(position):
+        msg = f"the chain of {chain} ends at {position}, and nothing says how far each of its topics is there"
+        remedy = f"bootstrap rewind CONFIG --topic {chain.topic} --partition {chain.partition} --to POSITION --yes"
+        raise MarkerError(msg, f"put the marker that was made by hand aside: {remedy}")
+
+
+def with_chains(
+    ends: Mapping[TopicPartition, Position], chains: Iterable[TopicPartition]
+) -> dict[TopicPartition, Position]:
+    """Positions of Kafka partitions, those of merged chains' topics put together for each of ``chains``."""
+    merged = [chain for chain in chains if is_merged(chain.topic)]
+    inside = {topic for chain in merged for topic in topics_of(chain.topic)}
+    found = {source: position for source, position in ends.items() if source.topic not in inside}
+    for chain in merged:
+        if all(one in ends for one in inputs_of(chain)):
+            found[chain] = merged_position(InputEnd(one, ends[one]) for one in inputs_of(chain))
+    return found
+
+
+def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
+    """The id of a chain's topics: theirs, put together; None where one of them has none, or is not known."""
+    known = [found for one in topics_of(topic) if (found := ids.get(one)) is not None]
+    return ",".join(known) if len(known) == len(topics_of(topic)) else None
+
+
+class StoredInput(Stored):
+    """How a marker, or a beginning, notes an `InputEnd`."""
+
+    topic: Annotated[str, Field(min_length=1)]
+    partition: Count
+    end: StoredOffset
+
+
+def inputs_to_stored(position: Position) -> list[StoredInput] | None:
+    """What is written down beside a position; None where it is of one topic."""
+    ends = [
+        StoredInput(topic=str(end.source.topic), partition=int(end.source.partition), end=int(end.position))
+        for end in inputs_at(position)
+    ]
+    return ends or None
+
+
+def position_from_stored(source: TopicPartition, position: int, stored: Sequence[StoredInput] | None) -> Position:
+    """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum.
+
+    Position 0 needs nobody to say what it is the sum of.
+    """
+    if stored is None and position == 0 and is_merged(source.topic):
+        return merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
+    if stored is None:
+        return Position(position)
+    ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]
+    if tuple(sorted(end.source for end in ends)) != inputs_of(source):
+        msg = f"its inputs are not those of {source}"
+        raise ValueError(msg)
+    found = merged_position(ends)
+    if found != position:
+        msg = f"its inputs come to {found}, and it ends at {position}"
+        raise ValueError(msg)
+    return found

@@ -1,0 +1,72 @@
+"""Outboxes: what a topology's flush has for Kafka topics, on its way there.
+
+Rules:
+
+1. An outbox is written before the marker of its flush and named by it, and never changed. It is deleted once its
+   records are in their topics: a marker may name one that is gone.
+2. A marker names all outboxes of its chain that are not known to be delivered, the oldest first. So the chain's last
+   marker is all that a new owner needs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.stage.merged import CHAIN_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OUTBOX = "outbox"
+_NAME = re.compile(
+    rf"outbox/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/"
+    r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.records",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxName:
+    """The name of one outbox."""
+
+    source: TopicPartition
+    start: Position
+    """Where the flush began that it was written for."""
+    generation: int
+    """That of the chain."""
+    unique: str
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        source = self.source
+        return f"{outbox_folder(source)}{self.start:020d}-{self.generation}-{self.unique}.records"
+
+    @classmethod
+    def parse(cls, path: str) -> OutboxName | None:
+        """The inverse of `path`; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) > MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"])
+        return found if found.path == path else None
+
+
+def outbox_folder(source: TopicPartition) -> str:
+    """The folder of a chain's outboxes, with the closing slash."""
+    return f"{OUTBOX}/{source.topic}/{source.partition}/"
+
+
+def checked_outboxes(source: TopicPartition, paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths that a marker names. Raises ValueError for one that is not of its chain."""
+    found = tuple(paths)
+    for path in found:
+        name = OutboxName.parse(path)
+        if name is None or name.source != source:
+            msg = f"{path!r} is no outbox of {source}"
+            raise ValueError(msg)
+    return found

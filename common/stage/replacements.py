@@ -1,0 +1,242 @@
+"""Staged replacements: rows that were made anew from Kafka and wait to replace those of a range.
+
+Rules:
+
+1. One object is one request for one Kafka partition. Its name says where the range starts and which request it is, so
+   that it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
+2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
+   inverses. Unknown fields of a known version are passed over, a newer version is refused. One with filtered records,
+   or records with several rows, is of version 2, and one about some offsets of its span only is of version 3, for the
+   reason of `common.stage.markers`, rule 6.
+3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import STAGED
+from common.stage.markers import TableKind
+from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.tables.urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPLACE = "replace"
+VERSION = 3
+_NAME = re.compile(
+    r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"
+    r"\.replace",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplacementName:
+    """Which range of which Kafka partition a request is about, and which request it is."""
+
+    topic_partition: TopicPartition
+    start: Position
+    request: str
+    """32 lower-case hexadecimal digits."""
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        source = self.topic_partition
+        return f"{REPLACE}/{source.topic}/{source.partition}/{self.start:020d}-{self.request}.replace"
+
+    @classmethod
+    def parse(cls, path: str) -> ReplacementName | None:
+        """The inverse of `path`; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) >= MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        return cls(source, Position(int(match["start"])), match["request"])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementFile:
+    """One Parquet file of a request."""
+
+    path: str
+    """Below the stage's root."""
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementTable:
+    """What a request has for one Delta table; no files when its rows of the range just go."""
+
+    url: str
+    kind: TableKind
+    schema: str
+    """As Delta's metaData action holds it: JSON, partition columns included."""
+    files: tuple[ReplacementFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The content of a request."""
+
+    span: Span
+    app_id: str
+    writer: str
+    """Who asked, for people."""
+    created_ms: int
+    records: int
+    """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
+    tombstones: int
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """Counts by error class."""
+    tables: tuple[ReplacementTable, ...] = ()
+    filtered: tuple[Span, ...] = ()
+    """The offsets of the records that the stream's condition left out: what Kafka has lost is not among them."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
+    only: tuple[Span, ...] = ()
+    """The runs of offsets that it is about, in order, from the span's start to its end; none for all of it."""
+
+    @property
+    def version(self) -> int:
+        """The version of the format that says all of it."""
+        if self.only:
+            return 3
+        return 2 if self.filtered or self.exploded else 1
+
+    @property
+    def positions(self) -> int | None:
+        """How many positions it is about, where these are not all of its span."""
+        return sum(run.positions for run in self.only) if self.only else None
+
+    @property
+    def rows(self) -> int:
+        """Rows, whatever their table."""
+        return sum(file.rows for table in self.tables if table.kind is TableKind.ROWS for file in table.files)
+
+    def of(self, url: str) -> ReplacementTable | None:
+        """What it has for one table; None where its rows of the range just go."""
+        return next((table for table in self.tables if comparable(table.url) == comparable(url)), None)
+
+
+class _StoredFile(Stored):
+    path: str = Field(min_length=1)
+    rows: Count
+    size_bytes: Count
+
+
+class _StoredTable(Stored):
+    url: str = Field(min_length=1)
+    kind: Literal["rows", "dead_letters"]
+    table_schema: str = Field(alias="schema")
+    files: list[_StoredFile]
+
+
+class _StoredReplacement(Stored):
+    version: Literal[1, 2, 3]
+    topic: str
+    partition: Count
+    start: StoredOffset
+    end: StoredOffset
+    request: str
+    app_id: str
+    writer: str
+    created_ms: int
+    records: Count
+    tombstones: Count
+    dead_letters: dict[str, Count]
+    tables: list[_StoredTable]
+    filtered: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
+    exploded: Count = 0
+    only: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
+
+
+def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
+    """The stored form: UTF-8 JSON, one object."""
+    stored = _StoredReplacement.model_validate(
+        {
+            "version": replacement.version,
+            "topic": str(name.topic_partition.topic),
+            "partition": int(name.topic_partition.partition),
+            "start": int(replacement.span.start),
+            "end": int(replacement.span.end),
+            "request": name.request,
+            "app_id": replacement.app_id,
+            "writer": replacement.writer,
+            "created_ms": replacement.created_ms,
+            "records": replacement.records,
+            "tombstones": replacement.tombstones,
+            "dead_letters": dict(replacement.dead_letters),
+            "tables": [
+                {
+                    "url": table.url,
+                    "kind": table.kind.value,
+                    "schema": table.schema,
+                    "files": [
+                        {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in table.files
+                    ],
+                }
+                for table in replacement.tables
+            ],
+            "filtered": [(int(span.start), int(span.end)) for span in replacement.filtered],
+            "exploded": replacement.exploded,
+            "only": [(int(run.start), int(run.end)) for run in replacement.only],
+        }
+    )
+    return stored.model_dump_json(by_alias=True).encode()
+
+
+def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
+    """The inverse of `replacement_to_bytes`. Raises MarkerError, which names the request."""
+    what = f"the request {name.path}"
+    with reading(what, "delete it, and ask again with `stage-writer replay`"):
+        require_known_version(what, data, VERSION)
+        return _from_stored(name, _StoredReplacement.model_validate_json(data))
+
+
+def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
+    source = TopicPartition(Topic(stored.topic), Partition(stored.partition))
+    found = ReplacementName(source, Position(stored.start), stored.request)
+    if found != name:
+        msg = f"its content speaks of {found.path}"
+        raise ValueError(msg)
+    for file in (file for table in stored.tables for file in table.files):
+        if not file.path.startswith(f"{STAGED}/") or ".." in file.path.split("/") or "://" in file.path:
+            msg = f"the path {file.path!r} is not one below the stage's {STAGED}/"
+            raise ValueError(msg)
+    span = Span(Position(stored.start), Position(stored.end))
+    only = tuple(Span(Position(start), Position(end)) for start, end in stored.only)
+    ordered = all(one.end < other.start for one, other in pairwise(only))
+    if only and not (ordered and only[0].start == span.start and only[-1].end == span.end):
+        msg = f"its runs of offsets do not go from {span.start} to {span.end} in order"
+        raise ValueError(msg)
+    return Replacement(
+        span=span,
+        app_id=stored.app_id,
+        writer=stored.writer,
+        created_ms=stored.created_ms,
+        records=stored.records,
+        tombstones=stored.tombstones,
+        dead_letters=stored.dead_letters,
+        tables=tuple(
+            ReplacementTable(
+                table.url,
+                TableKind(table.kind),
+                table.table_schema,
+                tuple(ReplacementFile(file.path, file.rows, file.size_bytes) for file in table.files),
+            )
+            for table in stored.tables
+        ),
+        filtered=tuple(Span(Position(start), Position(end)) for start, end in stored.filtered),
+        exploded=stored.exploded,
+        only=only,
+    )

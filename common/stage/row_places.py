@@ -1,0 +1,24 @@
+"""Which columns of a staged row say of which Kafka record it is: what ties a row that a table refuses to its bytes.
+
+Rules:
+
+1. Rows with Kafka's columns say it themselves; change events always do (common/tables/changes.py).
+2. Rows of a stream with ``kafka_columns: false`` have three columns more where they wait for Spark (``load: append``),
+   `STAGED_PLACE`: the marker names them, and no table ever gets them. Where files may become part of a table as they
+   are there is no room for such columns, and a row is of a record that nobody knows.
+3. A marker without them is as good as any other: they are read only where a row was refused.
+"""
+
+from __future__ import annotations
+
+from common.schema.types import Field, Primitive
+
+Place = tuple[str, str, str]
+"""The names of a record's topic, partition and offset."""
+STAGED_PLACE: Place = ("_staged_topic", "_staged_partition", "_staged_offset")
+PLACE_TYPES = (Primitive.STRING, Primitive.INTEGER, Primitive.LONG)
+
+
+def place_fields(place: Place) -> tuple[Field, ...]:
+    """Such columns."""
+    return tuple(Field(name, data_type) for name, data_type in zip(place, PLACE_TYPES, strict=True))

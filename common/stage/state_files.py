@@ -1,0 +1,202 @@
+"""Where the state of a topology's tasks lies in the stage, and what a marker says of it.
+
+Rules:
+
+1. A task's state is made of files, one over the other: a snapshot of everything, and the changes of each flush since.
+   Each is written before the marker that names it, under a name of its own, and never changed. The changes of a flush
+   may also be in a Kafka topic (common/stage/changelogs.py).
+2. A flush's marker names the files that make the state at its end, and those that made it at its beginning: so the
+   chain's last marker is all that a new owner needs, and a chain that is rewound to where a marker began has its state.
+3. A name says what it was written for; whether that flush was ever sealed, only markers say.
+4. A *stand-in* is a snapshot of the state that a marker names, written later, because what the marker names of it in a
+   topic gets old. Its name is made of that state's mark, so that who finds it there may read it instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.stage.changelogs import StoredTopicChanges, TopicChanges, changes_from_stored, changes_to_stored
+from common.stage.merged import CHAIN_TOPIC
+from common.stage.stored import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+STATE = "state"
+_NAME = re.compile(
+    rf"state/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/"
+    r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.(?P<kind>changes|snapshot)",
+    re.ASCII,
+)
+
+
+class StateKind(StrEnum):
+    """What a state file holds."""
+
+    CHANGES = "changes"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class StateFileName:
+    """The name of one state file."""
+
+    source: TopicPartition
+    start: Position
+    """Where the flush began that it was written for."""
+    generation: int
+    """That of the chain."""
+    unique: str
+    kind: StateKind
+
+    @property
+    def path(self) -> str:
+        """The object's path below the stage's root."""
+        return f"{state_folder(self.source)}{self.start:020d}-{self.generation}-{self.unique}.{self.kind}"
+
+    @classmethod
+    def parse(cls, path: str) -> StateFileName | None:
+        """The inverse of `path`; None for any other path."""
+        match = _NAME.fullmatch(path)
+        if match is None or int(match["start"]) >= MAX_POSITION:
+            return None
+        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        kind = StateKind(match["kind"])
+        found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
+        return found if found.path == path else None
+
+
+def state_folder(source: TopicPartition) -> str:
+    """The folder of a task's state files, with the closing slash."""
+    return f"{STATE}/{source.topic}/{source.partition}/"
+
+
+Change = str | TopicChanges
+"""Where the changes of one flush are: a file's path, or messages of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateFiles:
+    """The files, and the messages, that make a state."""
+
+    snapshot: str | None = None
+    changes: tuple[Change, ...] = ()
+    """On top of the snapshot, or of nothing; the oldest first."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Those in the stage, in the order in which they are read."""
+        changes = tuple(one for one in self.changes if isinstance(one, str))
+        return changes if self.snapshot is None else (self.snapshot, *changes)
+
+    @property
+    def in_topics(self) -> tuple[TopicChanges, ...]:
+        """Those in topics, the oldest first."""
+        return tuple(one for one in self.changes if not isinstance(one, str))
+
+    @property
+    def mark(self) -> str:
+        """What tells this state from every other one: no two files have one name, no two messages one place."""
+        if not self.changes:
+            return self.snapshot or ""
+        last = self.changes[-1]
+        return last if isinstance(last, str) else last.mark
+
+    def with_changes(self, change: Change) -> StateFiles:
+        """The state once more has changed."""
+        return StateFiles(self.snapshot, (*self.changes, change))
+
+
+EMPTY_STATE = StateFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedState:
+    """What a flush's marker says of its task's state (rule 2)."""
+
+    files: StateFiles
+    before: StateFiles
+
+    @property
+    def is_in_topics(self) -> bool:
+        """Whether a part of it is in a Kafka topic."""
+        return bool(self.files.in_topics or self.before.in_topics)
+
+    def needs(self, name: StateFileName) -> bool:
+        """Whether a file is a part of it, or may stand in for it (rule 4)."""
+        both = (self.files, self.before)
+        stand_ins = (_unique_of(one) for one in both if one.in_topics)
+        return any(name.path in one.paths for one in both) or name.unique in stand_ins
+
+
+def stand_in(source: TopicPartition, start: Position, generation: int, files: StateFiles) -> StateFileName:
+    """The name of a state's stand-in (rule 4), for a marker that starts there."""
+    return StateFileName(source, start, generation, _unique_of(files), StateKind.SNAPSHOT)
+
+
+def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
+    """The state by its stand-in, where that is among the paths and spares a topic; else the state as it is."""
+    if not files.in_topics:
+        return files
+    wanted = (_unique_of(files), StateKind.SNAPSHOT)
+    names = (StateFileName.parse(path) for path in there)
+    found = (one.path for one in names if one is not None and (one.unique, one.kind) == wanted)
+    path = next(found, None)
+    return files if path is None else StateFiles(path)
+
+
+def _unique_of(files: StateFiles) -> str:
+    return f"of-{hashlib.sha256(files.mark.encode()).hexdigest()[:32]}"
+
+
+class StoredFiles(Stored):
+    """The stored form of `StateFiles`."""
+
+    snapshot: str | None
+    changes: list[str | StoredTopicChanges]
+
+
+class StoredState(StoredFiles):
+    """The stored form of `MarkedState`; ``before`` is left out where it is the state without the last changes."""
+
+    before: StoredFiles | None = None
+
+
+def state_to_stored(state: MarkedState) -> dict[str, object]:
+    """The stored form, before JSON."""
+    before = None if state.before == _without_last(state.files) else _files_to_stored(state.before)
+    return {**_files_to_stored(state.files), "before": before}
+
+
+def state_from_stored(source: TopicPartition, stored: StoredState) -> MarkedState:
+    """The inverse of `state_to_stored`. Raises ValueError for files that are not this task's."""
+    files = _files_from_stored(source, stored)
+    before = _without_last(files) if stored.before is None else _files_from_stored(source, stored.before)
+    return MarkedState(files, before)
+
+
+def _without_last(files: StateFiles) -> StateFiles:
+    return StateFiles(files.snapshot, files.changes[:-1])
+
+
+def _files_to_stored(files: StateFiles) -> dict[str, object]:
+    changes = [one if isinstance(one, str) else changes_to_stored(one) for one in files.changes]
+    return {"snapshot": files.snapshot, "changes": changes}
+
+
+def _files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFiles:
+    changes = (one if isinstance(one, str) else changes_from_stored(one) for one in stored.changes)
+    files = StateFiles(stored.snapshot, tuple(changes))
+    for path in files.paths:
+        name = StateFileName.parse(path)
+        wanted = StateKind.SNAPSHOT if path == files.snapshot else StateKind.CHANGES
+        if name is None or name.source != source or name.kind is not wanted:
+            msg = f"the state file {path!r} is no {wanted} of {source}"
+            raise ValueError(msg)
+    return files

@@ -1,0 +1,1 @@
+"""The object store: reading, exclusive creation, and listings of any size."""

@@ -1,0 +1,341 @@
+"""The object store over fsspec, and the proof that it can keep a chain.
+
+Rules:
+
+1. `FsspecStore.create` is atomic and exclusive. On a local disk fsspec's exclusive create is not atomic (a torn marker
+   would be an empty one, which means something), so there a temporary file is written, synced and linked. In memory it
+   looks first and writes then, so there one thread at a time may.
+2. An exclusive create whose acknowledgement was lost is retried by the store's client into its own refusal. So a
+   refusal is believed only if the object holds other bytes than ours: markers carry their writer's unique file names.
+3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` finds out before any record is at
+   stake.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.ports import AlreadyExists, Created, CreateOutcome, ObjectStore, StoredObject
+from common.storage.bounded import most_bytes
+from common.storage.listing_s3 import S3Listing
+from common.storage.scanning import Upload, abort, scan, uploads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from common.storage.pieces import Pieces
+
+PROBES = "probe"
+PART_BYTES = 5 * 2**20
+"""Of a file that is uploaded in parts."""
+_PARTS_AT_ONCE = 2
+_RACERS = 4
+_READ_AHEAD = 8
+_IN_MEMORY = Lock()  # fsspec has one memory for the whole process
+# Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
+
+
+class FsspecStore:
+    """An `common.ports.ObjectStore` below one fsspec URL."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        """Raises ConfigError when fsspec knows no such store, or an option is not one of its own."""
+        self._url = url.rstrip("/")
+        try:
+            self._fs, root = fsspec.url_to_fs(
+                normalised(url), use_listings_cache=False, skip_instance_cache=True, **dict(storage_options or {})
+            )
+        except (ValueError, ImportError, TypeError) as error:
+            msg = f"no store can be opened for {url}: {error}"
+            raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
+        self._root = str(root).rstrip("/")
+        self._local = isinstance(self._fs, LocalFileSystem)
+        self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
+        # s3fs cuts the parts out of what it is given; other clients want bytes, and cut them by themselves.
+        self._takes_parts = "s3" in self._fs.protocol
+
+    @property
+    def url(self) -> str:
+        """The root, as configured."""
+        return self._url
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Every object below the folder ``prefix``."""
+        full_prefix = self._full(prefix)
+        if self._local and not os.path.lexists(full_prefix):
+            return
+        skip = len(self._root) + 1
+        with self._errors("list", prefix):
+            for full, info in self._found(full_prefix):
+                # The temporary files of rule 1 are nobody's business.
+                if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
+                    yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
+
+    def _found(self, full_prefix: str) -> Iterable[tuple[str, Mapping[str, object]]]:
+        if "s3" in self._fs.protocol:
+            return S3Listing(self._fs, full_prefix.rstrip("/")).items()
+        # fsspec leaves out a local folder that cannot be read; an empty listing would say that there is no chain.
+        loudly = {"on_error": "raise"} if self._local else {}
+        found: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
+        return found.items()
+
+    def scan(self, prefix: str) -> Iterator[StoredObject]:
+        """What `list` says, a page or a folder at a time: for what may be a million objects."""
+        skip = len(self._root) + 1
+        with self._errors("list", prefix):
+            for full, info in scan(self._fs, self._full(prefix.rstrip("/"))):
+                yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """The multipart uploads below a folder that were begun and not ended; none where the store knows none."""
+        skip = len(self._root) + 1
+        with self._errors("list the uploads below", prefix):
+            for full, upload_id, started in uploads(self._fs, self._full(prefix.rstrip("/"))):
+                yield Upload(full[skip:], upload_id, int(started.timestamp() * 1000))
+
+    def abort(self, upload: Upload) -> None:
+        """End an upload without its object."""
+        with self._errors("abort the upload of", upload.path):
+            abort(self._fs, self._full(upload.path), upload.upload_id)
+
+    def read(self, path: str) -> bytes | None:
+        """The object's bytes, or None when it is not there; no more of them than common/storage/bounded.py says."""
+        with self._errors("read", path):
+            try:
+                return self._cat(path)
+            except FileNotFoundError:
+                return None
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """What `read` says of each, in their order; `_READ_AHEAD` of them are held or under way."""
+        with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="read") as pool:
+            ahead: deque[Future[bytes | None]] = deque()
+            for path in paths:
+                ahead.append(pool.submit(self.read, path))
+                if len(ahead) == _READ_AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def _cat(self, path: str) -> bytes:
+        full, most = self._full(path), most_bytes(path)
+        if most is None:
+            return cast("bytes", self._fs.cat_file(full))
+        try:
+            return cast("bytes", self._fs.cat_file(full, start=0, end=most))
+        except FileNotFoundError:
+            raise
+        except OSError:
+            # Stores refuse a range of an empty object, which a marker that was made by hand is.
+            if int(self._fs.info(full)["size"]):
+                raise
+            return b""
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable reader."""
+        with self._errors("open", path):
+            return cast("BinaryIO", self._fs.open(self._full(path), "rb"))
+
+    def stat(self, path: str) -> StoredObject | None:
+        """Size and age of one object, or None when it is not there."""
+        with self._errors("look up", path):
+            try:
+                info = self._fs.info(self._full(path))
+            except FileNotFoundError:
+                return None
+        if info["type"] != "file":
+            return None
+        return StoredObject(path, int(info["size"]), _modified_ms(info))
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Write the object only if nothing has that path (rules 1 and 2)."""
+        with self._errors("create", path):
+            try:
+                if self._local:
+                    _link_new(self._full(path), data)
+                else:
+                    with self._creating:
+                        self._fs.pipe_file(self._full(path), data, mode="create")
+            except OSError as error:
+                if not _is_refusal(error):
+                    raise
+                return Created() if self._holds(path, data) else AlreadyExists()
+        return Created()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write the object, whatever was there."""
+        with self._errors("write", path):
+            if self._local:
+                _replace(self._full(path), data)
+            else:
+                self._fs.pipe_file(self._full(path), data)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """What `write` does, without a copy of the whole where the store takes parts."""
+        with self._errors("write", path):
+            if self._local:
+                _replace(self._full(path), *data.parts)
+            elif self._takes_parts and data.size_bytes >= 2 * PART_BYTES:
+                self._fs.pipe_file(self._full(path), data, chunksize=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+            else:
+                self._fs.pipe_file(self._full(path), data.to_bytes())
+
+    def copy(self, path: str, to: str) -> None:
+        """Make a second object of the same bytes: the store does it, or the disk."""
+        with self._errors("copy", path):
+            if self._local:
+                _copy_new(self._full(path), self._full(to))
+            else:
+                self._fs.cp_file(self._full(path), self._full(to))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects; absent ones are passed over."""
+        for path in paths:
+            with self._errors("delete", path):
+                try:
+                    self._fs.rm_file(self._full(path))
+                except FileNotFoundError:
+                    continue
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return cast("bytes", self._fs.cat_file(self._full(path))) == data
+        except FileNotFoundError:
+            return False
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    @contextmanager
+    def _errors(self, verb: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            msg = f"may not {verb} {self._url}/{path}: {error}"
+            remedy = "check the credentials in stage.storage_options and what they may do"
+            raise StoreRefusedError(msg, remedy) from error
+        except Exception as error:
+            # fsspec's back ends raise whatever their SDK raises; all of it is the store's.
+            msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
+            kind = StoreRefusedError if _is_a_no(error) else StoreError
+            raise kind(msg, "check that the store is there and that stage.storage_options reach it") from error
+
+
+def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecStore]:
+    """Opens the store below a URL, each once."""
+    return cache(lambda url: FsspecStore(url, storage_options))
+
+
+def prove_exclusive_create(store: ObjectStore) -> None:
+    """Show that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
+    path = f"{PROBES}/{uuid.uuid4().hex}"
+    race = f"{path}-race"
+    try:
+        first = store.create(path, b"first")
+        second = store.create(path, b"second")
+        with ThreadPoolExecutor(_RACERS) as pool:
+            racers = list(pool.map(lambda name: store.create(race, name), [b"%d" % n for n in range(_RACERS)]))
+        won = sum(isinstance(outcome, Created) for outcome in racers)
+    except StoreError:
+        with suppress(StoreError):  # what failed first is what is told
+            store.delete([path, race])
+        raise
+    store.delete([path, race])
+    if not isinstance(first, Created) or not isinstance(second, AlreadyExists) or won != 1:
+        msg = f"the store at {store.url} lets two writers create the same object: it ignores conditional writes"
+        raise StoreUnfitError(
+            msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
+        )
+
+
+def _is_a_no(error: Exception) -> bool:
+    """Whether an error will be the same tomorrow: no bucket, no credentials, none that the store takes."""
+    name, status = type(error).__name__, getattr(error, "code", None)
+    return isinstance(error, FileNotFoundError | NotADirectoryError) or name in _NO_CREDENTIALS or status in {401, 403}
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Whether an exclusive create found something in its place."""
+    if isinstance(error, FileExistsError):
+        return True
+    # s3fs knows the refusal only of servers that name the condition which failed; MinIO does not.
+    response = getattr(error.__cause__, "response", None)
+    return isinstance(response, dict) and response.get("Error", {}).get("Code") == "PreconditionFailed"
+
+
+def normalised(url: str) -> str:
+    """The URL as fsspec spells it: Spark's ``s3a`` is fsspec's ``s3``."""
+    for alias in ("s3a://", "s3n://"):
+        if url.startswith(alias):
+            return "s3://" + url.removeprefix(alias)
+    return url
+
+
+_TEMPORARY = ".kde-tmp"
+
+
+def _link_new(full: str, data: bytes) -> None:
+    temporary = _write_temporary(full, data)
+    try:
+        os.link(temporary, full)
+    finally:
+        os.unlink(temporary)
+    _sync_folder(full)
+
+
+def _replace(full: str, *data: bytes) -> None:
+    os.replace(_write_temporary(full, *data), full)
+    _sync_folder(full)
+
+
+def _copy_new(full: str, to: str) -> None:
+    temporary = _write_temporary(to, b"")
+    shutil.copyfile(full, temporary)
+    with open(temporary, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(temporary, to)
+    _sync_folder(to)
+
+
+def _write_temporary(full: str, *data: bytes) -> str:
+    os.makedirs(os.path.dirname(full), exist_ok=True)
+    # A leading dot keeps Spark and other readers of the folder away from a file that a crash left behind.
+    temporary = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}{_TEMPORARY}")
+    with open(temporary, "wb") as file:
+        file.writelines(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
+
+
+def _sync_folder(full: str) -> None:
+    handle = os.open(os.path.dirname(full), os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _modified_ms(info: Mapping[str, object]) -> int:
+    for key in ("LastModified", "mtime", "created", "last_modified", "updated"):
+        value = info.get(key)
+        if isinstance(value, datetime):
+            return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+        if isinstance(value, (int, float)):
+            return int(value * 1000)
+    return 0

@@ -1,0 +1,55 @@
+"""What the two services agree on about change events: how staged rows become rows of a table that has one row a key.
+
+Rules:
+
+1. A marker says by what its rows are to be merged (`MergeBy`), because the settings may be others by the time that they
+   are loaded.
+2. Such rows wait below the stage, in offset order, with all columns of the table and those that only merging needs,
+   whose names begin with ``_merge_`` (`staged_columns`). The table never has these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.schema.types import Field, Primitive, StructType
+from common.stage.row_places import Place, place_fields
+
+RESERVED = "_merge_"
+"""What no column of a merge stream may begin with."""
+DELETE_COLUMN = "_merge_delete"
+"""BOOLEAN: whether the event deletes its key's row."""
+_OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBy:
+    """How a staged table's rows are merged into the table."""
+
+    keys: tuple[str, ...]
+    """The columns that tell rows apart; never null in what is staged."""
+    place: Place
+    """The columns of the staged rows that say where an event was: Kafka's topic, partition and offset."""
+    sequence: str | None = None
+    """The column that says which of a key's events is newer; null only for deletes. None for their order in Kafka."""
+    soft_delete: str | None = None
+    """The BOOLEAN column that is true of deleted rows; None where they are taken out."""
+
+
+def merge_by(
+    keys: tuple[str, ...], kafka_columns: tuple[str, ...], sequence: str | None, soft_delete: str | None
+) -> MergeBy:
+    """``kafka_columns`` are the table's own for the place of a record, none where it has none."""
+    place = kafka_columns[:3] if kafka_columns else _OWN_PLACE
+    return MergeBy(keys, (place[0], place[1], place[2]), sequence, soft_delete)
+
+
+def staged_columns(table: StructType, by: MergeBy) -> StructType:
+    """The columns of the staged rows: the table's, then those that only merging needs."""
+    place = (field for field in place_fields(by.place) if table.field(field.name) is None)
+    return table.with_fields((*place, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
+
+
+def table_columns(staged: StructType) -> StructType:
+    """The inverse of `staged_columns`: what the table has of the staged rows."""
+    return StructType(tuple(field for field in staged if not field.name.startswith(RESERVED)))

@@ -1,0 +1,186 @@
+"""What the loader writes into each of its commits' user metadata: who, which positions, how complete.
+
+Rules:
+
+1. It is JSON; `CommitMetadata.to_json` and `CommitMetadata.from_json` are exact inverses, and keys are only ever added.
+2. A commit that has it is the stream's *own* commit. Whoever reads a table's history (common/tables/went_back.py) tells
+   by it what of the stream lies in the table, without Spark and without a loader that runs.
+3. ``answers`` is there in a commit that carries out an operator's answer to a table that went back, and only there. So
+   the log itself proves that the RESTORE was answered.
+4. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). One that is not named
+   is 0, so that metadata of a topic that was never made anew reads as it always did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.tables.counts import (
+    ByPartition,
+    Counts,
+    Replaced,
+    ReplacedByPartition,
+    counts_from_stored,
+    counts_to_stored,
+    replaced_from_stored,
+    replaced_to_stored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Decision(StrEnum):
+    """What an operator says of a table that went back."""
+
+    REPLAY = "replay"
+    """Load again what the table has lost."""
+    GO_ON = "go_on"
+    """The table is right as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer that a commit carries out."""
+
+    version: int
+    """Of the commit by which the table went back."""
+    decision: Decision
+    positions: Mapping[TopicPartition, Position]
+    """Where loading goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """What a commit's user metadata says about where its rows came from."""
+
+    commit_id: str
+    app_id: str
+    spans: Mapping[TopicPartition, Span]
+    valid_through_ms: int | None
+    """All records with a timestamp up to this one are in the table; None while that cannot be said."""
+    counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
+    """What became of the spans' records; empty for a commit of a release that did not count."""
+    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+    """Ranges whose rows it took out and wrote anew."""
+    answers: Answered | None = None
+    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of the chains that it speaks of; one that is not here has generation 0."""
+
+    def generation(self, source: TopicPartition) -> int:
+        """The generation of a Kafka partition's chain that this commit speaks of (rule 4)."""
+        return self.generations.get(source, 0)
+
+    def to_json(self) -> str:
+        """The stored form."""
+        spans: dict[str, dict[str, tuple[int, int]]] = {}
+        for source, span in sorted(self.spans.items()):
+            spans.setdefault(source.topic, {})[str(source.partition)] = (span.start, span.end)
+        content = _Content(
+            commit_id=self.commit_id,
+            app_id=self.app_id,
+            spans=spans,
+            valid_through_ms=self.valid_through_ms,
+            counts=counts_to_stored(self.counts),
+            replaced=replaced_to_stored(self.replaced),
+            answers=None if self.answers is None else _stored_answer(self.answers),
+            generations=generations_to_stored(self.generations),
+        )
+        optional = ("counts", "replaced", "answers", "generations")
+        absent = {name for name in optional if getattr(content, name) is None}
+        return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
+
+    @classmethod
+    def from_json(cls, text: str) -> CommitMetadata | None:
+        """The inverse of `to_json`; None for metadata that somebody else wrote."""
+        try:
+            content = _Stored.model_validate_json(text).kafka_delta_express
+            spans = {
+                TopicPartition(Topic(topic), Partition(int(partition))): Span(Position(start), Position(end))
+                for topic, partitions in content.spans.items()
+                for partition, (start, end) in partitions.items()
+            }
+            counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
+            answers = None if content.answers is None else _answer(content.answers)
+            generations = generations_from_stored(content.generations)
+        except (ValidationError, ValueError):
+            return None
+        through_ms = content.valid_through_ms
+        return cls(content.commit_id, content.app_id, spans, through_ms, counts, replaced, answers, generations)
+
+
+GenerationsByPartition = dict[str, dict[str, Annotated[int, Field(ge=1)]]]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    version: int
+    decision: Decision
+    positions: dict[str, dict[str, int]]
+
+
+class _Content(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    version: int = Field(default=1, le=1)
+    commit_id: str
+    app_id: str
+    spans: dict[str, dict[str, tuple[int, int]]]
+    valid_through_ms: int | None
+    counts: ByPartition | None = None
+    replaced: ReplacedByPartition | None = None
+    answers: _Answer | None = None
+    generations: GenerationsByPartition | None = None
+
+
+class _Stored(BaseModel):
+    kafka_delta_express: _Content
+
+
+def _stored_answer(answer: Answered) -> _Answer:
+    return _Answer(version=answer.version, decision=answer.decision, positions=nested(answer.positions))
+
+
+def _answer(stored: _Answer) -> Answered:
+    return Answered(stored.version, stored.decision, flat(stored.positions))
+
+
+def nested(positions: Mapping[TopicPartition, Position]) -> dict[str, dict[str, int]]:
+    """Positions by topic and partition, as JSON has them."""
+    found: dict[str, dict[str, int]] = {}
+    for source, position in sorted(positions.items()):
+        found.setdefault(source.topic, {})[str(source.partition)] = position
+    return found
+
+
+def flat(stored: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Position]:
+    """The inverse of `nested`. Raises ValueError."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): Position(position)
+        for topic, partitions in stored.items()
+        for partition, position in partitions.items()
+    }
+
+
+def generations_to_stored(generations: Mapping[TopicPartition, int]) -> GenerationsByPartition | None:
+    """By topic and partition, those that are not 0; None for nothing, so that it costs no byte."""
+    found: GenerationsByPartition = {}
+    for source, generation in sorted(generations.items()):
+        if generation:
+            found.setdefault(source.topic, {})[str(source.partition)] = generation
+    return found or None
+
+
+def generations_from_stored(stored: GenerationsByPartition | None) -> dict[TopicPartition, int]:
+    """The inverse of `generations_to_stored`. Raises ValueError."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): generation
+        for topic, partitions in (stored or {}).items()
+        for partition, generation in partitions.items()
+    }

@@ -1,0 +1,216 @@
+"""What a commit's user metadata counts, so that a table can be reconciled with what was staged for it.
+
+Rules:
+
+1. Counts are summed by Kafka partition over the markers that a commit brings: each record has rows, or is a dead
+   letter, a tombstone or filtered (`Counts.add_up`). They are an addition to the metadata: older commits have none, and
+   older programs pass over them.
+2. Positions that an operator gave up, or said to be done before the chain began, are named as ranges: nobody may take
+   them for proved.
+3. Of a marker that is brought in part nobody counts which of its records these are: its partition has no counts in that
+   commit, and the table's own statistics tell.
+4. Where records are routed to several tables, ``rows`` are those of all of them; ``here`` is this table's part.
+5. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Origin, TableKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.stage.markers import Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the Kafka records of one span."""
+
+    records: int
+    rows: int
+    tombstones: int
+    dead_letters: int
+    given_up: tuple[Span, ...] = ()
+    """Positions that no writer staged: an operator skipped them or began behind them."""
+    filtered: int = 0
+    """Records that the stream's condition left out."""
+    exploded: int = 0
+    """Rows beyond the first one of their record."""
+    here: int | None = None
+    """Of the rows those that went into the very table of the commit; None where that is all of them (rule 4)."""
+
+    @property
+    def records_with_rows(self) -> int:
+        """Records that have at least one row."""
+        return self.rows - self.exploded
+
+    @property
+    def add_up(self) -> bool:
+        """Whether each record is accounted for, once."""
+        return self.records == self.records_with_rows + self.tombstones + self.dead_letters + self.filtered
+
+    @property
+    def rows_here(self) -> int:
+        """Rows that the commit brought."""
+        return self.rows if self.here is None else self.here
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A range whose rows a commit took out and wrote anew."""
+
+    span: Span
+    request: str
+    """The id of the request that asked for it."""
+    counts: Counts
+    positions: int | None = None
+    """How many of the span's positions it was about; None where that is all of them."""
+
+    @property
+    def words(self) -> str:
+        """The range, for people."""
+        return str(self.span) if self.positions is None else f"{self.positions:,} offsets of {self.span}"
+
+
+def counts_of(markers: Iterable[Marker], start: Position, url: str) -> Counts | None:
+    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3).
+
+    ``url`` is the table that they are brought into.
+    """
+    records = rows = tombstones = dead_letters = filtered = exploded = 0
+    here: int | None = None
+    given_up: list[Span] = []
+    for marker in markers:
+        manifest, begin = marker.manifest, max(start, marker.span.start)
+        if manifest is None or manifest.origin is not Origin.FLUSH:
+            joins = given_up and given_up[-1].end == begin
+            given_up.append(Span(given_up.pop().start if joins else begin, marker.span.end))
+        if manifest is not None:
+            if manifest.records and begin > marker.span.start:
+                return None
+            records += manifest.records
+            tombstones += manifest.tombstones
+            filtered += manifest.filtered
+            exploded += manifest.exploded
+            dead_letters += sum(manifest.dead_letters.values())
+            for table in (table for table in marker.tables if table.kind is TableKind.ROWS):
+                rows += table.rows
+                here = (here or 0) + table.rows if table.url == url else here
+    here = None if here == rows else here
+    return Counts(records, rows, tombstones, dead_letters, tuple(given_up), filtered, exploded, here)
+
+
+class StoredCounts(BaseModel):
+    """Counts in the metadata."""
+
+    model_config = ConfigDict(frozen=True)
+
+    records: int
+    rows: int
+    tombstones: int
+    dead_letters: int
+    given_up: tuple[tuple[int, int], ...] = ()
+    filtered: int = 0
+    exploded: int = 0
+    here: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without what says nothing, so that it costs no byte."""
+        stored: dict[str, object] = serialize(self)
+        return stored if self.here is not None else {key: value for key, value in stored.items() if key != "here"}
+
+    @classmethod
+    def of(cls, counts: Counts) -> StoredCounts:
+        """The stored form."""
+        return cls(
+            records=counts.records,
+            rows=counts.rows,
+            tombstones=counts.tombstones,
+            dead_letters=counts.dead_letters,
+            given_up=tuple((span.start, span.end) for span in counts.given_up),
+            filtered=counts.filtered,
+            exploded=counts.exploded,
+            here=counts.here,
+        )
+
+    def counts(self) -> Counts:
+        """The inverse of `of`."""
+        given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
+        return Counts(
+            self.records,
+            self.rows,
+            self.tombstones,
+            self.dead_letters,
+            given_up,
+            self.filtered,
+            self.exploded,
+            self.here,
+        )
+
+
+class StoredReplaced(BaseModel):
+    """A replaced range in the metadata."""
+
+    model_config = ConfigDict(frozen=True)
+
+    span: tuple[int, int]
+    request: str
+    counts: StoredCounts
+    positions: int | None = None
+
+    @classmethod
+    def of(cls, replaced: Replaced) -> StoredReplaced:
+        """The stored form."""
+        span, counts = (replaced.span.start, replaced.span.end), StoredCounts.of(replaced.counts)
+        return cls(span=span, request=replaced.request, counts=counts, positions=replaced.positions)
+
+    def replaced(self) -> Replaced:
+        """The inverse of `of`."""
+        start, end = self.span
+        return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts(), self.positions)
+
+
+ByPartition = dict[str, dict[str, StoredCounts]]
+ReplacedByPartition = dict[str, dict[str, StoredReplaced]]
+
+
+def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | None:
+    """By topic and partition; None for nothing, so that it costs no byte."""
+    stored: ByPartition = {}
+    for source, found in sorted(counts.items()):
+        stored.setdefault(source.topic, {})[str(source.partition)] = StoredCounts.of(found)
+    return stored or None
+
+
+def counts_from_stored(stored: ByPartition | None) -> dict[TopicPartition, Counts]:
+    """The inverse of `counts_to_stored`."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): found.counts()
+        for topic, partitions in (stored or {}).items()
+        for partition, found in partitions.items()
+    }
+
+
+def replaced_to_stored(replaced: Mapping[TopicPartition, Replaced]) -> ReplacedByPartition | None:
+    """By topic and partition; None for nothing."""
+    stored: ReplacedByPartition = {}
+    for source, found in sorted(replaced.items()):
+        stored.setdefault(source.topic, {})[str(source.partition)] = StoredReplaced.of(found)
+    return stored or None
+
+
+def replaced_from_stored(stored: ReplacedByPartition | None) -> dict[TopicPartition, Replaced]:
+    """The inverse of `replaced_to_stored`."""
+    return {
+        TopicPartition(Topic(topic), Partition(int(partition))): found.replaced()
+        for topic, partitions in (stored or {}).items()
+        for partition, found in partitions.items()
+    }

@@ -1,0 +1,187 @@
+"""What a Delta table's own log says: its txn actions, its schema, and its protocol. Read without a JVM.
+
+The stage writer asks it how rows may reach a table, ``delta-loader status`` and the bootstrap tool ask it for
+positions. Only the loader writes to a log, and it does so through Delta itself.
+
+Rules:
+
+1. The newest complete checkpoint, and the commits after it, are read; classic, multi-part and version 2 checkpoints
+   (txn, metaData and protocol never lie in a sidecar) are known, log compactions are not needed.
+2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
+3. A commit that Delta's clean-up took since the log was listed is not as if it had said nothing: the log is listed
+   again, and a newer checkpoint has what it said.
+4. With ``delta.setTransactionRetentionDuration`` a txn action that is older is as if it were not there, as in Delta.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import pyarrow.parquet as pq
+
+from common.errors import TableError
+from common.tables.properties import TXN_RETENTION, retention_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.ports import ObjectStore
+
+LOG = "_delta_log"
+_READ_AGAIN = 5
+COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
+_ACTIONS = ("txn", "metaData", "protocol")
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A Delta table at one version."""
+
+    version: int
+    table_id: str
+    schema: str
+    """Spark's JSON for the schema."""
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+    """Reader and writer features that the protocol names."""
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The version of each txn action by its app id: for ours, the last offset loaded."""
+
+
+class _VanishedError(Exception):
+    """A file of the log went while it was read."""
+
+
+def read_table_state(store: ObjectStore) -> TableState | None:
+    """The newest state of the table at the store's root; None when there is no table. Raises TableError."""
+    for _ in range(_READ_AGAIN):
+        try:
+            return _read_once(store)
+        except _VanishedError:
+            continue
+    msg = f"the log of the Delta table {store.url} changes faster than it can be read"
+    raise TableError(msg, "try again; see what deletes files below _delta_log")
+
+
+def _read_once(store: ObjectStore) -> TableState | None:
+    paths = [found.path for found in store.list(LOG)]
+    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
+    base, parts = newest_checkpoint(paths)
+    if base is None and not commits:
+        return None
+    first = 0 if base is None else base + 1
+    newest = max([*commits, first - 1])
+    missing = [version for version in range(first, newest + 1) if version not in commits]
+    if missing:
+        msg = f"the log of the Delta table {store.url} lacks version {missing[0]}"
+        raise TableError(msg, "restore the file from a backup; no reader can tell the table's state without it")
+    state = _Replay()
+    for path in parts:
+        state.apply(_checkpoint_actions(store, path))
+    for version in range(first, newest + 1):
+        state.apply(_commit_actions(_content(store, commits[version])))
+    return state.table(store.url, newest)
+
+
+def newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
+    """The version of the newest checkpoint that is whole, and its files; None and none when there is no such one."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for path in paths:
+        match = CHECKPOINT.fullmatch(path)
+        if match:
+            found.setdefault((int(match[1]), int(match[3] or 1)), []).append(path)
+    complete = [key for key, parts in found.items() if len(parts) >= key[1]]
+    if not complete:
+        return None, []
+    version, count = max(complete)
+    parts = sorted(found[version, count])
+    return version, parts if count > 1 else parts[:1]
+
+
+def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, object]]:
+    if path.endswith(".json"):
+        return _commit_actions(_content(store, path))
+    with store.open(path) as file:
+        parquet = pq.ParquetFile(file)
+        wanted = [name for name in _ACTIONS if name in parquet.schema_arrow.names]
+        # Of a million rows all but a few are files, and null here: they are passed over before they become objects.
+        return [
+            {name: value}
+            for batch in parquet.iter_batches(columns=wanted)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            for value in column.drop_null().to_pylist()
+        ]
+
+
+def _content(store: ObjectStore, path: str) -> bytes:
+    data = store.read(path)
+    if data is None:
+        raise _VanishedError
+    return data
+
+
+def _commit_actions(data: bytes) -> list[Mapping[str, object]]:
+    # An action's name stands at the line's beginning; a table with many files has few lines for us.
+    heads = tuple(f'{{"{name}"'.encode() for name in _ACTIONS)
+    return [json.loads(line) for line in data.splitlines() if line.replace(b" ", b"", 2).startswith(heads)]
+
+
+class _Replay:
+    """The newest of each action so far."""
+
+    def __init__(self) -> None:
+        self._metadata: dict[str, object] = {}
+        self._protocol: dict[str, object] = {}
+        self._transactions: dict[str, tuple[int, int | None]] = {}
+
+    def apply(self, actions: Iterable[Mapping[str, object]]) -> None:
+        for action in actions:
+            for name, value in action.items():
+                content = cast("dict[str, object]", value)
+                if name == "txn":
+                    updated_ms = cast("int | None", content.get("lastUpdated"))
+                    self._transactions[str(content["appId"])] = int(cast("int", content["version"])), updated_ms
+                elif name == "metaData":
+                    self._metadata = content
+                else:
+                    self._protocol = content
+
+    def table(self, url: str, version: int) -> TableState:
+        if not self._metadata or not self._protocol:
+            msg = f"the log of the Delta table {url} names no schema or no protocol"
+            raise TableError(msg, "check that the URL is the table's root and that its log is whole")
+        features = [*_texts(self._protocol.get("readerFeatures")), *_texts(self._protocol.get("writerFeatures"))]
+        # A Parquet map comes as pairs, a JSON object as a dictionary.
+        properties = dict(cast("Mapping[str, str]", self._metadata.get("configuration") or {}))
+        return TableState(
+            version=version,
+            table_id=str(self._metadata.get("id", "")),
+            schema=str(self._metadata["schemaString"]),
+            partition_by=tuple(_texts(self._metadata.get("partitionColumns"))),
+            properties=properties,
+            reader_version=int(cast("int", self._protocol.get("minReaderVersion", 1))),
+            writer_version=int(cast("int", self._protocol.get("minWriterVersion", 1))),
+            features=frozenset(features),
+            transactions=self._kept(retention_ms(properties.get(TXN_RETENTION, ""))),
+        )
+
+    def _kept(self, retained_ms: int | None) -> dict[str, int]:
+        """The txn actions that have not expired (rule 4)."""
+        oldest_ms = None if retained_ms is None else time.time_ns() // 1_000_000 - retained_ms
+        return {
+            app_id: version
+            for app_id, (version, updated_ms) in self._transactions.items()
+            if oldest_ms is None or (updated_ms is not None and updated_ms > oldest_ms)
+        }
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in cast("list[object]", value or [])]

@@ -1,0 +1,111 @@
+"""Which files a Delta table's log speaks of, for a clean-up. Read without a JVM, in bounded memory.
+
+Rules:
+
+1. A file is spoken of if any version that can still be read refers to it, also as a tombstone. Each such version is a
+   checkpoint and the commits after it, so all of them together are the oldest checkpoint and every commit that is
+   there; and, where commits between two checkpoints are gone, the later checkpoint too.
+2. Files are told by their own names, without folders: a data file's name is unique, and the log may spell a path in
+   several ways (percent-encoded, absolute).
+3. A log from which a version is missing, or that cannot be read, is an error and never an empty answer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from common.errors import TableError
+from common.tables.delta_log import CHECKPOINT, COMMIT, LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from common.ports import ObjectStore
+
+_ACTIONS = ("add", "remove", "sidecar")
+_CHUNK_BYTES = 8 * 2**20
+_ROWS = 50_000
+_READ_AGAIN = 5
+
+
+def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
+    """The names of the files that the table at the store's root speaks of, a part at a time, some more than once.
+
+    Nothing when there is no table. Raises TableError and StoreError.
+    """
+    paths = sorted(found.path for found in store.list(LOG))
+    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
+    for path in [*_checkpoints(store.url, paths, set(commits)), *commits.values()]:
+        yield from _names_in(store, path)
+
+
+def _checkpoints(url: str, paths: Iterable[str], commits: set[int]) -> list[str]:
+    """The checkpoints without which the commits do not tell all (rule 1)."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for path in paths:
+        match = CHECKPOINT.fullmatch(path)
+        if match:
+            found.setdefault(int(match[1]), []).append((path, int(match[3] or 1)))
+    whole = {
+        version: [path for path, _ in parts]
+        for version, parts in found.items()
+        if any(sum(count == other for _, other in parts) >= count for _, count in parts)
+    }
+    needed: list[str] = []
+    known = -1  # everything up to this version is told
+    for version in sorted(whole):
+        if not commits.issuperset(range(known + 1, version + 1)):
+            needed += whole[version]
+        known = version
+    newest = max(commits, default=known)
+    missing = next((version for version in range(known + 1, newest + 1) if version not in commits), None)
+    if missing is not None:
+        msg = f"the log of the Delta table {url} lacks version {missing}"
+        raise TableError(msg, "restore the file from a backup; nobody can tell which files the table needs without it")
+    return needed
+
+
+def _names_in(store: ObjectStore, path: str) -> Iterator[set[str]]:
+    if path.endswith(".json"):
+        for lines in _lines(store, path):
+            yield from _names_of(store, [_path_of(line) for line in lines])
+        return
+    with store.open(path) as file:
+        parquet = pq.ParquetFile(file)
+        present = {name for name in _ACTIONS if name in parquet.schema_arrow.names}
+        columns = [f"{name}.path" for name in _ACTIONS if name in present]
+        for batch in parquet.iter_batches(_ROWS, columns=columns):
+            for name in batch.schema.names:
+                values = cast("list[str | None]", batch.column(name).flatten()[0].to_pylist())
+                yield from _names_of(store, [(name, value) for value in values if value is not None])
+
+
+def _names_of(store: ObjectStore, found: Iterable[tuple[str, str] | None]) -> Iterator[set[str]]:
+    files = [item for item in found if item is not None]
+    yield {unquote(path.rpartition("/")[2]) for action, path in files if action != "sidecar"}
+    for action, path in files:
+        if action == "sidecar":
+            yield from _names_in(store, path if "/" in path else f"{LOG}/_sidecars/{path}")
+
+
+def _lines(store: ObjectStore, path: str) -> Iterator[list[bytes]]:
+    with store.open(path) as file:
+        rest = b""
+        while chunk := file.read(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield lines
+        yield [rest]
+
+
+def _path_of(line: bytes) -> tuple[str, str] | None:
+    """The action and the path that a line of a commit speaks of."""
+    if b'"path"' not in line:
+        return None
+    for action, content in cast("dict[str, object]", json.loads(line)).items():
+        if action in _ACTIONS and isinstance(content, dict):
+            return action, str(content["path"])
+    return None

@@ -1,0 +1,149 @@
+"""A Delta table's history: its commits from the newest to the older ones, as its log tells them. Read without a JVM.
+
+Rules:
+
+1. Of each commit its ``commitInfo`` is read, which Delta writes as the first line. A commit without one (other writers
+   may leave it out) is a commit that nothing is known of.
+2. `CommitLines` gives the log's files: over a store (`store_lines`), or over Spark's own log store. What they say is
+   read by the same functions.
+3. A RESTORE to a moment does not name the version (Delta 4.4 writes ``version: null`` and the moment without its time
+   zone). It is found by the files: walking down, the version from which on the table's files changed by exactly what
+   the RESTORE put back is the one. Of several such the newest, which differ in nothing that a RESTORE changes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from common.tables.commit_metadata import CommitMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from common.ports import ObjectStore
+
+_RESTORE = "RESTORE"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """One commit, as its ``commitInfo`` describes it."""
+
+    version: int
+    operation: str = ""
+    restored_version: int | None = None
+    """For a RESTORE, the version whose content the table has again; None where that cannot be told."""
+    read_version: int | None = None
+    """The version that the transaction had looked at; it may be older than the one just before."""
+    timestamp_ms: int | None = None
+    author: str = ""
+    """Who made it, as far as the log says: a user's name, else the program."""
+    metadata: CommitMetadata | None = None
+    """What the loader wrote; None for everybody else's commits."""
+
+    @property
+    def is_restore(self) -> bool:
+        """Whether the table got an older version's content."""
+        return self.operation == _RESTORE
+
+    @property
+    def is_replace(self) -> bool:
+        """Whether the table was replaced by another one under its URL; not so the first commit of all."""
+        return self.version > 0 and ("REPLACE TABLE" in self.operation or self.operation == "CLONE")
+
+
+class CommitLines(Protocol):
+    """Gives the lines of a commit's file in the log."""
+
+    def __call__(self, version: int, /) -> Iterable[str] | None:
+        """The lines in order; None when the file is not there."""
+
+
+def store_lines(store: ObjectStore) -> CommitLines:
+    """The log below a table's root."""
+
+    def lines(version: int) -> Iterable[str] | None:
+        data = store.read(f"_delta_log/{version:020d}.json")
+        return None if data is None else data.decode("utf-8").splitlines()
+
+    return lines
+
+
+def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
+    """The commits from a version down, until the log ends: what is older was cleaned up. Lazy; raises StoreError."""
+    for version in range(newest, -1, -1):
+        found = lines(version)
+        if found is None:
+            return
+        yield _logged(version, found, lines)
+
+
+def _logged(version: int, found: Iterable[str], lines: CommitLines) -> LoggedCommit:
+    info = _commit_info(found)
+    operation = str(info.get("operation") or "")
+    restored = None
+    if operation == _RESTORE:
+        restored = _restored_version(version, _mapping(info.get("operationParameters")), lines)
+    metadata = info.get("userMetadata")
+    return LoggedCommit(
+        version=version,
+        operation=operation,
+        restored_version=restored,
+        read_version=_number(info.get("readVersion")),
+        timestamp_ms=_number(info.get("timestamp")),
+        author=str(info.get("userName") or info.get("engineInfo") or ""),
+        metadata=CommitMetadata.from_json(metadata) if isinstance(metadata, str) else None,
+    )
+
+
+def _commit_info(found: Iterable[str]) -> Mapping[str, object]:
+    for line in found:
+        if line.replace(" ", "", 2).startswith('{"commitInfo"'):
+            return _mapping(_mapping(json.loads(line)).get("commitInfo"))
+    return {}
+
+
+def _restored_version(version: int, parameters: Mapping[str, object], lines: CommitLines) -> int | None:
+    named = _number(parameters.get("version"))
+    return named if named is not None else _by_files(version, lines)
+
+
+def _by_files(version: int, lines: CommitLines) -> int | None:
+    """The version that a RESTORE put back, by the files that it changed (rule 3)."""
+    added, removed = _files(lines(version) or ())
+    came: set[str] = set()
+    went: set[str] = set()
+    for candidate in range(version - 1, -1, -1):
+        if (came, went) == (removed, added):
+            return candidate
+        found = lines(candidate)
+        if found is None:
+            return None
+        new, old = _files(found)
+        # What changed from before this commit until the RESTORE: a file that came and went is no change.
+        came, went = (came - old) | (new - went), (went - new) | (old - came)
+    return None
+
+
+def _files(found: Iterable[str]) -> tuple[set[str], set[str]]:
+    """What a commit adds and what it removes."""
+    sets: dict[str, set[str]] = {"add": set(), "remove": set()}
+    for line in found:
+        action = _mapping(json.loads(line))
+        for name, files in sets.items():
+            if name in action:
+                content = _mapping(action[name])
+                files.add(json.dumps([content.get("path"), content.get("deletionVector")], sort_keys=True))
+    return sets["add"], sets["remove"]
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() else None

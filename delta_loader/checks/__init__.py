@@ -1,0 +1,1 @@
+"""What is looked at before the loader begins, and what proves afterwards that each record is there once."""

@@ -1,0 +1,165 @@
+"""Looks at everything that the loader needs before it starts: behind `delta-loader check`, and on each start.
+
+Rules:
+
+1. Nothing of the user's is changed. What is made to prove a right has a name that nobody else has, and is removed.
+2. The loader needs to list, read, create and delete in the stage; to list and read a table's folder, and to create
+   below it, which Spark does for commits and this program for the probe of a right.
+3. A store that does not answer is an error, and one that may end by itself (`Check.away`); one that says no is an
+   error that a person has to mend. Kafka is only warned of, because loading needs none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
+from common.storage.store import PROBES, prove_exclusive_create
+from common.tables.delta_log import read_table_state
+from common.tables.history import read_history, store_lines
+from common.tables.went_back import described, went_back
+from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
+from delta_loader.stage.waiting import oldest_waiting_ms
+
+_TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+    from common.tables.delta_log import TableState
+    from delta_loader.ports import OpenStore
+    from delta_loader.stage.reading import Stage
+    from delta_loader.status import KafkaEnds
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Everything that is looked at."""
+
+    settings: Settings
+    store: ObjectStore
+    """The stage's."""
+    stage: Stage
+    open_store: OpenStore
+    kafka_ends: KafkaEnds
+    clock: Clock
+    require_control_topic: Callable[[], None] | None = None
+    """Raises the error of a control topic that cannot be read; None where there is none."""
+
+    def checks(self) -> Iterator[Check]:
+        """One after the other, the stage first."""
+        streams = self.settings.streams
+        yield Check("config", Level.OK, f"{len(streams)} stream(s)")
+        stage = self._stage()
+        yield stage
+        if stage.away:
+            return  # every further look would take as long to say the same
+        yield from shared_tables(streams)
+        for stream in streams:
+            yield from self.stream_checks(stream.app_id)
+            yield self._kafka(stream)
+        if self.require_control_topic is not None:
+            yield self._control(self.require_control_topic)
+
+    def stream_checks(self, app_id: str) -> Iterator[Check]:
+        """Those of one stream's tables."""
+        for stream in self.settings.streams:
+            if stream.app_id == app_id:
+                try:
+                    yield from self._stream(stream)
+                except KafkaDeltaExpressError as error:
+                    yield failed("table", error, app_id)
+
+    def _stage(self) -> Check:
+        try:
+            prove_exclusive_create(self.store)
+            _try_rights(self.store, PROBES)
+        except KafkaDeltaExpressError as error:
+            return failed("stage", error)
+        url = self.settings.stage.url
+        return Check("stage", Level.OK, f"{url} refuses a second exclusive create; list, read, create and delete work")
+
+    def _stream(self, stream: Stream) -> Iterator[Check]:
+        app_id = stream.app_id
+        state = read_table_state(self.open_store(stream.table))
+        yield from table_checks(stream, state)
+        if state is None and stream.template and read_table_state(self.open_store(stream.template)) is None:
+            problem = f"{app_id}: the template {stream.template} of {stream.table} is not there"
+            yield Check("table", Level.ERROR, problem, "create it, or name another one in streams[].template", app_id)
+        sides = {url: found for url in stream.side_tables if (found := read_table_state(self.open_store(url)))}
+        for url, found in sides.items():
+            if url == stream.dead_letters:
+                yield from property_checks(app_id, url, found)
+            else:
+                yield from table_checks(stream, found, url)
+        for url in stream.tables:
+            try:
+                _try_rights(self.open_store(url), _TABLE_PROBES)
+            except KafkaDeltaExpressError as error:
+                yield failed("rights", error, app_id)
+        yield from self._went_back(app_id, {stream.table: state, **sides})
+        retention_ms, oldest_ms = int(self.settings.loader.marker_retention_s * 1000), self._oldest_ms(stream, state)
+        yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
+        for url, found in sides.items():
+            yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
+
+    def _went_back(self, app_id: str, tables: Mapping[str, TableState | None]) -> Iterator[Check]:
+        for url, state in tables.items():
+            if state is None:
+                continue
+            back = went_back(read_history(state.version, store_lines(self.open_store(url))), app_id)
+            if back is not None:
+                remedy = f"answer with `bootstrap accept CONFIG --stream {app_id}`, --replay or --go-on"
+                yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)
+
+    def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:
+        """The age of the oldest marker that the table does not have."""
+        written_ms = oldest_waiting_ms(self.stage, stream, state)
+        return None if written_ms is None else self.clock.wall_ms() - written_ms
+
+    def _kafka(self, stream: Stream) -> Check:
+        try:
+            ends = self.kafka_ends(stream)
+        except KafkaDeltaExpressError as error:
+            return Check("kafka", Level.WARNING, f"{stream.app_id}: {error.problem}", error.remedy, stream.app_id)
+        if not ends:
+            servers = self.settings.kafka["bootstrap.servers"]
+            return Check(
+                "kafka",
+                Level.WARNING,
+                f"{stream.app_id}: Kafka at {servers} did not tell its topics in time; loading needs no Kafka",
+                "check kafka.bootstrap.servers and the topics: status shows no lag without it",
+                stream.app_id,
+            )
+        return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)
+
+    def _control(self, require: Callable[[], None]) -> Check:
+        topic = self.settings.loader.control_topic
+        try:
+            require()
+        except KafkaDeltaExpressError as error:
+            text = f"{error.problem}; news of markers come late while that is so"
+            return Check("control", Level.WARNING, text, error.remedy)
+        return Check("control", Level.OK, f"{topic} is there, and may be read")
+
+
+def _try_rights(store: ObjectStore, folder: str) -> None:
+    """Create, list, read and delete one object (rules 1 and 2). Raises StoreError."""
+    path = f"{folder}/{uuid.uuid4().hex}"
+    store.create(path, b"probe")
+    try:
+        list(store.list(folder))
+        store.read(path)
+    finally:
+        store.delete([path])
+
+
+def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) -> Check:
+    """What an error says about one thing (rule 3)."""
+    message = error.problem if app_id is None else f"{app_id}: {error.problem}"
+    away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
+    return Check(name, Level.ERROR, message, error.remedy, app_id, away)

@@ -1,0 +1,414 @@
+"""Carries ``delta-loader verify`` out: reads the history, asks Spark for the offsets and, if told to, Kafka.
+
+Rules:
+
+1. The own table is looked at in one version, the others of the stream in later ones: they are committed to first, so
+   that everything that belongs to the own table's version is there. What came later is left out, commit by commit.
+2. Nothing is changed, and nothing is asked of a running loader.
+3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
+   rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
+4. One stream that cannot be looked at does not hide the others.
+5. Of a stream that merges the log alone can tell: which events a row comes from is in no table. That each key has one
+   row is looked up in the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import KafkaDeltaExpressError, UsageError
+from common.spans import Position, Span
+from common.stage.merged import inputs_of, is_merged
+from common.tables.debts import debts_of
+from common.tables.delta_log import read_table_state
+from common.tables.transactions import TxnIds
+from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
+from delta_loader.core.ledger import Ledger
+from delta_loader.core.offsets import Ranges
+from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
+from delta_loader.shell.history import read_history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import ExitStack
+
+    from common.settings import Settings, Stream
+    from common.spans import TopicPartition
+    from common.tables.debts import Debt
+    from delta_loader.core.history import TableVersion
+    from delta_loader.core.offsets import Bucket
+    from delta_loader.ports import OpenScannedStore, ParallelMap
+
+_NAMED = 8  # files and ranges that one sentence names
+
+
+def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
+    """The streams to look at. Raises UsageError for one that is not there."""
+    found = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
+    if not found:
+        names = ", ".join(stream.app_id for stream in settings.streams)
+        msg = f"there is no stream {app_id!r}"
+        raise UsageError(msg, f"the config has {names}")
+    return found
+
+
+def verifier_of(
+    settings: Settings, stack: ExitStack, open_store: OpenScannedStore, parallel: ParallelMap, *, with_kafka: bool
+) -> Verifier:
+    """A verifier over Spark and, if told to, Kafka; ``stack`` closes both."""
+    # Spark is needed to look into tables, and for nothing else that this command line does at its start.
+    from delta_loader.shell.kafka_offsets import KafkaOffsets  # noqa: PLC0415
+    from delta_loader.shell.offsets import SparkContents  # noqa: PLC0415
+    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+
+    kafka = KafkaOffsets(settings) if with_kafka else None
+    if kafka is not None:
+        stack.callback(kafka.close)
+    spark = build_session(settings)
+    stack.callback(spark.stop)
+    return Verifier(open_store, parallel, SparkContents(spark), kafka)
+
+
+class Offsets(Protocol):
+    """The offset columns of one table at one version."""
+
+    def sources(self) -> list[TopicPartition]:
+        """The Kafka partitions that it has rows of."""
+
+    def nameless(self) -> int:
+        """Rows that do not say which record they were."""
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        """One partition's offsets, in order."""
+
+    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        """Offsets that are there more than once, and the files that they lie in; the first ones."""
+
+    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+        """The files that hold records of some spans."""
+
+    def close(self) -> None:
+        """Let go of what is kept."""
+
+
+class Contents(Protocol):
+    """Opens tables' contents."""
+
+    def offsets(self, *places: tuple[str, int]) -> Offsets:
+        """The offset columns of some tables together, each by its URL at a version."""
+
+    def count(self, url: str, version: int) -> int:
+        """All rows of a table."""
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones."""
+
+
+class KafkaRecords(Protocol):
+    """What Kafka has."""
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+
+    def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
+        """Records with a value, and tombstones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """What a verification reaches the world through."""
+
+    open_store: OpenScannedStore
+    parallel: ParallelMap
+    contents: Contents
+    kafka: KafkaRecords | None
+    """None when Kafka is not to be asked."""
+    told: Callable[[int], None] = lambda _: None
+    """Hears of each partition that was looked at."""
+
+    def verify(self, stream: Stream) -> StreamReport:
+        """One stream's report."""
+        try:
+            return self._verify(stream)
+        except KafkaDeltaExpressError as error:
+            return StreamReport(stream.app_id, stream.table, None, None, failure=str(error))
+
+    def _verify(self, stream: Stream) -> StreamReport:
+        rows = self._ledger(stream, stream.table, dead_letters=False)
+        if rows.version is None:
+            return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
+        dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
+        has_dead = dead.version is not None
+        routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
+        gone = [found for ledger in (rows, *routed, dead) if ledger.version is not None for found in self._gone(ledger)]
+        if gone:
+            unread = tuple(
+                unlooked(source, rows.begins.get(source), position)
+                for source, position in sorted(rows.positions.items())
+            )
+            return StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
+        made = stream.topology is not None  # a topology may do both
+        shape = Shape(filters=made or stream.where is not None, explodes=made or stream.explode is not None)
+        tables = Tables(
+            rows,
+            dead if has_dead else None,
+            stream.table,
+            stream.dead_letters,
+            shape,
+            tuple(ledger for ledger in routed if ledger.version is not None),
+            self._debts(stream, rows),
+        )
+        findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
+        findings += [*_cleaned(tables), *_owed(tables)]
+        if stream.merge is not None:
+            partitions, more = self._merged(tables, rows.version, stream.merge.keys)
+        elif not stream.kafka_columns:
+            partitions, more = self._without_columns(tables, rows.version)
+        else:
+            partitions, more = self._with_columns(stream, tables, dead.version)
+        report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
+        versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
+        return replace(report, findings=tuple(findings + more), routed=versions)
+
+    def _ledger(self, stream: Stream, url: str, *, dead_letters: bool = False, own: Ledger | None = None) -> Ledger:
+        """A table's ledger; with that of the stream's own, up to what that one has (rule 1)."""
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        merged = stream.merge is not None and not dead_letters
+        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None, merged=merged)
+        for version in read_history(self.open_store(url), self.parallel):
+            if own is not None and _is_later(version, own, stream.app_id):
+                break
+            ledger.take(version)
+        return ledger
+
+    def _gone(self, ledger: Ledger) -> Iterator[Finding]:
+        """Files of the table that are not there."""
+        waiting = dict(ledger.live())
+        for found in self.open_store(ledger.url).scan(""):
+            waiting.pop(found.path, None)
+        if waiting:
+            names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
+            paths, version = tuple(path for path, _ in names), names[0][1]
+            text = (
+                f"{len(names):,} data files are gone (a VACUUM without retention may take what is being committed): "
+                f"{_files(names)}. Put the table back to before them (RESTORE TO VERSION AS OF {version - 1}), and "
+                "load again what that takes (bootstrap accept --replay)"
+            )
+            yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
+
+    def _debts(self, stream: Stream, own: Ledger) -> tuple[Debt, ...]:
+        """What other tables may still lack, by the own one's txn actions."""
+        transactions = own.transactions
+        if own.first_version:
+            state = read_table_state(self.open_store(stream.table))
+            transactions = transactions if state is None else {**state.transactions, **transactions}
+        ids = TxnIds(stream.app_id, stream.several_topics, own.generations)
+        return debts_of(ids, transactions, stream.side_tables, own.positions)
+
+    def _merged(
+        self, tables: Tables, version: int, keys: Sequence[str]
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """What can be said of a table whose rows are the last of many events (rule 5)."""
+        text = (
+            "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
+            "rows cannot be counted against them"
+        )
+        findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
+        twice = self.contents.keys_twice(tables.url, version, keys)
+        if twice:
+            named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
+            text = f"several rows have the same key, which no merge leaves: another program wrote some of them: {named}"
+            findings.append(Finding(Verdict.FAULT, "keys_twice", text, tables.url, version=version))
+        return _by_the_log(tables), findings
+
+    def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """What can be said of a table whose rows do not tell which record they were."""
+        text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
+        findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
+        counts = [brought.counts for found in tables.rows.brought.values() for brought in found]
+        known = [one.rows for one in counts if one is not None]
+        expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
+        have = self.contents.count(tables.url, version)
+        have += sum(self.contents.count(one.url, one.version) for one in tables.routed if one.version is not None)
+        foreign = tables.debts or any(
+            one.removals or any(finding.kind == "foreign_rows" for finding in one.findings)
+            for one in tables.row_ledgers
+        )
+        if expected is not None and expected == have:
+            text = f"the table has {have:,} rows, as many as the commits brought"
+            findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
+        elif expected is not None:
+            verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
+            text = f"the table has {have:,} rows, and the commits brought {expected:,}"
+            if foreign:
+                text += "; others have added or deleted rows since" if not tables.debts else "; tables wait for some"
+            findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
+        return _by_the_log(tables), findings
+
+    def _with_columns(
+        self, stream: Stream, tables: Tables, dead_version: int | None
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        places = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
+        rows = self.contents.offsets(*places)
+        dead = None if dead_version is None else self.contents.offsets((tables.dead_letters_url, dead_version))
+        explained, explained_dead = Explained(), Explained()
+        partitions: list[PartitionReport] = []
+        findings: list[Finding] = []
+        try:
+            nameless = rows.nameless()
+            if nameless:
+                text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
+                findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
+            merged = {one for chain in tables.rows.positions if is_merged(chain.topic) for one in inputs_of(chain)}
+            for source in sorted({*tables.rows.positions, *rows.sources()} - merged):
+                if is_merged(source.topic):
+                    findings.append(_merged(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
+                if source not in tables.rows.positions and not stream.takes(source.topic):
+                    text = f"the rows of {source} are of a topic that this stream does not take"
+                    findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, source))
+                    continue
+                if source in tables.rows.generations:
+                    findings.append(_made_anew(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
+                seen = self._walk(tables, source, rows, dead)
+                self.told(1)
+                report, found = reconcile(tables, source, seen, explained, explained_dead)
+                found += _duplicates(tables, source, seen, rows, dead)
+                if self.kafka is not None:
+                    found += kafka_findings(tables, source, seen, found)
+                wrong = any(one.verdict is Verdict.FAULT for one in found)
+                partitions.append(replace(report, proved=report.proved and not wrong))
+                findings += found
+        finally:
+            rows.close()
+            if dead is not None:
+                dead.close()
+        findings += explained.findings(tables.url)
+        findings += explained_dead.findings(tables.dead_letters_url)
+        return tuple(partitions), findings
+
+    def _walk(self, tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None) -> Seen:
+        found = tables.regions(source)
+        spans = [span for region in found for span in region.spans]
+        left_out = LeftOut.of(found, tables.shape.of(found))
+        position = tables.rows.positions.get(source, Position(0))
+        first, kafka_end = Position(0), None
+        kafka: Iterable[tuple[Bucket, Bucket]] = ()
+        if self.kafka is not None:
+            first, kafka_end = self.kafka.ends(source)
+            kafka = self.kafka.buckets(source, first, position)
+        letters: Iterable[Bucket] = () if dead is None else dead.buckets(source)
+        seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first, left_out=left_out)
+        seen.kafka_end = kafka_end
+        return seen
+
+
+def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
+    """Kafka partitions of which the log alone tells."""
+    positions = sorted(tables.rows.positions.items())
+    return tuple(unlooked(source, tables.rows.begins.get(source), position) for source, position in positions)
+
+
+def _cleaned(tables: Tables) -> Iterator[Finding]:
+    for ledger in (*tables.row_ledgers, tables.dead_letters):
+        if ledger is not None and ledger.first_version:
+            text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
+            yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
+
+
+def _owed(tables: Tables) -> Iterator[Finding]:
+    for debt in tables.debts:
+        text = f"{debt.url} was left out when {debt.owed} of {debt.source} was loaded, and may still lack some of it"
+        yield Finding(Verdict.UNPROVED, "owed", text, debt.url, debt.source, (debt.owed,))
+
+
+def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
+    """Whether a commit of ours brings nothing but what the own table does not have yet."""
+    metadata = version.metadata
+    if metadata is None or metadata.app_id != app_id or not metadata.spans:
+        return False
+    return all(
+        metadata.generation(source) >= own.generations.get(source, 0)
+        and (source not in own.positions or span.start >= own.positions[source])
+        for source, span in metadata.spans.items()
+    )
+
+
+def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the topic of {source} was made anew (generation {tables.rows.generations[source]}), so that rows of both "
+        "topics have the same offsets: that each is there once is proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)
+
+
+def _merged(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the rows of {source} are a topology's, made of records of several topics: that each record is there once is "
+        "proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, source)
+
+
+def _duplicates(
+    tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
+) -> Iterator[Finding]:
+    explodes = tables.shape.of(tables.regions(source)).explodes
+    yield from exploded_findings(tables, source, seen.total - seen.distinct)
+    for ranges, offsets, ledgers, url in (
+        (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
+        (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
+    ):
+        if ranges.count and offsets is not None:
+            found = offsets.twice(source, ranges.spans)
+            names = _known(ledgers, {file for _, files in found for file in files})
+            versions = [version for _, version in names if version is not None]
+            text = (
+                f"{_places([offset for offset, _ in found])} of {source} are there more than once, in {_files(names)}"
+            )
+            spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
+            last = max(versions, default=None)
+            yield Finding(Verdict.FAULT, "rows_twice", text, url, source, spans, last, tuple(path for path, _ in names))
+    if seen.both.count:
+        places = ", ".join(map(str, seen.both.spans[:_NAMED]))
+        text = f"{seen.both.count:,} records of {source} are rows and dead letters: {places}"
+        yield Finding(Verdict.FAULT, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
+
+
+def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Files as the logs call them, of several tables with their URLs, and the versions that added them."""
+    by_name: dict[str, list[tuple[str, str, int | None]]] = {}
+    known = [ledger for ledger in ledgers if ledger is not None]
+    for ledger in known:
+        for path in ledger.known_paths():
+            shown = path if len(known) == 1 else f"{ledger.url}/{path}"
+            by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, ledger.added_by(path)))
+    found: list[tuple[str, int | None]] = []
+    for file in sorted(files):
+        same = [one for one in by_name.get(file.rpartition("/")[2], []) if file.endswith(one[0])]
+        found.append(same[0][1:] if same else (file, None))
+    return found
+
+
+def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) -> str:
+    told = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
+    return ", ".join(told) + (" …" if len(names) > _NAMED else "")
+
+
+def _places(offsets: Sequence[int]) -> str:
+    """Offsets in words, neighbours joined."""
+    runs: list[list[int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1][1] = offset
+        else:
+            runs.append([offset, offset])
+    told = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
+    return f"{len(offsets):,} offsets ({', '.join(told)}{' …' if len(runs) > _NAMED else ''})"

@@ -1,0 +1,1 @@
+"""The clean-up of what nothing refers to."""

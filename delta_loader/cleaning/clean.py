@@ -1,0 +1,214 @@
+"""The clean-up: data files that nothing refers to, strays that were put aside, uploads that were never ended.
+
+Rules:
+
+1. First the files are listed, then the markers and staged replacements, then the tables' logs. A file only ever moves
+   that way: what gets its marker, or is loaded, while this looks is seen in a later look.
+2. A file goes only if it is older than the safe age, and no marker in the chain (of any stream of this stage), no
+   staged replacement, and no version of the table that can still be read speaks of it (core/cleaning.py).
+3. What cannot be read refers to everything: a marker keeps its Kafka partition's files, a log its table's. So does a
+   stream of another config that brings the same topics into the table: its stage is not looked at.
+4. Copies of late claims go too once they are old, and outboxes that no marker names (outboxes/settled.py). Copies of a
+   rewind stay: writers take them for its sign.
+5. Ages are by the store's own clock: the time of an object that was written just now.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import closing
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from common.errors import StoreError, TableError
+from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
+from common.storage.store import PROBES
+from common.tables.delta_log import COMMIT, LOG
+from common.tables.files import spoken_of
+from common.tables.history import read_history, store_lines
+from delta_loader.core.cleaning import Area, Tally, areas, names_in, other_stage, require_safe
+from delta_loader.outboxes.settled import settled_outboxes
+from delta_loader.ports import ScannedStore
+from delta_loader.shell.candidates import Candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from common.settings import Settings
+    from common.storage.scanning import Upload
+    from common.tables.history import LoggedCommit
+    from delta_loader.ports import ParallelMap
+
+Item = TypeVar("Item")
+REPLACE = "replace"
+_AT_A_TIME = 1000
+
+
+class CleanStore(ScannedStore, Protocol):
+    """An object store that a clean-up can look through."""
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """Multipart uploads that were begun and not ended."""
+
+    def abort(self, upload: Upload) -> None:
+        """End one without its object."""
+
+
+class CleanUp:
+    """One stage and its streams' tables."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_store: Callable[[str], CleanStore],
+        parallel: ParallelMap,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """``open_store`` gives the store at a URL."""
+        self._told = told
+        self._settings = settings
+        self._open = cache(open_store)
+        self._parallel = parallel
+        self._stage = open_store(settings.stage.url)
+        self._areas = areas(settings)
+
+    def run(self, older_than_s: float, *, remove: bool) -> tuple[Tally, ...]:
+        """Look, and remove what is found if that is asked for. Raises UsageError and StoreError."""
+        require_safe(self._settings, older_than_s)
+        before_ms = self._now_ms() - int(older_than_s * 1000)
+        with closing(Candidates()) as candidates:
+            for number, area in enumerate(self._areas):
+                self._list(candidates, number, area, before_ms)
+            self._keep_staged(candidates)
+            failures = [self._keep_loaded(candidates, number, area) for number, area in enumerate(self._areas)]
+            tallies = [
+                self._files(candidates, number, area, failure, remove=remove)
+                for (number, area), failure in zip(enumerate(self._areas), failures, strict=True)
+            ]
+        uploads = [self._uploads(area, before_ms, remove=remove) for area in self._whole_areas()]
+        return (*tallies, self._strays(before_ms, remove=remove), self._outboxes(before_ms, remove=remove), *uploads)
+
+    def _now_ms(self) -> int:
+        """The store's time (rule 5)."""
+        path = f"{PROBES}/{uuid.uuid4().hex}"
+        try:
+            self._stage.write(path, b"")
+            found = self._stage.stat(path)
+        finally:
+            self._stage.delete([path])
+        if found is None:
+            msg = f"what was just written to {self._stage.url} is not there"
+            raise StoreError(msg, "check the store; nothing is removed while it cannot tell the time")
+        return found.modified_ms
+
+    # Look, in the order of rule 1.
+
+    def _list(self, candidates: Candidates, number: int, area: Area, before_ms: int) -> None:
+        for found in self._open(area.url).scan(area.folder):
+            self._told(1)
+            path = found.path.removeprefix(f"{area.folder}/")
+            name = area.file(_below_table(path) if area.folder else path) if found.modified_ms < before_ms else None
+            if name is not None:
+                source = name.topic_partition
+                candidates.add(number, found, str(source.topic), int(source.partition))
+
+    def _keep_staged(self, candidates: Candidates) -> None:
+        """Take out what markers and staged replacements speak of."""
+        for folder in (DONE, REPLACE):
+            for found in _batches(self._stage.list(f"{folder}/")):
+                paths = [item.path for item in found if item.size_bytes]
+                for path, data in zip(paths, self._parallel(self._stage.read, paths), strict=True):
+                    self._keep_named(candidates, path, data)
+
+    def _keep_named(self, candidates: Candidates, path: str, data: bytes | None) -> None:
+        try:
+            candidates.keep(names_in(data or b""))
+        except ValueError:
+            parts = path.split("/")
+            name = MarkerName.parse(path)
+            if name is not None:
+                candidates.keep_partition(str(name.topic_partition.topic), int(name.topic_partition.partition))
+            elif len(parts) > len((REPLACE, "topic", "partition")) and parts[2].isdigit():
+                candidates.keep_partition(parts[1], int(parts[2]))
+
+    def _keep_loaded(self, candidates: Candidates, number: int, area: Area) -> str | None:
+        """Take out what a table speaks of; the reason why that cannot be told (rule 3)."""
+        if not area.has_log:
+            return None
+        store = self._open(area.url)
+        try:
+            for names in spoken_of(store):
+                candidates.keep(names)
+            failure = other_stage(area, self._settings, _history(store))
+        except (StoreError, TableError) as error:
+            failure = error.problem
+        if failure is not None:
+            candidates.keep_area(number)
+        return failure
+
+    # Remove, or only count.
+
+    def _files(self, candidates: Candidates, number: int, area: Area, failure: str | None, *, remove: bool) -> Tally:
+        tally, store = Tally("data files", area.url, failure=failure), self._open(area.url)
+        for found in _batches(candidates.left(number)):
+            for item in found:
+                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+            if remove:
+                self._remove(store, [item.path for item in found])
+        return tally
+
+    def _strays(self, before_ms: int, *, remove: bool) -> Tally:
+        tally = Tally("stray markers", f"{self._stage.url}/{STRAY}")
+        old = (item for item in self._stage.scan(STRAY) if item.modified_ms < before_ms and is_late_path(item.path))
+        for found in _batches(old):
+            for item in found:
+                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+            if remove:
+                self._remove(self._stage, [item.path for item in found])
+        return tally
+
+    def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
+        tally, found = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
+        for item in found:
+            tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        if remove:
+            self._remove(self._stage, [item.path for item in found])
+        return tally
+
+    def _whole_areas(self) -> Iterator[tuple[str, str]]:
+        yield from ((area.url, area.folder) for area in self._areas if area.has_log)
+        yield self._settings.stage.url, ""
+
+    def _uploads(self, area: tuple[str, str], before_ms: int, *, remove: bool) -> Tally:
+        url, folder = area
+        tally, store = Tally("uploads", url), self._open(url)
+        for upload in list(store.uploads(folder)):
+            if upload.started_ms < before_ms:
+                tally = tally.and_one(upload.path, 0, upload.started_ms)
+                if remove:
+                    store.abort(upload)
+        return tally
+
+    def _remove(self, store: CleanStore, paths: Sequence[str]) -> None:
+        def remove_one(path: str) -> None:
+            store.delete([path])
+
+        self._parallel(remove_one, paths)
+
+
+def _history(store: CleanStore) -> Iterator[LoggedCommit]:
+    matches = (COMMIT.fullmatch(found.path) for found in store.list(LOG))
+    newest = max((int(match[1]) for match in matches if match), default=-1)
+    return read_history(newest, store_lines(store))
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    several = iter(items)
+    while batch := list(islice(several, _AT_A_TIME)):
+        yield batch
+
+
+def _below_table(path: str) -> str:
+    """A file's path below its table, from its path below the stage's ``data/``."""
+    return path.partition("/")[2]

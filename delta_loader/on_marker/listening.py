@@ -1,0 +1,220 @@
+"""Hears what writers say in the control topic: a `delta_loader.on_marker.ports.ControlTopic` with a thread.
+
+Rules:
+
+1. It is assigned to all partitions, from their ends. No group is joined and no offset is kept: what was said while
+   nobody heard it is found by a look at everything, and all streams are taken for told of when hearing begins.
+2. A message is believed to be a sign of a stream that this loader has, or is passed over (common/stage/news.py, rule
+   4).
+3. A topic that is gone, a broker that is away, a right that is missing: nothing ends and nobody waits. It is tried
+   again with growing pauses, and said once; meanwhile `is_heard` is false, so that others look at the stage.
+4. A topic that went, or has more partitions, is noticed within `LOOK_EVERY_S`. One that went and came between two
+   looks is read on, by an offset that is its own or from its end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common import metrics as catalogue
+from common.errors import BrokerError
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.kafka.reader import require_allowed
+from common.stage.news import told_by
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from confluent_kafka import Message
+    from structlog.typing import FilteringBoundLogger
+
+    from common.kafka.errors import KafkaFault
+    from common.metrics import Metrics
+    from common.settings.section import Option
+
+_TIMEOUT_S = 5.0
+_POLL_S = 0.5
+LOOK_EVERY_S = 10.0
+"""How often it is asked which partitions there are: librdkafka is patient with a topic that is gone."""
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 10.0
+_CLOSE_WITHIN_S = 10.0
+
+
+class Listener:
+    """Listens until closed."""
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Option],
+        topic: str,
+        app_ids: Collection[str],
+        *,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        """Begins at once, and waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
+        self._topic = topic
+        self._what = f"read the control topic {topic!r}"
+        self._app_ids = frozenset(app_ids)
+        self._log = log
+        self._metrics = metrics
+        self._look_every_s = look_every_s
+        self._servers = str(kafka["bootstrap.servers"])
+        self._said_by_client = LastWord()
+        self._away: KafkaFault | None = None
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._arrived = threading.Event()
+        self._closed = threading.Event()
+        self._is_heard = False
+        self._problem: BrokerError | None = None
+        self._consumer = self._new_consumer(kafka)
+        metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
+        self._thread = threading.Thread(target=self._run, name="control-topic", daemon=True)
+        self._thread.start()
+
+    def _new_consumer(self, kafka: Mapping[str, Option]) -> Consumer:
+        # Of the consumer's own properties only the one that others have to fit to.
+        given = {**client_properties(kafka), **{key: kafka[key] for key in ("fetch.max.bytes",) if key in kafka}}
+        fixed: dict[str, Option] = {
+            "group.id": "delta-loader-control",  # asked for by the client; it is never joined
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "latest",
+            "queued.min.messages": 1000,
+            "queued.max.messages.kbytes": 1024,  # a stranger's flood waits at the broker
+            "fetch.message.max.bytes": 65_536,
+        }
+        with taking_properties():
+            return Consumer({**given, **fixed, "error_cb": self._hear_client}, logger=QUIET)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what writers say there arrives now."""
+        return self._is_heard
+
+    @property
+    def problem(self) -> BrokerError | None:
+        """Why it is not heard; None while it is, and before the first try has ended."""
+        return self._problem
+
+    def take(self) -> frozenset[str]:
+        """The streams that were told of since the last call."""
+        with self._lock:
+            taken, self._told = frozenset(self._told), set()
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        """Until a stream is told of that was not, or the time is over."""
+        if self._arrived.wait(seconds):
+            self._arrived.clear()
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._closed.set()
+        self._thread.join(_CLOSE_WITHIN_S)
+
+    # The thread.
+
+    def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._closed.is_set():
+            try:
+                partitions = self._begin()
+                pause_s = _FIRST_PAUSE_S
+                self._listen(partitions)
+            except KafkaException as error:
+                fault = error.args[0]
+                self._lost(broker_error(self._what, self._servers, fault, self._said_by_client, user_of=self._topic))
+            except BrokerError as error:
+                self._lost(error)
+            except Exception as error:  # noqa: BLE001 - a bug must not pass for a topic in which nobody speaks
+                self._log.exception("unexpected exception", part="control topic")
+                self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
+            else:
+                continue  # the partitions are others, or it is closed
+            self._closed.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self._consumer.close()
+
+    def _begin(self) -> list[int]:
+        """Be assigned to the ends (rule 1). Raises KafkaException and BrokerError."""
+        self._consumer.unassign()
+        partitions = self._partitions()
+        ends = [self._end_of(partition) for partition in partitions]
+        self._consumer.poll(0)  # hands over what the client said of its connections; that is over now
+        self._said_by_client, self._away = LastWord(), None
+        self._consumer.assign(ends)
+        self._tell(self._app_ids)
+        if not self._is_heard:
+            again = self._problem is not None
+            self._is_heard, self._problem = True, None
+            self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 1)
+            self._log.info("control topic is heard", topic=self._topic, partitions=len(partitions), again=again)
+        return partitions
+
+    def _end_of(self, partition: int) -> KafkaPartition:
+        _, high = self._consumer.get_watermark_offsets(KafkaPartition(self._topic, partition), timeout=_TIMEOUT_S)
+        return KafkaPartition(self._topic, partition, high)
+
+    def _listen(self, partitions: list[int]) -> None:
+        """Until closed, or the topic has other partitions. Raises KafkaException and BrokerError."""
+        look_at_s = time.monotonic() + self._look_every_s
+        while not self._closed.is_set():
+            message = self._consumer.poll(_POLL_S)
+            if message is not None:
+                self._hear(message)
+            if self._away is not None:
+                raise broker_error(self._what, self._servers, self._away, self._said_by_client)
+            if time.monotonic() >= look_at_s:
+                look_at_s = time.monotonic() + self._look_every_s
+                if self._partitions() != partitions:
+                    return
+
+    def _partitions(self) -> list[int]:
+        found = require_allowed(self._consumer, self._topic, _TIMEOUT_S)
+        if not found:
+            msg = f"the control topic {self._topic!r} is not there: Kafka at {self._servers} does not have it"
+            raise BrokerError(msg, "create the topic (one partition is enough), or mend loader.control_topic")
+        return found
+
+    def _hear(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            raise KafkaException(error)
+        key, value = message.key(), message.value()
+        app_id = told_by(key, value)
+        known = app_id in self._app_ids
+        self._metrics.add(catalogue.LOADER_CONTROL_MESSAGES, kind="news" if known else "other")
+        if known and app_id is not None:
+            self._tell({app_id})
+
+    def _tell(self, app_ids: Collection[str]) -> None:
+        with self._lock:
+            before = len(self._told)
+            self._told.update(app_ids)
+            is_new = len(self._told) > before
+        if is_new:
+            self._arrived.set()
+
+    def _hear_client(self, fault: KafkaFault) -> None:
+        if fault.name() != "GROUP_AUTHORIZATION_FAILED":  # no group is wanted
+            self._said_by_client.hear(fault)
+        if fault.name() == "_ALL_BROKERS_DOWN":
+            self._away = fault
+
+    def _lost(self, error: BrokerError) -> None:
+        was_known = self._problem is not None
+        self._is_heard, self._problem = False, error
+        if not was_known:
+            self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
+            self._log.warning("control topic is not heard", problem=error.problem, remedy=error.remedy)

@@ -1,0 +1,57 @@
+"""When a loader loads, by its settings; and the control topic, where they name one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.ports import SystemClock
+from common.settings.values import ON_MARKER
+from common.storage.store import FsspecStore
+from delta_loader.on_marker.listening import Listener
+from delta_loader.on_marker.news import LOOK_EVERY_S, StoredNews, ToldNews
+from delta_loader.on_marker.turns import Turns
+from delta_loader.schedule import Schedule
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings import Settings
+    from delta_loader.on_marker.asking import Desk
+    from delta_loader.on_marker.ports import News
+
+
+def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
+    """Who hears the control topic, from now on; None where there is none. Raises ConfigError."""
+    topic = settings.loader.control_topic
+    if topic is None:
+        return None
+    return Listener(settings.kafka, topic, _app_ids(settings), log=log, metrics=metrics)
+
+
+def turns_of(
+    settings: Settings, desk: Desk, control: Listener | None, *, log: FilteringBoundLogger, metrics: Metrics
+) -> Turns:
+    """By the settings' schedule, by what writers tell, and by request."""
+    return Turns(
+        Schedule(settings.loader.schedule),
+        desk,
+        SystemClock(),
+        metrics,
+        news=_news(settings, control, log),
+        look_every_s=LOOK_EVERY_S if control is None else 0.0,  # then it costs no request
+        app_ids=_app_ids(settings),
+        loads_per_minute=settings.loader.max_commits_per_minute,
+    )
+
+
+def _news(settings: Settings, control: Listener | None, log: FilteringBoundLogger) -> News | None:
+    if settings.loader.schedule != ON_MARKER:
+        return None
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    stored = StoredNews(store, _app_ids(settings), log)
+    return stored if control is None else ToldNews(control, stored, SystemClock())
+
+
+def _app_ids(settings: Settings) -> list[str]:
+    return [stream.app_id for stream in settings.streams]

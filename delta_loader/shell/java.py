@@ -1,0 +1,56 @@
+"""Starts the Java of a Spark session, and passes on what it says on standard error.
+
+Rules:
+
+1. Java's word that a module of Spark's is in incubation, which Spark asks for and no setting takes back, is left out.
+   All else is passed on as it came, line by line.
+2. What Java said is passed on to the end before a failure to start is told.
+3. What PySpark logs of an exception before it raises it is not logged: whoever catches it tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+_OF_NO_CONCERN = b"WARNING: Using incubator modules:"
+_TWICE = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_LAST_WORDS_S = 5.0
+
+
+def start_java(conf: SparkConf) -> None:
+    """Start Java for the process's Spark sessions, unless it runs. Raises PySparkRuntimeError."""
+    for name in _TWICE:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark's own way to Java
+        return
+    read_end, write_end = os.pipe()
+    listener = threading.Thread(target=_pass_on, args=(read_end,), name="java's standard error", daemon=True)
+    listener.start()
+    try:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": write_end})
+    except BaseException:
+        os.close(write_end)
+        listener.join(_LAST_WORDS_S)
+        raise
+    os.close(write_end)
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001 - the same
+
+
+def _pass_on(read_end: int) -> None:
+    """Java's lines, until it closes its end."""
+    with open(read_end, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_OF_NO_CONCERN):
+                sys.stderr.write(line.decode(errors="replace"))
+                sys.stderr.flush()

@@ -1,0 +1,78 @@
+"""Markers of a topic that is no more: recognised by their generation, and put aside.
+
+Rules (common/stage/beginnings.py has the others):
+
+1. A marker of a lower generation than its partition's is neither loadable nor covered: its positions are another
+   topic's. It is a stray wherever it lies, and goes as soon as it is seen.
+2. A partition's highest marker is where writers go on, and is never settled. So it has to be one of the chain: what
+   lies above that, and is older, goes first. So does what is older at the low end, where it would keep all above it.
+3. A marker of a higher generation is one that cannot be read yet: the topic got a new chain since the pass began, and
+   its markers may have the very names that were listed. The next pass knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.stage.markers import Marker
+from delta_loader.core.plan import UnreadableMarker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import TopicPartition
+    from delta_loader.core.listed import Listing
+    from delta_loader.core.plan import Found
+    from delta_loader.stage.reading import Stage
+
+
+def put_older_aside(
+    stage: Stage,
+    listing: Listing,
+    generations: Mapping[TopicPartition, int],
+    near: Iterable[Found],
+    tables: Mapping[str, str],
+) -> tuple[Listing, tuple[Marker, ...]]:
+    """The listing without the markers of older generations that are among ``near`` or at its ends, and what they were.
+
+    Raises StoreError.
+    """
+    gone = list(older(near, generations))
+    listing = stage.put_aside(listing, [marker.name for marker in gone])
+    for source in [source for source, generation in generations.items() if generation]:
+        while source in listing:
+            ends = {listing[source].names[0], listing[source].names[-1]}
+            read = stage.read(listing, ends, tables)
+            strays = older([found for markers in read.values() for found in markers], generations)
+            if not strays:
+                break
+            listing = stage.put_aside(listing, [marker.name for marker in strays])
+            gone += strays
+    return listing, tuple(gone)
+
+
+def older(found: Iterable[Found], generations: Mapping[TopicPartition, int]) -> tuple[Marker, ...]:
+    """The markers of lower generations than their partitions', highest first."""
+    strays = (one for one in found if isinstance(one, Marker) and _is_older(one, generations))
+    return tuple(sorted(strays, key=lambda marker: marker.name, reverse=True))
+
+
+def younger(found: Iterable[Found], generations: Mapping[TopicPartition, int]) -> list[Found]:
+    """All but the markers of lower generations than their partitions'."""
+    kept = (one for one in found if not (isinstance(one, Marker) and _is_older(one, generations)))
+    return [readable(one, generations) for one in kept]
+
+
+def readable(found: Found, generations: Mapping[TopicPartition, int]) -> Found:
+    """The marker itself, but for one of a higher generation than its partition's (rule 3)."""
+    if not isinstance(found, Marker) or found.manifest is None:
+        return found
+    generation, known = found.manifest.generation, generations.get(found.name.topic_partition, 0)
+    if generation <= known:
+        return found
+    problem = f"it is of generation {generation} of its topic, and the chain that has been begun is of {known}"
+    return UnreadableMarker(found.name, f"{problem}; a run that begins now looks again")
+
+
+def _is_older(marker: Marker, generations: Mapping[TopicPartition, int]) -> bool:
+    return marker.is_older_than(generations.get(marker.name.topic_partition, 0))

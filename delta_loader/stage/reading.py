@@ -1,0 +1,173 @@
+"""What the stage holds for a stream: one listing for each topic, and the markers that matter.
+
+Rules:
+
+1. A listing tells names and ages; a marker's content is read only when its positions are not loaded yet, or when it is
+   the one just before them (it may straddle, and knows how far the table reaches in time).
+2. At most ``window`` unloaded markers of a partition are read at a time, so that 100,000 waiting markers cost time and
+   no memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
+3. A marker that vanished since the listing is as if it had not been listed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError
+from common.ports import Created
+from common.stage.beginnings import BEGIN, beginning_from_bytes, source_of
+from common.stage.evolved import latest
+from common.stage.idle import IDLE, facts_from_bytes
+from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
+from delta_loader.core.listed import listing_of, without
+from delta_loader.core.plan import Found, UnreadableMarker, for_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from common.ports import ObjectStore, StoredObject
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.stage.evolved import Evolved
+    from common.stage.idle import IdleFact
+    from delta_loader.core.listed import Listing
+    from delta_loader.ports import ParallelMap
+
+
+_IDLE_MS = 86_400_000
+
+
+class Stage:
+    """The done markers, as the loader sees them."""
+
+    def __init__(self, store: ObjectStore, parallel: ParallelMap) -> None:
+        """Over the stage's root; ``parallel`` reads markers."""
+        self._store = store
+        self._parallel = parallel
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where it lies; mixed files lie there too."""
+        return self._store
+
+    def listing(self, stream: Stream) -> Listing:
+        """All markers of a stream's topics. Raises StoreError."""
+        return listing_of(self._found(stream))
+
+    def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
+        folders = _folders(DONE, stream)
+        for found in (item for folder in folders for item in self._store.list(folder)):
+            name = MarkerName.parse(found.path)
+            if name is not None and stream.takes(name.topic_partition.topic):
+                yield name, found
+
+    def idle(self, stream: Stream, now_ms: int) -> tuple[IdleFact, ...]:
+        """What writers say of partitions without new records; what a writer said a day ago goes. Raises StoreError."""
+        found = list(self._store.list(f"{IDLE}/"))
+        recent = [item for item in found if item.modified_ms > now_ms - _IDLE_MS]
+        self._store.delete([item.path for item in found if item not in recent])
+        contents = self._parallel(lambda item: self._store.read(item.path), recent)
+        facts: list[IdleFact] = []
+        for item, data in zip(recent, contents, strict=True):
+            with suppress(MarkerError):  # it is of no consequence, and another release's
+                facts += facts_from_bytes(item.path, data or b"")
+        return tuple(fact for fact in facts if stream.takes(fact.source.topic))
+
+    def generations(self, stream: Stream) -> dict[TopicPartition, int]:
+        """The generation of each chain that has been begun (beginnings.py). Raises StoreError, MarkerError."""
+        folders = _folders(BEGIN, stream)
+        begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
+        contents = self._parallel(lambda item: self._store.read(item.path), begun)
+        found: dict[TopicPartition, int] = {}
+        for item, data in zip(begun, contents, strict=True):
+            source = source_of(item.path)
+            if source is not None and data is not None and stream.takes(source.topic):
+                found[source] = beginning_from_bytes(item.path, data).generation
+        return found
+
+    def read(
+        self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
+    ) -> dict[MarkerName, tuple[Found, ...]]:
+        """The content of some markers, their tables spelled as ``tables`` says; nothing for one that vanished.
+
+        Raises StoreError.
+        """
+        objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
+        contents = self._parallel(lambda item: self._store.read(item[1]), objects)
+        found: dict[MarkerName, tuple[Found, ...]] = {}
+        for (name, _), data in zip(objects, contents, strict=True):
+            if data is not None:
+                found[name] = (*found.get(name, ()), _parse(name, data, tables))
+        return found
+
+    def evolved(self, app_id: str) -> Evolved | None:
+        """What a stream has gained, as it was published last. Raises StoreError, MarkerError."""
+        return latest(self._store, app_id)
+
+    def publish(self, evolved: Evolved) -> bool:
+        """Publish what a stream has gained; False when that version is there already. Raises StoreError."""
+        return isinstance(self._store.create(evolved.path, evolved.to_bytes()), Created)
+
+    def object(self, path: str) -> bytes | None:
+        """Another object of the stage: an operator's answer. Raises StoreError."""
+        return self._store.read(path)
+
+    def delete(self, listing: Listing, finished: Mapping[TopicPartition, Sequence[MarkerName]]) -> None:
+        """Delete markers, under whatever names they have. Raises StoreError.
+
+        Of each partition one after the other from the lowest on, so that a crash leaves no lower one behind
+        (core/settle.py, rule 3); partitions at the same time.
+        """
+
+        def delete_in_turn(source: TopicPartition) -> None:
+            listed = listing[source]
+            self._store.delete(path for name in sorted(finished[source]) for path in listed.paths(name))
+
+        self._parallel(delete_in_turn, finished)
+
+    def delete_waiting(self, markers: Iterable[Found]) -> None:
+        """Delete the mixed files of markers that are gone; `delta-loader clean` finds what a crash leaves.
+
+        Raises StoreError.
+        """
+        staged = (
+            file for marker in markers if isinstance(marker, Marker) for table in marker.tables for file in table.files
+        )
+        self._parallel(lambda path: self._store.delete([path]), [file.path for file in staged if file.is_mixed])
+
+    def put_aside(self, listing: Listing, names: Sequence[MarkerName]) -> Listing:
+        """Copy late claims below ``stray/``, then delete them, each in the order given; the listing without them.
+
+        Raises StoreError. A copy's name is made of its bytes, so that this may be done again after any crash.
+        """
+        for name in names:
+            for path in listing[name.topic_partition].paths(name):
+                data = self._store.read(path)
+                if data is not None:
+                    self._store.create(late_path(path, data), data)
+                    self._store.delete([path])
+        return without(listing, names)
+
+    def aside(self, stream: Stream) -> tuple[int, int]:
+        """How many markers of a stream's topics were put aside: late claims, and by rewinds. Raises StoreError."""
+        folders = _folders(f"{STRAY}/{DONE}", stream)
+        late = rewound = 0
+        for found in (item for prefix in folders for item in self._store.list(prefix)):
+            if stream.takes(found.path.split("/")[2]):
+                late += is_late_path(found.path)
+                rewound += not is_late_path(found.path)
+        return late, rewound
+
+
+def _folders(root: str, stream: Stream) -> list[str]:
+    """Where the stream's chains have objects; for names that are not known before, everywhere."""
+    by_name = stream.pattern is None and not stream.may_merge
+    return [f"{root}/{topic}/" for topic in stream.topics] if by_name else [f"{root}/"]
+
+
+def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:
+    try:
+        return for_tables(marker_from_bytes(name, data), tables)
+    except MarkerError as error:
+        return UnreadableMarker(name, error.problem)

@@ -1,0 +1,119 @@
+"""Puts strays aside: reads what the recognition asks for (core/strays.py), and moves what it names.
+
+Rules:
+
+1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is mended by
+   the next pass: the copy's name is made of its bytes.
+2. The copies' names are not those that a rewind's copies have, which are a sign for writers
+   (stage_writer/shell/staging.py, rule 4).
+3. At most `_MOST` branches of a partition go in one pass; the rest in the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.stage.markers import Marker
+from delta_loader.core.plan import Run, next_run
+from delta_loader.core.strays import Branch, LowEnd, Unread, lowest_branch, may_be_late
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
+    from delta_loader.core.listed import Listing
+    from delta_loader.core.plan import Found
+    from delta_loader.stage.reading import Stage
+
+_MOST = 16
+
+
+class StrayKeeper:
+    """The strays of one stream in one pass."""
+
+    def __init__(self, stage: Stage, tables: Mapping[str, str]) -> None:
+        """``tables`` spells the tables' URLs, as `Stage.read` wants them."""
+        self._stage = stage
+        self._tables = tables
+
+    def put_aside(
+        self, listing: Listing, positions: Mapping[TopicPartition, Position | None], found: Iterable[Found]
+    ) -> tuple[Listing, tuple[Marker, ...]]:
+        """The listing without the strays, and what they were. ``found`` are the markers around the positions.
+
+        Raises StoreError.
+        """
+        near: dict[TopicPartition, list[Found]] = {}
+        for one in found:
+            near.setdefault(one.name.topic_partition, []).append(one)
+        gone: list[Marker] = []
+        known = self._lowest(listing, positions)
+        for _ in range(_MOST):
+            strays = self._strays(listing, positions, known, near)
+            if not strays:
+                break
+            listing = self._stage.put_aside(listing, [marker.name for marker in strays])
+            gone += strays
+        return listing, tuple(gone)
+
+    def _lowest(self, listing: Listing, positions: Mapping[TopicPartition, Position | None]) -> dict[MarkerName, Found]:
+        """The two lowest markers of each partition that may have strays, read at once: mostly they say all."""
+        names = [
+            name
+            for source, listed in listing.items()
+            if (position := positions[source]) is not None and may_be_late(listed.names, listed.modified_ms, position)
+            for name in listed.names[:2]
+        ]
+        return self._read(listing, names)
+
+    def _strays(
+        self,
+        listing: Listing,
+        positions: Mapping[TopicPartition, Position | None],
+        known: dict[MarkerName, Found],
+        near: Mapping[TopicPartition, list[Found]],
+    ) -> list[Marker]:
+        low_ends = {
+            source: LowEnd(listed.names, listed.modified_ms, position, known)
+            for source, listed in listing.items()
+            if (position := positions[source]) is not None
+        }
+        return [
+            marker
+            for source, branch in self._branches(listing, low_ends, known).items()
+            if branch.end <= _reach(low_ends[source].position, branch, near.get(source, []))
+            for marker in branch.markers
+        ]
+
+    def _branches(
+        self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
+    ) -> dict[TopicPartition, Branch]:
+        """What is recognised; markers that it takes are read into ``known``, of all partitions at a time."""
+        found: dict[TopicPartition, Branch] = {}
+        looking = dict(low_ends)
+        while looking:
+            outcomes = {source: lowest_branch(low) for source, low in looking.items()}
+            found |= {source: outcome for source, outcome in outcomes.items() if isinstance(outcome, Branch)}
+            unread = {source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, Unread)}
+            read = self._read(listing, (name for names in unread.values() for name in names))
+            known |= read
+            # One that is gone since it was listed ends its partition's look.
+            looking = {source: low_ends[source] for source, names in unread.items() if read.keys() >= {*names}}
+        return found
+
+    def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
+        read = self._stage.read(listing, names, self._tables)
+        # Of two objects for one position the one with content counts, as it does in a plan.
+        return {name: min(found, key=_by_hand) for name, found in read.items()}
+
+
+def _reach(position: Position, branch: Branch, near: Iterable[Found]) -> Position:
+    """How far the table, and what is staged beside the branch, go without a gap."""
+    inside = {marker.name for marker in branch.markers}
+    outcome = next_run(position, [found for found in near if found.name not in inside])
+    return outcome.end if isinstance(outcome, Run) else position
+
+
+def _by_hand(found: Found) -> bool:
+    return isinstance(found, Marker) and found.manifest is None

@@ -1,0 +1,30 @@
+"""For how long what is staged has waited to be loaded, by the stage's listing and the tables' positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.tables.debts import debts_of, floor_of
+from common.tables.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from common.tables.delta_log import TableState
+    from delta_loader.stage.reading import Stage
+
+
+def oldest_waiting_ms(stage: Stage, stream: Stream, state: TableState | None) -> int | None:
+    """When the oldest marker was written that the stream's tables do not all have; None when there is none.
+
+    ``state`` is that of the stream's own table. Raises StoreError.
+    """
+    listing, transactions = stage.listing(stream), {} if state is None else state.transactions
+    ids = TxnIds(stream.app_id, stream.several_topics)
+    ids = ids.at(stage.generations(stream), transactions, listing)
+    debts = debts_of(ids, transactions, stream.side_tables, listing)
+    written: list[int] = []
+    for source, listed in listing.items():
+        position = ids.position(transactions, source)
+        position = None if position is None else floor_of(debts, source, position)
+        written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
+    return min(written, default=None)

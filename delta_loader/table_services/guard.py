@@ -1,0 +1,76 @@
+"""Keeps VACUUM from what is about to be committed (core/vacuum.py): copies of files that are too old.
+
+Rules:
+
+1. The age of a file is what the store said of it when it was looked at right before the commit.
+2. A copy is made by the store itself where it can, below the same folder, and is made once in a pass.
+3. Where a copy cannot be made, the file is gone or the store fails: nothing is committed; the next pass looks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delta_loader.core.vacuum import fresh_path, guarded_age_s, vacuum_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+    from common.stage.markers import StagedFile
+    from delta_loader.core.commits import TableCommit
+    from delta_loader.ports import NewId, OpenStore, ParallelMap
+
+
+class VacuumGuard:
+    """The files of one stream's commits in one pass."""
+
+    def __init__(
+        self, open_store: OpenStore, parallel: ParallelMap, clock: Clock, new_id: NewId, log: FilteringBoundLogger
+    ) -> None:
+        """Touches nothing yet."""
+        self._open_store = open_store
+        self._parallel = parallel
+        self._clock = clock
+        self._new_id = new_id
+        self._log = log
+        self._ages_s: dict[str, float] = {}
+        self._modified_ms: dict[tuple[str, str], int] = {}
+        self._copies: dict[tuple[str, str], StagedFile] = {}
+
+    def table(self, url: str, properties: Mapping[str, str]) -> None:
+        """What a table says about its VACUUM."""
+        if url not in self._ages_s and (problem := vacuum_problem(properties, 0.0)) is not None:
+            self._log.warning("staged files are not safe from VACUUM", table=url, problem=problem)
+        self._ages_s[url] = guarded_age_s(properties)
+
+    def is_there(self, store: ObjectStore, url: str, path: str) -> bool:
+        """Whether a staged file is there; its age is remembered."""
+        found = store.stat(path)
+        if found is not None:
+            self._modified_ms[url, path] = found.modified_ms
+        return found is not None
+
+    def renewed(self, commit: TableCommit) -> TableCommit:
+        """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""
+        url = commit.target.url
+        before_ms = self._clock.wall_ms() - int(self._ages_s.get(url, 0.0) * 1000)
+        old = [file for file in commit.files if self._modified_ms.get((url, file.path), 0) < before_ms]
+        if not old:
+            return commit
+        store, unique = self._open_store(url), self._new_id()
+        missing = [file for file in old if (url, file.path) not in self._copies]
+
+        def renew(file: StagedFile) -> StagedFile:
+            fresh = replace(file, path=fresh_path(file.path, unique))
+            store.copy(file.path, fresh.path)
+            return fresh
+
+        for file, fresh in zip(missing, self._parallel(renew, missing), strict=True):
+            self._copies[url, file.path] = fresh
+        if missing:
+            self._log.info("files that a VACUUM may have listed are copied", table=url, files=len(missing))
+        return replace(commit, files=tuple(self._copies.get((url, file.path), file) for file in commit.files))

@@ -1,0 +1,60 @@
+"""Makes a stream's tables for rows as its settings say: properties, clustering, after the model of another table.
+
+The rules are those of `delta_loader.core.ways.layout`. A stream that says nothing of it gets plain tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import TableError
+from common.settings.loading import Evolution
+from common.tables.delta_log import TableState
+from delta_loader.core.ways.fit import differences
+from delta_loader.core.ways.layout import Layout, layout_of, like
+from delta_loader.core.ways.way import require_loadable, way_of_loading
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from delta_loader.core.plan import TableShape
+    from delta_loader.ports import DeltaTables, TableMaker
+
+
+class Creator:
+    """Makes one stream's tables."""
+
+    def __init__(self, stream: Stream, tables: DeltaTables, maker: TableMaker | None) -> None:
+        """Touches nothing yet."""
+        self._stream = stream
+        self._tables = tables
+        self._maker = maker
+
+    def create(self, url: str, staged: TableShape) -> None:
+        """Make an empty table for what is staged; nothing happens when there is one. Raises TableError."""
+        stream = self._stream
+        if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
+            self._tables.create(url, staged)
+        elif self._maker is None:
+            msg = f"the Delta table {url} cannot be made here as the stream says"
+            raise TableError(msg, "create it, or leave out table_properties, cluster_by and template")
+        elif stream.template is None:
+            self._maker.make(url, staged, layout_of(stream), nullable=True)
+        else:
+            shape, layout = self._like(url, stream.template, staged)
+            self._maker.make(url, shape, layout, nullable=False)
+
+    def _like(self, url: str, model: str, staged: TableShape) -> tuple[TableShape, Layout]:
+        template = None if self._maker is None else self._maker.template(model)
+        if template is None:
+            msg = f"the template {model} of the Delta table {url} is not there"
+            raise TableError(msg, "create it, or name another table in streams[].template")
+        shape, layout = like(template, self._stream)
+        new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
+        way = way_of_loading(new, self._stream.load_of(url))
+        require_loadable(way, model)
+        if self._stream.evolution is Evolution.STRICT:
+            found = differences(shape, staged, way)
+            if found:
+                msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
+                raise TableError(msg, "change the template, or the stream's columns and stage anew")
+        return shape, layout

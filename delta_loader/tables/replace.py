@@ -1,0 +1,227 @@
+"""Carries requests to replace ranges out, at the end of a stream's pass.
+
+Rules:
+
+1. Requests are taken in the order in which they were made, so that of two over one range the later one has the last
+   word. Each is carried out step by step (core/replace.py, rule 2), and then deleted; its data files go after it.
+2. What was done is read from the tables' txn actions and histories (core/replace.py, rule 5) and never remembered.
+3. A request that cannot be carried out holds nothing but itself, and later ones that overlap it; it is reported as a
+   held partition is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from common import metrics as catalogue
+from common.errors import MarkerError, TableError
+from common.metrics import Metrics
+from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
+from common.tables.transactions import TxnIds
+from delta_loader.core.commits import Target
+from delta_loader.core.held import Held
+from delta_loader.core.plan import TableShape
+from delta_loader.core.replace import Request, Step, behind, misfit, taken_back, txn_id, waits, would_lose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.ports import DeltaTables, NewId
+
+
+class Replacer(Protocol):
+    """Looks into tables and replaces rows. Raises TableError."""
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request has not."""
+
+    def stale(self, request: Request, url: str) -> int:
+        """How many records a table has in the range that the request has not for it."""
+
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        """One commit; False when another commit was in its way."""
+
+
+class _InTheWayError(Exception):
+    """Another commit was in the way; the next pass goes on."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one look at a stream's requests did."""
+
+    carried_out: int = 0
+    held: dict[TopicPartition, Held] = field(default_factory=dict)
+    """The partitions whose requests have to wait, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """The requests of a stage."""
+
+    store: ObjectStore
+    tables: DeltaTables
+    replacer: Replacer
+    new_id: NewId
+    log: FilteringBoundLogger
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def run(
+        self, stream: Stream, position: Callable[[TopicPartition], Position | None], stop: Callable[[], bool]
+    ) -> Outcome:
+        """Carry out what can be. Raises StoreError."""
+        outcome = Outcome()
+        held = outcome.held
+        left: list[Request] = []
+        unreadable: list[ReplacementName] = []
+        for request in sorted(
+            self._requests(stream, held, unreadable), key=lambda one: (one.content.created_ms, one.name)
+        ):
+            if stop():
+                break
+            reason = behind(request, left)
+            if reason is None:
+                reason = waits(request, stream, position(request.name.topic_partition))
+            if reason is None:
+                try:
+                    reason = self._carry_out(request, stream)
+                except _InTheWayError:
+                    self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
+                    left.append(request)
+                    continue
+                except TableError as error:
+                    reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
+            if reason is None:
+                outcome.carried_out += 1
+                self.metrics.add(catalogue.LOADER_REPLACEMENTS, app_id=stream.app_id)
+            else:
+                left.append(request)
+                held.setdefault(request.name.topic_partition, reason)
+        self.metrics.set(catalogue.LOADER_REPLACEMENTS_LEFT, len(left) + len(unreadable), app_id=stream.app_id)
+        return outcome
+
+    def _requests(
+        self, stream: Stream, held: dict[TopicPartition, Held], unreadable: list[ReplacementName]
+    ) -> Iterator[Request]:
+        for found in self.store.list(f"{REPLACE}/"):
+            name = ReplacementName.parse(found.path)
+            if name is None or not stream.takes(name.topic_partition.topic):
+                continue
+            data = self.store.read(found.path)
+            if data is None:
+                continue  # carried out by another loader meanwhile
+            try:
+                yield Request(name, replacement_from_bytes(name, data))
+            except MarkerError as error:
+                unreadable.append(name)
+                held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
+
+    def _carry_out(self, request: Request, stream: Stream) -> Held | None:
+        """The steps that are not done yet; why not, or None when all are."""
+        rows = self._target(stream.table)
+        if rows is None:
+            return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
+        done = _done(rows, request)
+        gone = self._gone_file(request)
+        if gone is None or done < Step.ROWS:
+            sides = self._sides(request, stream)
+            refused = (
+                self._taken_back(request, stream)
+                or self._refused(request, stream, (rows, *sides), gone)
+                or self._take_steps(request, stream, rows, sides)
+            )
+            if refused is not None:
+                return refused
+        # Else somebody has put a request back that was carried out.
+        self.store.delete([request.name.path])
+        self.store.delete(file.path for table in request.content.tables for file in table.files)
+        return None
+
+    def _taken_back(self, request: Request, stream: Stream) -> Held | None:
+        """Why it cannot be gone on with: a table has seen a step and has not its rows. By a new look."""
+        for target in map(self._target, stream.tables):
+            if target is not None and target.version is not None and _done(target, request):
+                reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
+                if reason is not None:
+                    return reason
+        return None
+
+    def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
+        """The stream's other tables that are there, or that the request needs: these are made."""
+        found: list[Target] = []
+        for url in stream.side_tables:
+            target, staged = self._target(url), request.content.of(url)
+            if target is None and staged is not None and staged.files:
+                partition_by = () if url == stream.dead_letters else stream.partition_by
+                self.tables.create(url, TableShape(staged.schema, partition_by))
+                target = self._target(url)
+            if target is not None:
+                found.append(target)
+        return tuple(found)
+
+    def _gone_file(self, request: Request) -> str | None:
+        files = (file.path for table in request.content.tables for file in table.files)
+        return next((path for path in files if self.store.stat(path) is None), None)
+
+    def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
+        """Why it cannot be carried out; the own table is the first of ``targets``."""
+        source, rows = request.name.topic_partition, targets[0]
+        if gone is not None:
+            return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
+        if TxnIds(stream.app_id, stream.several_topics).generation(rows.transactions, source):
+            problem = "its topic was made anew, and rows of both topics have the same offsets"
+            return request.held("replacement_refused", problem, request.give_up)
+        refused = next((reason for target in targets if (reason := misfit(request, target))), None)
+        if refused is not None or _done(rows, request):
+            return refused
+        return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+
+    def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
+        """The commits that are not made yet, in their order (core/replace.py, rules 2 and 5); why not, if not."""
+        metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
+        for side in () if done else sides:
+            staged = request.content.of(side.url)
+            if staged is not None and staged.files and _done(side, request) < Step.ADD:
+                self._commit(request, side.url, Step.ADD, metadata, keep_stale=True)
+        if done < Step.ROWS:
+            self._commit(request, rows.url, Step.ROWS, metadata)
+        for side in sides:
+            reason = self._taken_back(request, stream)
+            if reason is not None:
+                return reason
+            if _done(side, request) < Step.DROP and self.replacer.stale(request, side.url):
+                self._commit(request, side.url, Step.DROP, metadata)
+        return self._taken_back(request, stream)
+
+    def _commit(self, request: Request, url: str, step: Step, metadata: str, *, keep_stale: bool = False) -> None:
+        if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
+            raise _InTheWayError
+        self.log.info(
+            "replaced",
+            table=url,
+            topic=request.name.topic_partition.topic,
+            partition=request.name.topic_partition.partition,
+            start=request.content.span.start,
+            end=request.content.span.end,
+            request=request.name.request,
+        )
+
+    def _target(self, url: str) -> Target | None:
+        state = self.tables.state(url)
+        if state is None:
+            return None
+        return Target(
+            url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions, state.version
+        )
+
+
+def _done(target: Target, request: Request) -> int:
+    """The step that a table has seen of a request; 0 for none."""
+    return target.transactions.get(txn_id(request.name.request), 0)

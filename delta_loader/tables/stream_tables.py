@@ -1,0 +1,264 @@
+"""The tables of one stream in one pass: looked at, made, and left out where they fail.
+
+Rules:
+
+1. The stream's own table says how far the stream is; when it fails, the stream does. Any other one, of a route or for
+   dead letters, that fails (it cannot be read or made, does not take the files, refuses a commit) is left out until the
+   next pass, and told: the stream's other tables go on.
+2. What a table that is left out lacks is noted in the commit that moves the stream on (core/debts.py). It gets that
+   before anything later (delta_loader/tables/paying.py), and no marker that it may need is settled before that.
+3. A table that went back holds the whole stream (delta_loader/tables/went_back.py), whichever it is.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+from common.tables.debts import debts_of, floor_of
+from common.tables.urls import comparable
+from delta_loader.core.commits import Target, needed, side_commit
+from delta_loader.core.debts import left_out, with_debts, without_sources
+from delta_loader.core.held import missing_file
+from delta_loader.core.plan import TableShape, shape_of, shapes_of
+from delta_loader.core.ways.fit import require_fit
+from delta_loader.core.ways.way import require_loadable, through_spark, way_of_loading
+from delta_loader.tables.creating import Creator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker, StagedFile
+    from common.tables.debts import Debt
+    from common.tables.delta_log import TableState
+    from common.tables.went_back import WentBack
+    from delta_loader.catalog.registering import Registering
+    from delta_loader.core.commits import Naming, TableCommit
+    from delta_loader.core.held import Held
+    from delta_loader.core.plan import Load
+    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap, TableMaker
+    from delta_loader.stage.reading import Stage
+    from delta_loader.table_services.guard import VacuumGuard
+    from delta_loader.tables.evolving import Evolver
+    from delta_loader.tables.shaping import Shaper
+    from delta_loader.tables.went_back import LookBack
+
+
+class StreamTables:
+    """What one pass knows of a stream's tables."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        tables: DeltaTables,
+        guard: VacuumGuard,
+        look_back: LookBack,
+        *,
+        parallel: ParallelMap,
+        stage: Stage,
+        evolver: Evolver | None = None,
+        shaper: Shaper | None = None,
+        maker: TableMaker | None = None,
+        registering: Registering | None = None,
+        log: FilteringBoundLogger,
+    ) -> None:
+        """Touches nothing yet. There may be hundreds of tables, so they are looked at in parallel.
+
+        ``evolver`` gives tables the columns that writers offer, ``shaper`` changes them until they take what is staged.
+        """
+        self._stream = stream
+        self._tables = tables
+        self._parallel = parallel
+        self._guard = guard
+        self._look_back = look_back
+        self._stage = stage
+        self._log = log
+        self._evolver = evolver
+        self._registering = registering
+        self._shaper = shaper
+        self._creator = Creator(stream, tables, maker)
+        self._fatal: KafkaDeltaExpressError | None = None
+        self.urls = {comparable(url): url for url in reversed(stream.tables)}
+        """The stream's spelling of each table's URL, by its comparable form."""
+        self.targets: dict[str, Target] = {}
+        """The tables that are there, and have not failed, as they were last seen."""
+        self.went_back: list[tuple[Target, WentBack]] = []
+        self.failed: dict[str, KafkaDeltaExpressError] = {}
+        """Those that are left out, and why (rule 1)."""
+
+    @property
+    def own(self) -> Target | None:
+        """The stream's own table, if it is there."""
+        return self.targets.get(self._stream.table)
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark writes all rows of some table."""
+        return any(through_spark(target.way) for target in self.targets.values())
+
+    @contextmanager
+    def tried(self, url: str) -> Iterator[None]:
+        """Something is done to one table: its failure is raised for the own table, and kept for any other (rule 1)."""
+        try:
+            yield
+        except KafkaDeltaExpressError as error:
+            if url == self._stream.table or error is self._fatal:
+                self._fatal = error
+                raise
+            self.failed[url] = error
+            self.targets.pop(url, None)
+            self._log.error("table left out", table=url, problem=error.problem, remedy=error.remedy)
+
+    def look(self) -> None:
+        """See what the tables are now. Raises TableError."""
+        self.targets.clear()
+        self.went_back = []
+        urls = [url for url in self._stream.tables if url not in self.failed]
+        for url, found in zip(urls, self._parallel(self._state_or_error, urls), strict=True):
+            with self.tried(url):
+                self._take(url, found)
+
+    def _state_or_error(self, url: str) -> TableState | KafkaDeltaExpressError | None:
+        try:
+            return self._tables.state(url)
+        except KafkaDeltaExpressError as error:
+            return error
+
+    def _take(self, url: str, state: TableState | KafkaDeltaExpressError | None) -> None:
+        if isinstance(state, KafkaDeltaExpressError):
+            raise state
+        if self._registering is not None and self._registering.see_to(self._stream, url, exists=state is not None):
+            self._log.info("table registered in the catalog", table=url)
+        if state is None:
+            return
+        way = way_of_loading(state, self._stream.load_of(url))
+        require_loadable(way, url)
+        self._guard.table(url, state.properties)
+        shape = TableShape(state.schema, state.partition_by)
+        target = Target(url, state.table_id, shape, state.transactions, state.version, way)
+        self.went_back += self._look_back.look([target])
+        self.targets[url] = target
+
+    def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
+        """Create what the load is the first to need; check that its files fit what is there. Raises TableError.
+
+        With ``urls`` of these tables only.
+        """
+        wanted = {
+            pair for marker in load.markers for pair in shapes_of(marker).items() if urls is None or pair[0] in urls
+        }
+        if self.own is None and urls is None:  # its txn actions are needed even if no record is a row of it
+            wanted |= {
+                (staged.url, shape_of(staged))
+                for marker in load.markers
+                for staged in marker.tables
+                if staged.url == self._stream.table
+            }
+        in_order = sorted(((url, shape) for url, shape in wanted if url not in self.failed), key=str)
+        missing = {url: shape for url, shape in reversed(in_order) if url not in self.targets}
+        for url, shape in missing.items():
+            with self.tried(url):
+                self._creator.create(url, shape)
+                self._log.info("table created", table=url)
+        if missing:
+            self.look()
+        for url, shape in in_order:
+            if url in self.targets:
+                with self.tried(url):
+                    self._evolve(url, shape, load.markers)
+                    self._require_fit(self.targets[url], shape)
+
+    def _require_fit(self, table: Target, staged: TableShape) -> None:
+        casting = self._shaper is not None and table.url != self._stream.dead_letters
+        require_fit(table.shape, staged, table.url, table.way, casting=casting)
+
+    def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
+        if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
+            self._take(url, self._tables.state(url))
+        if self._shaper is not None and self._shaper.shape(self.targets[url], shape):
+            self._take(url, self._tables.state(url))
+
+    def gone_files(
+        self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None
+    ) -> Callable[[Marker], Held | None]:
+        """Look at every file that the load would bring into ``urls``, or all tables; what is gone holds its marker."""
+        gone: dict[object, str] = {}
+        for url in tuple(self.targets) if urls is None else urls:
+            with self.tried(url):
+                gone |= self._gone_of(load, self.targets[url], open_store, parallel)
+
+        def reason_of(marker: Marker) -> Held | None:
+            path = gone.get(marker.name)
+            return None if path is None else missing_file(marker.name.topic_partition, marker.span.start, path)
+
+        return reason_of
+
+    def _gone_of(
+        self, load: Load, target: Target, open_store: OpenStore, parallel: ParallelMap
+    ) -> Mapping[object, str]:
+        ids = self._look_back.ids
+        files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
+        if not files:
+            return {}
+        store = open_store(target.url)
+
+        def is_there(item: tuple[Marker, StagedFile]) -> bool:
+            place = self._stage.store if item[1].is_mixed else store
+            return self._guard.is_there(place, target.url, item[1].path)
+
+        seen = parallel(is_there, files)
+        return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
+
+    # What tables owe.
+
+    def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[Debt, ...]:
+        """What they may lack of what the own table is past."""
+        own = self.own
+        if own is None:
+            return ()
+        return debts_of(self._look_back.ids, own.transactions, urls or self._stream.side_tables, sources)
+
+    def floor(self, source: TopicPartition, position: Position | None) -> Position | None:
+        """Up to where all tables have what a Kafka partition brought; ``position`` is the own table's."""
+        return None if position is None else floor_of(self.debts([source]), source, position)
+
+    def side_commit(self, url: str, naming: Naming, load: Load, *, owed: bool = False) -> TableCommit | None:
+        """What a load brings into another table than the own; None for nothing.
+
+        With ``owed`` the load is what the table lacks, else it waits until it has that.
+        """
+        target = self.targets.get(url)
+        if target is None:
+            return None
+        part = load if owed else without_sources(load, self._in_debt(url, load.runs))
+        return None if part is None else side_commit(target, naming, part)
+
+    def with_debts(self, commit: TableCommit, load: Load) -> TableCommit:
+        """The commit to the own table, noting what others do not get of the load."""
+        for url in self._stream.side_tables:
+            without = self._in_debt(url, load.runs) if url in self.targets else tuple(load.runs)
+            spans = left_out(load, url, without)
+            if spans:
+                commit = with_debts(commit, url, spans, self.debts(spans, [url]), self._look_back.ids)
+        return commit
+
+    def _in_debt(self, url: str, sources: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(debt.source for debt in self.debts(sources, [url]))
+
+    def position(self, url: str, source: TopicPartition) -> Position | None:
+        """A table's own position."""
+        target = self.targets.get(url)
+        return None if target is None else self._look_back.ids.position(target.transactions, source)
+
+    def raise_failure(self) -> None:
+        """Raise what one of the tables failed with."""
+        for url, error in self.failed.items():
+            left = len(self.failed) - 1
+            more = f" (and {left} more)" if left else ""
+            problem = f"{url} is left out{more}, the stream's other tables go on: {error.problem}"
+            raise KafkaDeltaExpressError(problem, error.remedy)

@@ -1,0 +1,1 @@
+"""The changes of tasks' states in Kafka topics, instead of in the stage."""

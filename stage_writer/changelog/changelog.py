@@ -1,0 +1,74 @@
+"""Writes and reads the changes of tasks' states in topics: a `stage_writer.changelog.ports.Changelog`.
+
+Rules:
+
+1. A write returns when all pieces are there for good, and says where each is; so a marker names no other. After a
+   failure all of them are written again: what is there twice is named once.
+2. Exactly what a marker names is read, by offset: never to the topic's end, and nothing else that lies between.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError
+from common.stage.changelogs import TopicChanges, changes_digest, spans_of
+from stage_writer.changelog.pieces import PIECE_BYTES, cut, joined
+from stage_writer.changelog.ports import iterate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.ports import Clock
+    from common.spans import Topic, TopicPartition
+    from common.stage.state_files import StateFileName
+    from common.storage.pieces import Pieces
+    from stage_writer.changelog.ports import ChangelogTopics, PieceReader
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChangelog:
+    """The changelog of one writer."""
+
+    topics: ChangelogTopics
+    clock: Clock
+    piece_bytes: int = PIECE_BYTES
+
+    def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
+        """Write a flush's changes (rule 1). Raises BrokerError."""
+        written_ms = self.clock.wall_ms()
+        found = self.topics.append(topic, name.source, cut(app_id, name, data, self.piece_bytes))
+        try:
+            spans = spans_of(found.offsets)
+        except ValueError as error:
+            msg = f"Kafka has the changes of {name.source} in {found.place} in another order: {error}"
+            raise BrokerError(msg, "they are written again") from error
+        digest = changes_digest(data.to_bytes())
+        return TopicChanges(found.place, found.topic_id, spans, len(data), digest, written_ms)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Reads as many as are wanted."""
+        with ExitStack() as held:
+            yield Reading(self.topics, held)
+
+
+@dataclass(slots=True)
+class Reading:
+    """A `stage_writer.changelog.ports.ReadsChanges`."""
+
+    topics: ChangelogTopics
+    held: ExitStack
+    _reader: PieceReader | None = None
+    _known: set[tuple[TopicPartition, str | None]] = field(default_factory=set)
+
+    def read(self, changes: TopicChanges) -> bytes:
+        """All of a flush's (rule 2). Raises StateError and BrokerError."""
+        reader = self._reader = self._reader or self.held.enter_context(self.topics.reader())
+        topic = (changes.place, changes.topic_id)
+        if topic not in self._known:
+            reader.require_same(*topic)
+            self._known.add(topic)
+        return joined(changes, ((offset, reader.at(changes.place, offset)) for offset in iterate(changes)))

@@ -1,0 +1,282 @@
+"""Changelog topics of a real cluster: a `stage_writer.changelog.ports.ChangelogTopics`.
+
+Rules:
+
+1. The producer is idempotent and waits for all replicas in sync. Where a message is, is what the broker said of it; one
+   that the broker took without saying so is a failure. After a failure there is another producer.
+2. The topic's id is asked for after the messages are there: one that was made anew meanwhile has other messages.
+3. Reading joins no group and commits nothing, and it is not kept back by transactions of others.
+4. A topic that does not keep what it is given (topic.py) is not written to.
+5. A message that Kafka cannot find is gone only when the partition's end was seen to be before it for some seconds:
+   a new leader may be a moment behind.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from common.errors import BrokerError, StateError
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.kafka.reader import topic_ids
+from common.ports import SystemClock
+from common.spans import Partition, Position, TopicPartition
+from stage_writer.changelog.pieces import PIECE_BYTES
+from stage_writer.changelog.ports import Appended, Piece, missing_pieces
+from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_fit
+from stage_writer.partitions.topic_look import TopicLook
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from common.settings.section import Option
+    from common.spans import Topic
+
+_TIMEOUT_S = 30.0
+_DELIVERY_S = 60
+_LOOK_S = 0.1
+_GONE_AFTER_S = 5.0
+_QUEUE_BYTES = 32 * 2**20
+"""Of messages on their way; who has more waits."""
+_SKIPPED = 100
+"""Messages that are read over rather than sought beyond."""
+# librdkafka's own codes begin with an underscore.
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
+
+
+class KafkaChangelogs:
+    """Makes a producer with the first write, and a consumer for each reading."""
+
+    def __init__(self, kafka: Mapping[str, Option], group_id: str, keep_s: float) -> None:
+        """``group_id`` is the writers', which consumers have to have; ``keep_s`` is ``writer.state_keep``."""
+        self._kafka = kafka
+        self._group_id = group_id
+        self._keep_s = keep_s
+        self._servers = str(kafka["bootstrap.servers"])
+        self._lock = Lock()
+        self._producer: Producer | None = None
+        self._asking: AdminClient | None = None
+        self._partitions: dict[Topic, int] = {}
+        self._look = TopicLook(self, SystemClock())
+
+    def require_fit(self, topic: Topic) -> int:
+        """The topic's number of partitions, of one that is fit (rule 4). Raises ConfigError and BrokerError."""
+        with self._errors(f"look up the topic {topic}", topic):
+            admin = self._admin()
+            count = partitions_of(admin, topic)
+            require_fit(admin, topic, self._keep_s)
+        self._partitions[topic] = count
+        return count
+
+    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+        """Write them, and wait until they are there for good.
+
+        Raises BrokerError, and ConfigError for a topic that is not fit.
+        """
+        count = self._partitions.get(topic) or self.require_fit(topic)
+        place = TopicPartition(topic, Partition(task.partition % count))
+        with self._lock:
+            producer = self._producer = self._producer or self._new_producer()
+        try:
+            with self._errors(f"write to {place}", topic, "WRITE"):
+                offsets = _written(producer, place, pieces)
+        except BrokerError:
+            with self._lock:
+                self._producer = None if self._producer is producer else self._producer
+            self._partitions.pop(topic, None)  # it may have become another one
+            raise
+        return Appended(place, self._look.since(topic, time.monotonic()), offsets)
+
+    @contextmanager
+    def reader(self) -> Iterator[KafkaPieces]:
+        """One that is used by one thread, and let go of at the end."""
+        fixed: dict[str, Option] = {
+            "group.id": self._group_id,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted",
+            "queued.max.messages.kbytes": 8 * 2**10,
+            # Its defaults let half a second pass at each new place, and a whole one whenever the queue was full.
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 5,
+        }
+        heard = LastWord()
+        with taking_properties():
+            consumer = Consumer({**client_properties(self._kafka), **fixed, "error_cb": heard.hear}, logger=QUIET)
+        try:
+            yield KafkaPieces(self, consumer, self._servers, heard)
+        finally:
+            consumer.close()
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids. Raises BrokerError."""
+        with self._errors("describe topics", " ".join(topics)):
+            return topic_ids(self._admin(), topics, _TIMEOUT_S)
+
+    def close(self) -> None:
+        """Let go of the connections; what is under way is left to its fate."""
+        with self._lock:
+            self._producer = self._asking = None
+
+    def _new_producer(self) -> Producer:
+        given = client_properties(self._kafka)
+        own: dict[str, Option] = {} if "message.timeout.ms" in given else {"delivery.timeout.ms": _DELIVERY_S * 1000}
+        fixed: dict[str, Option] = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "batch.size": PIECE_BYTES,  # what a topic bounds by max.message.bytes is a batch
+            "queue.buffering.max.kbytes": _QUEUE_BYTES // 2**10,
+        }
+        with taking_properties():
+            return Producer({**own, **given, **fixed}, logger=QUIET)
+
+    def _admin(self) -> AdminClient:
+        """One for all: asking is most of what a small flush costs here, and connecting would be more."""
+        with self._lock:
+            if self._asking is None:
+                self._asking = AdminClient(client_properties(self._kafka), logger=QUIET)
+            return self._asking
+
+    @contextmanager
+    def _errors(self, what: str, topic: str, right: str = "DESCRIBE and DESCRIBE_CONFIGS") -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], topic, right)) from error
+
+
+class KafkaPieces:
+    """A `stage_writer.changelog.ports.PieceReader`."""
+
+    def __init__(self, topics: KafkaChangelogs, consumer: Consumer, servers: str, heard: LastWord) -> None:
+        self._topics = topics
+        self._consumer = consumer
+        self._servers = servers
+        self._heard = heard
+        self._next: tuple[TopicPartition, Position] | None = None
+
+    def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
+        """Raises StateError for a topic that is gone, or another one than that; and BrokerError."""
+        found = self._topics.topic_ids([place.topic])
+        if place.topic not in found:
+            msg = f"the topic {place.topic}, which had changes of a task's state, is not there any more"
+            raise StateError(msg)
+        if None not in {topic_id, found[place.topic]} and topic_id != found[place.topic]:
+            msg = f"the topic {place.topic}, which had changes of a task's state, was deleted and created again"
+            raise StateError(msg)
+
+    def at(self, place: TopicPartition, offset: Position) -> Piece:
+        """A message. Raises StateError for one that Kafka does not have (any more), and BrokerError."""
+        what = f"read offset {offset} of {place}"
+        try:
+            self._go_to(place, offset)
+            found = self._awaited(place, offset)
+        except KafkaException as error:
+            raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], place.topic, "READ")) from error
+        if found is None:
+            raise broker_error(what, self._servers, None, self._heard, user_of=place.topic)
+        self._next = (place, Position(offset + 1))
+        return found
+
+    def _go_to(self, place: TopicPartition, offset: Position) -> None:
+        if self._next is not None and self._next[0] == place and 0 <= offset - self._next[1] <= _SKIPPED:
+            return
+        self._next = (place, offset)
+        self._consumer.assign([KafkaPartition(place.topic, place.partition, offset)])
+
+    def _awaited(self, place: TopicPartition, offset: Position) -> Piece | None:
+        """The message; None when Kafka does not send it in time. Raises StateError and KafkaException."""
+        deadline_s, ended_s = time.monotonic() + _TIMEOUT_S, 0.0
+        while (now_s := time.monotonic()) < deadline_s:
+            if ended_s and now_s - ended_s > _GONE_AFTER_S:
+                raise self._missing(place, offset)
+            message = self._consumer.poll(_LOOK_S)
+            if message is None or (message.topic(), message.partition()) != (place.topic, place.partition):
+                continue  # the latter of what was read before
+            error, found = message.error(), message.offset()
+            if error is None and found == offset:
+                return _piece(message)
+            if (error is None and (found or 0) > offset) or (error is not None and error.code() == _OUT_OF_RANGE):
+                raise self._missing(place, offset)
+            if error is not None:
+                ended_s = _ended(error, ended_s, now_s)
+        return None
+
+    def _missing(self, place: TopicPartition, offset: Position) -> StateError:
+        low, high = self._consumer.get_watermark_offsets(
+            KafkaPartition(place.topic, place.partition), timeout=_TIMEOUT_S
+        )
+        self._next = None
+        return missing_pieces(place, offset, Position(low), Position(high))
+
+
+def _piece(message: Message) -> Piece:
+    headers = [(name, value) for name, value in message.headers() or () if isinstance(value, bytes)]
+    return Piece(message.value() or b"", tuple(headers))
+
+
+def _written(producer: Producer, place: TopicPartition, pieces: Sequence[Piece]) -> tuple[Position, ...]:
+    """The offset of each piece. Raises KafkaException."""
+    offsets: dict[int, Position] = {}
+    errors: list[KafkaError] = []
+
+    def reported(index: int, error: KafkaError | None, message: Message) -> None:
+        offset = message.offset()
+        if error is None and offset is not None and offset >= 0:
+            offsets[index] = Position(offset)
+        else:
+            errors.append(error or KafkaError(KafkaError._FAIL, "Kafka has it and does not say where"))  # noqa: SLF001
+
+    for index, piece in enumerate(pieces):
+        told = partial(reported, index)
+        while not errors:
+            try:
+                producer.produce(
+                    place.topic, piece.value, partition=place.partition, headers=list(piece.headers), on_delivery=told
+                )
+                break
+            except BufferError:
+                producer.poll(_LOOK_S)
+        producer.poll(0)
+    while len(offsets) < len(pieces):
+        if errors:
+            raise KafkaException(errors[0])
+        producer.poll(_LOOK_S)  # a report comes for each, at the latest when its time is over
+    return tuple(offsets[index] for index in range(len(pieces)))
+
+
+def _ended(error: KafkaError, ended_s: float, now_s: float) -> float:
+    """When the partition's end was seen first; 0 when it was not. Raises KafkaException for what does not pass."""
+    if error.code() == _END:
+        return ended_s or now_s
+    if error.code() not in _PASSING:
+        raise KafkaException(error)
+    return ended_s
+
+
+def _failed(what: str, servers: str, fault: KafkaError, remedy: str | None) -> BrokerError:
+    """The error of a request that failed."""
+    found = broker_error(what, servers, fault)
+    return found if remedy is None else BrokerError(found.problem, remedy)
+
+
+def _remedy(fault: KafkaError, topic: str, right: str) -> str | None:
+    """What to do about a refusal that is of topics with changes."""
+    if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"allow this user to {right} the topic {topic}"
+    if fault.code() in {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE}:
+        return f"see that {topic} has cleanup.policy=delete and max.message.bytes of {LEAST_MESSAGE_BYTES} at least"
+    return None

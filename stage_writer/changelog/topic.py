@@ -1,0 +1,87 @@
+"""Whether a topic keeps changes of tasks' states for as long as they are needed.
+
+Rule: what a marker names may be any of the messages. So the topic must not be compacted, which keeps the last one of a
+key; and nothing but time may delete what it has, for a bound of its size knows no markers; and that not too soon
+(retention.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from common.errors import ConfigError
+from stage_writer.changelog.pieces import PIECE_BYTES
+from stage_writer.changelog.retention import retention_s
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka.admin import AdminClient
+
+    from common.spans import Topic
+
+_TIMEOUT_S = 10.0
+LEAST_MESSAGE_BYTES = 2 * PIECE_BYTES
+
+
+def partitions_of(admin: AdminClient, topic: Topic) -> int:
+    """How many partitions a topic has. Raises ConfigError for one that is not there, and KafkaException."""
+    (answer,) = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S).values()
+    try:
+        return len(answer.result(_TIMEOUT_S + 1).partitions)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise _not_there(topic) from error
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            msg = f"this user may not see the topic {topic!r} (state_changelog)"
+            raise ConfigError(msg, f"allow this user to READ, WRITE and DESCRIBE_CONFIGS the topic {topic}") from error
+        raise
+
+
+def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:
+    """Raise ConfigError for a topic that does not keep what it is given, and KafkaException."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (answer,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
+    try:
+        entries = answer.result(_TIMEOUT_S + 1)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            msg = f"this user may not see how the topic {topic!r} (state_changelog) is configured"
+            raise ConfigError(msg, f"allow this user to DESCRIBE_CONFIGS the topic {topic}") from error
+        raise
+    found = {name: str(entry.value) for name, entry in entries.items()}
+    problem = unfit(topic, found, keep_s)
+    if problem is not None:
+        raise problem
+
+
+def unfit(topic: Topic, has: Mapping[str, str], keep_s: float) -> ConfigError | None:
+    """What is wrong with a topic's configuration; None for nothing."""
+    least_ms = int(retention_s(keep_s) * 1000)
+    if has.get("cleanup.policy", "delete") != "delete":
+        why = "compaction would take changes away that markers name"
+        return _refused(topic, "cleanup.policy", has["cleanup.policy"], why, "delete")
+    if int(has.get("retention.bytes", -1)) != -1:
+        why = "a bound of its size would take changes away that markers name"
+        return _refused(topic, "retention.bytes", has["retention.bytes"], why, "-1")
+    if 0 <= int(has.get("retention.ms", -1)) < least_ms:
+        why = f"with writer.state_keep of {keep_s:g} s it has to keep them for {retention_s(keep_s):g} s at least"
+        return _refused(topic, "retention.ms", has["retention.ms"], why, f"{least_ms} or more, or to -1")
+    if int(has.get("max.message.bytes", LEAST_MESSAGE_BYTES)) < LEAST_MESSAGE_BYTES:
+        why = f"changes come in messages of up to {PIECE_BYTES} bytes"
+        return _refused(topic, "max.message.bytes", has["max.message.bytes"], why, f"{LEAST_MESSAGE_BYTES} or more")
+    return None
+
+
+def _refused(topic: Topic, key: str, value: str, why: str, wanted: str) -> ConfigError:
+    problem = f"state_changelog names the topic {topic!r}, which has {key}={value}: {why}"
+    return ConfigError(problem, f"set the topic's {key} to {wanted}, or name another topic")
+
+
+def _not_there(topic: Topic) -> ConfigError:
+    problem = f"state_changelog names the topic {topic!r}, which Kafka does not have"
+    remedy = "create it, with cleanup.policy=delete and as many partitions as the stream's topics, or mend the name"
+    return ConfigError(problem, remedy)

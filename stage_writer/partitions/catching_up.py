@@ -1,0 +1,98 @@
+"""When ``--until-caught-up`` is done: everything that was in Kafka at the start is staged, by us or by another member.
+
+Rules:
+
+1. What is ours is caught up when it was read to its end, or to the position that was its end at the start.
+2. What is not ours has to have an owner: a partition that is between two owners may become ours. The group is asked for
+   that only once our own part is done, and every few seconds.
+3. Nothing is waited for without end. A topic that is not there is an error at once; a partition that nobody takes, and
+   a group that does not come to rest, are errors after a while. Each names what it waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError, ConfigError
+from common.spans import Position
+from common.stage.merged import has_reached, topics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.ports import Clock
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from stage_writer.ports import RecordSource
+
+ASK_EVERY_S = 2.0
+NO_OWNER_AFTER_S = 60.0
+NO_REST_AFTER_S = 300.0
+
+
+class CatchingUp:
+    """Where the end was when the service started, and whether the group has the partitions among its members."""
+
+    def __init__(self, source: RecordSource, clock: Clock, streams: Collection[Stream]) -> None:
+        """Looks the ends up. Raises ConfigError for a topic that is not there, and BrokerError."""
+        self._source = source
+        self._clock = clock
+        self._targets = source.end_positions(streams)
+        self._asked_at_s: float | None = None
+        self._waiting_since_s: float | None = None
+        self._answer = False
+        there = {topic for place in self._targets for topic in topics_of(place.topic)}
+        for stream in streams:
+            missing = [topic for topic in stream.topics if stream.pattern is None and topic not in there]
+            if missing:
+                raise missing_topic(stream, missing[0])
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing to read at all: an expression that no topic fits."""
+        return not self._targets
+
+    def is_reached(self, source: TopicPartition, position: Position) -> bool:
+        """Whether a position is at or after the end of a partition at the start; any is of one that came later."""
+        return has_reached(position, self._targets.get(source, Position(0)))
+
+    def others_have_the_rest(self) -> bool:
+        """Whether each partition has an owner (rules 2 and 3). Raises BrokerError."""
+        now_s = self._clock.monotonic_s()
+        if self._asked_at_s is not None and now_s - self._asked_at_s < ASK_EVERY_S:
+            return self._answer
+        self._asked_at_s = now_s
+        try:
+            ownerless = self._source.ownerless(self._targets)
+        except BrokerError:
+            self._answer = False
+            if self._waits_s(now_s) > NO_REST_AFTER_S:
+                raise
+            return False
+        self._answer = ownerless is not None and not ownerless
+        if self._answer:
+            self._waiting_since_s = None
+        else:
+            self._wait(self._waits_s(now_s), ownerless)
+        return self._answer
+
+    def _waits_s(self, now_s: float) -> float:
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        return now_s - self._waiting_since_s
+
+    def _wait(self, waited_s: float, ownerless: Collection[TopicPartition] | None) -> None:
+        if ownerless is None and waited_s > NO_REST_AFTER_S:
+            msg = f"the consumer group has not come to rest for {waited_s:.0f} s"
+            raise BrokerError(msg, "look for members that come and go; what this writer had is staged")
+        if ownerless and waited_s > NO_OWNER_AFTER_S:
+            named = ", ".join(str(source) for source in sorted(ownerless)[:5])
+            msg = f"no member of the consumer group has taken {named} for {waited_s:.0f} s"
+            remedy = "give all writers of a group the same streams, or each config a writer.group_id of its own"
+            raise BrokerError(msg, remedy)
+
+
+def missing_topic(stream: Stream, topic: str) -> ConfigError:
+    """A stream names a topic that Kafka does not have."""
+    msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which Kafka does not have"
+    return ConfigError(msg, "create the topic, or mend streams[].topics")

@@ -1,0 +1,109 @@
+"""What the service remembers of a Kafka partition that is its own: it reads it, waits for its chain, or holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.spans import Position
+from stage_writer.core.flushing import Filling
+
+if TYPE_CHECKING:
+    from common.spans import TopicPartition
+    from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.parquet.buffer import Buffer
+    from stage_writer.outbox.ports import Outlet
+    from stage_writer.partitions.places import Place
+    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, PartitionTask, Running, Tail, Wait
+
+_FIRST_PAUSE_S = 0.5
+
+
+@dataclass(slots=True)
+class Flight:
+    """A flush under way."""
+
+    job: FlushJob
+    reason: FlushReason
+    began_s: float
+    running: Flushing | None
+    """None while a failed one waits for its next try."""
+    arrow_bytes: int = 0
+    """What its rows came to as Arrow."""
+    pause_s: float = _FIRST_PAUSE_S
+    retry_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Owned:
+    """One Kafka partition of ours."""
+
+    source: TopicPartition
+    converter: Converter
+    tail: Tail | None
+    lineage: Lineage
+    buffer: Buffer
+    looked_at_s: float
+    """When its chain was last read, or claimed from."""
+    age_share: float = 1.0
+    flight: Flight | None = None
+    caught_up: bool = False
+    read_to: Position = Position(0)  # noqa: RUF009 - a number
+    """The end that reading has reached last; records need not lie right before it."""
+    taken: Position = Position(0)  # noqa: RUF009
+    """The position after what was read of it and is in the buffer, or on its way there."""
+    wait: Wait | None = None
+    """What it waits for before it is read on (stage_writer/partitions/waiting.py)."""
+    waits_since_s: float = 0.0
+    outlet: Outlet | None = None
+    """What its stream's topology has for Kafka topics, on its way there."""
+    task: PartitionTask | None = None
+    """Of a stream with a topology: then ``converter`` is the task's own."""
+
+    def filling(self) -> Filling:
+        """What the flush decision looks at."""
+        buffer, flight = self.buffer, self.flight
+        held = 0 if flight is None else flight.job.memory_bytes
+        return Filling(
+            self.source,
+            buffer.first_record_at_s,
+            buffer.records,
+            buffer.parquet_bytes,
+            buffer.memory_bytes + (0 if self.task is None else self.task.memory_bytes),
+            flight is not None,
+            held,
+            self.age_share,
+            self.task is not None and self.task.wants_flush,
+        )
+
+
+@dataclass(slots=True)
+class Unread:
+    """A partition of ours whose chain has to be read before anything else."""
+
+    converter: Converter
+    retry_at_s: float
+    pause_s: float = _FIRST_PAUSE_S
+    restoring: Restoring | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """A task on its way back to where its chain ends."""
+
+    place: Place
+    running: Running[PartitionTask]
+
+
+@dataclass(slots=True)
+class Held:
+    """A partition of ours that cannot go on."""
+
+    problem: str
+    converter: Converter
+    place: Place | None
+    """Where its chain ended then; None when it could not be read."""
+    look_at_s: float
+    remedy: str = ""
+    reason: str = "kafka"
+    """In a word, for metrics."""

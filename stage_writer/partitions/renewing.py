@@ -1,0 +1,84 @@
+"""Has states that are in part in Kafka topics written to the stage before the topics forget them.
+
+Rules:
+
+1. Where records come, flushes see to it (stage_writer/tasks/kept.py, rule 4). Here are partitions to which nothing new
+   comes: looked at every minute, and one after the other, beside the loop.
+2. What is written stands in for what the chain's last marker names; the chain stays as it is. A failure is told, and
+   tried again when the others have had their turn, a minute later: the topic keeps its messages for much longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.spans import TopicPartition
+    from common.stage.state_files import StateFiles
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import PartitionTask, Running, Stage, Workers
+
+LOOK_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """One under way."""
+
+    source: TopicPartition
+    task: PartitionTask
+    before: StateFiles
+    running: Running[StateFiles]
+
+
+class Renewing:
+    """One writer's."""
+
+    def __init__(self, stage: Stage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._stage = stage
+        self._workers = workers
+        self._clock = clock
+        self._log = log
+        self._looked_s = clock.monotonic_s()
+        self._now: Renewed | None = None
+        self._failed: set[TopicPartition] = set()
+
+    def look(self, owned: Collection[Owned]) -> None:
+        """Begin the next one, if it is time, and see what became of the last."""
+        if self._now is not None:
+            self._end(self._now)
+        elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
+            self._begin(owned)
+
+    def _begin(self, owned: Collection[Owned]) -> None:
+        for one in owned:
+            if one.task is None or one.tail is None or one.flight is not None or not one.buffer.is_empty:
+                continue
+            if one.source in self._failed:
+                continue
+            job = one.task.renewal(self._stage.states, one.tail)
+            if job is not None:
+                self._log.info("state goes from a topic to the stage", partition=str(one.source))
+                self._now = Renewed(one.source, one.task, one.tail.state, self._workers.start(job))
+                return
+        self._failed.clear()
+        self._looked_s = self._clock.monotonic_s()
+
+    def _end(self, renewed: Renewed) -> None:
+        if not renewed.running.done():
+            return
+        self._now = None
+        try:
+            renewed.task.renewed(renewed.before, renewed.running.result())
+        except KafkaDeltaExpressError as error:
+            self._failed.add(renewed.source)
+            source = str(renewed.source)
+            self._log.warning("state not written to the stage, trying again", partition=source, problem=error.problem)

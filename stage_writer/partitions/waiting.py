@@ -1,0 +1,64 @@
+"""Partitions whose messages cannot be converted yet: a schema registry has not said what their schemas are.
+
+Rules:
+
+1. The loop does not wait. Such a partition is paused, what was read of it is dropped, and it is read again from its
+   buffer's end when it can go on. So nothing is held for it; other partitions, flushes and the group notice nothing.
+2. While it waits, nothing that Kafka says of its end counts: records lie before that end which were dropped.
+3. A writer that stays waits as long as it takes, and its health says for what. One that is to catch up and exit gives
+   up after a time, with the error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.spans import TopicPartition
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import RecordSource, Wait
+
+GIVE_UP_AFTER_S = 240.0
+
+
+class Waiting:
+    """What is done with the partitions that wait."""
+
+    def __init__(self, source: RecordSource, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._source = source
+        self._clock = clock
+        self._log = log
+
+    def begin(self, owned: Owned, wait: Wait) -> None:
+        """From now on it waits."""
+        owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
+        self._source.pause([owned.source])
+        self._log.warning("partition waits", partition=str(owned.source), problem=wait.error.problem)
+
+    def look(self, ours: Collection[Owned], paused: Collection[TopicPartition], *, is_patient: bool) -> None:
+        """Go on with those that can; ``paused`` ones are read later, for another reason. Raises what rule 3 says."""
+        for owned in ours:
+            wait = owned.wait
+            if wait is None:
+                continue
+            if wait.is_over():
+                owned.wait = None
+                self._source.seek(owned.source, owned.buffer.end)
+                if owned.source not in paused:
+                    self._source.resume([owned.source])
+                self._log.info("partition goes on", partition=str(owned.source), position=owned.buffer.end)
+            elif not is_patient and self._clock.monotonic_s() - owned.waits_since_s > GIVE_UP_AFTER_S:
+                raise wait.error
+
+
+def problems(ours: Collection[Owned]) -> tuple[str, ...]:
+    """What is waited for, for people. Safe to call from any thread."""
+    waits = [owned.wait for owned in ours]
+    counts = Counter(wait.error.problem for wait in waits if wait is not None)
+    return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))

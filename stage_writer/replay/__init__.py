@@ -1,0 +1,1 @@
+"""``stage-writer replay``: rows made anew from Kafka, or from dead letters."""

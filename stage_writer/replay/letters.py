@@ -1,0 +1,179 @@
+"""Records for a replay from an export of dead letters, where `stage_writer.replay.records` otherwise reads Kafka.
+
+Rules:
+
+1. The dead-letter table holds a record's bytes as they were sent, its key and its timestamp, so that Kafka need not
+   have it any more. It holds no headers: a stream whose expressions ask for them is replayed from Kafka.
+2. A request is about offsets that are all in the export, and no other: nothing else of the table is touched.
+3. Each request costs the loader some commits, whatever it is about, so neighbouring runs of offsets share one. A
+   commit that is not about a whole range has its offsets in its condition, which Delta keeps in its log: some thousands
+   of them at most. A run that is longer than that stands alone.
+4. So many requests that their commits would take hours are refused, with what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.errors import UsageError
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch
+from stage_writer.replay.records import Range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from stage_writer.replay.records import Replayed
+
+MOST_OFFSETS = 5_000
+MOST_REQUESTS = 1_000
+_PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+_COLUMNS = (*_PLACE, "_kafka_timestamp", "key", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """An export, by place. It is a `stage_writer.replay.records.Records`."""
+
+    table: pa.Table
+    at_a_time: int
+
+    @classmethod
+    def read(cls, path: Path, at_a_time: int) -> Letters:
+        """Raises UsageError for what is no export."""
+        try:
+            table = pq.read_table(path, columns=list(_COLUMNS))
+        except (OSError, pa.ArrowException) as error:
+            msg = f"{path} is no export of dead letters: {str(error).partition(chr(10))[0]}"
+            raise UsageError(msg, "make one with `delta-loader dead-letters export --format parquet`") from None
+        missing = [name for name in _COLUMNS if name not in table.column_names]
+        if missing:
+            msg = f"{path} is no export of dead letters: it has no column {missing[0]}"
+            raise UsageError(msg, "make one with `delta-loader dead-letters export --format parquet`")
+        table = table.sort_by([(name, "ascending") for name in _PLACE])
+        return cls(table.filter(_first_of_each_place(table)), at_a_time)
+
+    def topics(self) -> list[str]:
+        """The topics that it has records of."""
+        return sorted(pc.unique(self.table["_kafka_topic"]).to_pylist())
+
+    def ranges(self, topic: str) -> list[Range]:
+        """All letters of a topic, a range for each Kafka partition."""
+        return [_range(source, runs) for source, runs in self._runs(topic)]
+
+    def requests(self, topic: str) -> list[Range]:
+        """What the requests of a topic are about (rules 2 and 3). Raises UsageError (rule 4)."""
+        found = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
+        if len(found) > MOST_REQUESTS:
+            msg = f"the dead letters of {topic!r} come to {len(found):,} requests, and each costs commits"
+            ranges = (
+                "`stage-writer replay` with --from and --to, or --since and --until, which replaces a range at once"
+            )
+            raise UsageError(msg, f"choose some of them, or use {ranges}")
+        return found
+
+    def without_unfit(self, counted: Iterable[Replayed]) -> Letters:
+        """Those that fit now, by a dry run."""
+        keep = np.ones(len(self.table), np.bool_)
+        topics, partitions, offsets = (self.table[name] for name in _PLACE)
+        for one in counted:
+            mine = pc.and_(
+                pc.equal(topics, str(one.range.source.topic)), pc.equal(partitions, one.range.source.partition)
+            )
+            keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), one.unfit))
+        return Letters(self.table.filter(pa.array(keep)), self.at_a_time)
+
+    def _runs(self, topic: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
+        """By Kafka partition, the unbroken runs of offsets."""
+        mine = self.table.filter(pc.field("_kafka_topic") == topic)
+        partitions, offsets = mine["_kafka_partition"].to_numpy(), mine["_kafka_offset"].to_numpy()
+        for partition in np.unique(partitions):
+            yield TopicPartition(Topic(topic), Partition(int(partition))), runs_of(offsets[partitions == partition])
+
+    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        """The records of a range, in order: all that the export has in it."""
+        offset = pc.field("_kafka_offset")
+        mine = self.table.filter(
+            (pc.field("_kafka_topic") == str(source.topic))
+            & (pc.field("_kafka_partition") == int(source.partition))
+            & (offset >= int(span.start))
+            & (offset < int(span.end))
+        )
+        for first in range(0, len(mine), self.at_a_time):
+            yield _batch(source, mine.slice(first, self.at_a_time)).after(span.start)
+
+
+def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
+    """The unbroken runs of some offsets, which rise and may be there twice."""
+    distinct = np.unique(offsets)
+    parts = np.split(distinct, np.flatnonzero(np.diff(distinct) != 1) + 1) if len(distinct) else []
+    return [Span(Position(int(run[0])), Position(int(run[-1]) + 1)) for run in parts]
+
+
+def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
+    """What of a dry run stays as it is."""
+    return [
+        replace(
+            one,
+            range=_range(one.range.source, runs_of(one.unfit)),
+            records=len(one.unfit),
+            tombstones=0,
+            filtered=0,
+            exploded=0,
+        )
+        for one in counted
+        if len(one.unfit)
+    ]
+
+
+def _shared(runs: Iterable[Span]) -> Iterator[list[Span]]:
+    """Neighbouring runs that are one request (rule 3)."""
+    together: list[Span] = []
+    offsets = 0
+    for run in runs:
+        if together and offsets + run.positions > MOST_OFFSETS:
+            yield together
+            together, offsets = [], 0
+        together.append(run)
+        offsets += run.positions
+    if together:
+        yield together
+
+
+def _range(source: TopicPartition, runs: list[Span]) -> Range:
+    return Range(source, Span(runs[0].start, runs[-1].end), tuple(runs) if len(runs) > 1 else ())
+
+
+def _first_of_each_place(table: pa.Table) -> pa.Array:
+    """Which rows of a sorted table are not of the same record as the one before: a letter counts once."""
+    first = np.ones(len(table), np.bool_)
+    if len(table):
+        same = [pc.equal(table[name][1:], table[name][:-1]).to_numpy() for name in _PLACE]
+        first[1:] = ~np.logical_and.reduce(same)
+    return pa.array(first)
+
+
+def _batch(source: TopicPartition, letters: pa.Table) -> MessageBatch:
+    stamps = letters["_kafka_timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    return MessageBatch(
+        source,
+        letters["_kafka_offset"].to_numpy(),
+        pc.fill_null(stamps, NO_TIMESTAMP).to_numpy(),
+        _binaries(letters["value"]),
+        _binaries(letters["key"]),
+        None,
+    )
+
+
+def _binaries(column: pa.ChunkedArray) -> pa.BinaryArray:
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else column.cast(pa.large_binary()).combine_chunks()

@@ -1,0 +1,390 @@
+"""``stage-writer replay``: makes the rows of a range anew from Kafka, and asks the loader to replace the old ones.
+
+Rules:
+
+1. Records are converted as the service would convert them, by the settings as they are *now*: a mended expression or
+   column list mends old rows.
+2. Nothing that a table shows is touched. Data files lie below the stage, and the request (common/stage/replacements.py)
+   is created after them, exclusively; the loader takes it up.
+3. A range that Kafka no longer has in whole is refused: what it lacks could only be deleted.
+4. Without ``--yes`` everything is done but writing, so that the numbers shown are those that would be staged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from common.errors import StoreError, UsageError
+from common.ports import AlreadyExists
+from common.settings.values import parse_timestamp_ms
+from common.sizes import size_text
+from common.spans import Position, Span, TopicPartition
+from common.stage.data_files import DataFileName, waiting_path
+from common.stage.markers import TableKind
+from common.stage.replacements import (
+    Replacement,
+    ReplacementFile,
+    ReplacementName,
+    ReplacementTable,
+    replacement_to_bytes,
+)
+from common.storage.bounded import MOST_BYTES
+from stage_writer.core.parquet.buffer import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.parquet.buffer import EncodedFile, StagedRows, TableFormat
+    from stage_writer.ports import Converter
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """The range ``[start, end)`` of each partition."""
+
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Records from the first one at or after ``since_ms`` up to the first one at or after ``until_ms``."""
+
+    since_ms: int
+    until_ms: int
+
+
+Asked = Offsets | Moments
+
+
+class Records(Protocol):
+    """Where a replay gets records: Kafka, or an export of dead letters."""
+
+    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        """The records of a range, in order."""
+
+
+class Kafka(Records, Protocol):
+    """What a replay asks of Kafka."""
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic; none when there is no such topic."""
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+
+    def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
+        """The first record at or after a moment; ``high`` when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one request is about."""
+
+    source: TopicPartition
+    span: Span
+    only: tuple[Span, ...] = ()
+    """The runs of offsets that are meant, as in `Replacement.only`; none for all of the span."""
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        few = f"{self.positions:,} offsets of " if self.only else ""
+        return f"{self.source}  {few}{self.span}"
+
+    @property
+    def positions(self) -> int:
+        """How many are meant."""
+        return sum(run.positions for run in self.only) if self.only else self.span.positions
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was made of one partition's range."""
+
+    range: Range
+    records: int
+    tombstones: int
+    filtered: int
+    exploded: int
+    dead_letters: dict[str, int]
+    files: int
+    path: str | None
+    """The request; None after a dry run."""
+    unfit: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), compare=False, repr=False)
+    """The offsets of its dead letters, rising."""
+
+    @property
+    def rows(self) -> int:
+        """What became of the other records."""
+        without = self.tombstones + self.filtered + sum(self.dead_letters.values())
+        return self.records - without + self.exploded
+
+
+def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
+    """The range that a command line gives. Raises UsageError."""
+    offsets, moments = (start, end), (since, until)
+    if None not in offsets and moments == (None, None) and start is not None and end is not None and start < end:
+        return Offsets(Position(start), Position(end))
+    if since is not None and until is not None and offsets == (None, None):
+        try:
+            found = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))
+        except ValueError as error:
+            msg = f"--since {since} and --until {until}: {error}"
+            raise UsageError(msg, "write moments such as 2026-03-01T00:00:00Z") from error
+        if found.since_ms < found.until_ms:
+            return found
+    msg = "a replay needs a range that is not empty"
+    raise UsageError(msg, "give --from OFFSET and --to OFFSET, or --since TIME and --until TIME")
+
+
+def replayable(settings: Settings, topic: str) -> Stream:
+    """The stream whose rows can be replaced. Raises UsageError."""
+    stream = settings.stream_of(topic)
+    if stream is None:
+        msg = f"no stream of the config reads the topic {topic!r}"
+        raise UsageError(msg, "name a topic of streams[].topics")
+    if stream.merge is not None:
+        msg = (
+            f"the stream {stream.app_id!r} merges change events: its rows are the last of many events, and to replace "
+            "those of a range by what the range says would set rows back that later events have changed"
+        )
+        remedy = "build the table anew (another app_id, table and stage, with start: earliest), or mend rows by SQL"
+        raise UsageError(msg, remedy)
+    if stream.topology is not None:
+        msg = (
+            f"the stream {stream.app_id!r} has a topology, whose state is of all records before: the rows of a range "
+            "cannot be made anew by themselves"
+        )
+        remedy = "rewind the chain (`bootstrap rewind`), or build the table anew (another app_id, table and stage)"
+        raise UsageError(msg, remedy)
+    if not stream.kafka_columns:
+        msg = (
+            f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"
+        )
+        raise UsageError(msg, "load the range into another table, and merge it by a key of your own")
+    return stream
+
+
+def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:
+    """The range of each partition; partitions that have nothing in it are left out. Raises UsageError (rule 3)."""
+    sources = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
+    if not sources:
+        msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
+        raise UsageError(msg, "mend --topic and --partition")
+    found: list[tuple[TopicPartition, Span]] = []
+    for source in sources:
+        low, high = kafka.ends(source)
+        if isinstance(asked, Moments):
+            start = kafka.position_at(source, asked.since_ms, high)
+            end = kafka.position_at(source, asked.until_ms, high)
+            _require_whole(source, asked, kafka, low, high)
+        else:
+            start, end = asked.start, asked.end
+            if start < low or end > high:
+                msg = f"Kafka has [{low}, {high}) of {source}, and [{start}, {end}) is to be replaced"
+                raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be made anew")
+        if start < end:
+            found.append((source, Span(start, end)))
+    return found
+
+
+def _require_whole(source: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
+    """Refuse a time range whose beginning Kafka may have deleted: its first record is not older than ``since``."""
+    if low > 0 and kafka.position_at(source, asked.since_ms, high) <= low:
+        msg = f"Kafka has {source} from {low} on, and records since {asked.since_ms} ms may be older than that"
+        raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
+
+
+def require_same_topic(source: TopicPartition, chain: str | None, broker: str | None) -> None:
+    """Refuse a topic that was made anew: its records are others than the table's. Raises UsageError."""
+    if chain is not None and broker is not None and chain != broker:
+        msg = f"the topic of {source} was made anew: its id is {broker}, and what is staged came from {chain}"
+        raise UsageError(msg, "its records at these offsets are others; nothing of the old topic can be made anew")
+
+
+@dataclass(slots=True)
+class Sums:
+    """What was read so far."""
+
+    records: int = 0
+    tombstones: int = 0
+    exploded: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    filtered: list[Span] = field(default_factory=list)
+    unfit: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, staged: StagedRows, letters: int) -> None:
+        """One more batch; ``letters`` is the place of the dead letters among its tables."""
+        if staged.dead_letters:
+            self.unfit.append(staged.rows[letters]["_kafka_offset"].to_numpy())
+        self.records += staged.records
+        self.tombstones += staged.tombstones
+        self.exploded += staged.exploded
+        self.dead_letters.update(staged.dead_letters)
+        offsets = staged.filtered_offsets
+        for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1) if len(offsets) else ():
+            self.filtered.append(Span(Position(int(run[0])), Position(int(run[-1]) + 1)))
+
+
+class Replay:
+    """Makes requests; one partition at a time."""
+
+    def __init__(
+        self,
+        converter: Converter,
+        records: Records,
+        store: ObjectStore,
+        clock: Clock,
+        unique: Callable[[], str],
+        *,
+        writer: str,
+        file_bytes: int,
+    ) -> None:
+        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is about the Parquet held at a time."""
+        self._converter = converter
+        self._records = records
+        self._store = store
+        self._clock = clock
+        self._unique = unique
+        self._writer = writer
+        self._file_bytes = file_bytes
+        # All columns lie in the files: where a row goes, the table's own partitioning decides when it is loaded.
+        self._formats = [replace(table, partition_by=()) for table in converter.formats]
+        self._letters = next(at for at, found in enumerate(self._formats) if found.kind is TableKind.DEAD_LETTERS)
+        self._routed: dict[str, TableFormat] = {}
+
+    def count(self, asked: Range) -> Replayed:
+        """The dry run: read and convert, and write nothing."""
+        sums = Sums()
+        for batch in self._records.batches(asked.source, asked.span):
+            for found in self._converter.slices([batch]):
+                sums.add(found[-1][1], self._letters)
+        return _replayed(asked, sums, 0, None)
+
+    def stage(self, asked: Range) -> Replayed:
+        """Write the data files, then the request (rule 2)."""
+        source, span = asked.source, asked.span
+        sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
+        buffer = Buffer.begin(span.start, self._formats)
+        for batch in self._records.batches(source, span):
+            for ((_, staged),) in self._converter.slices([batch]):
+                sums.add(staged, self._letters)
+                buffer.add(self._with_all_columns(staged), 0.0)
+                if buffer.parquet_bytes >= self._file_bytes:
+                    self._write(source, buffer, files)
+                    buffer = Buffer.begin(buffer.end, self._formats)
+        self._write(source, buffer, files)
+        name = ReplacementName(source, span.start, self._unique())
+        replacement = Replacement(
+            span=span,
+            app_id=self._converter.stream.app_id,
+            writer=self._writer,
+            created_ms=self._clock.wall_ms(),
+            records=sums.records,
+            tombstones=sums.tombstones,
+            dead_letters=dict(sums.dead_letters),
+            filtered=tuple(sums.filtered),
+            exploded=sums.exploded,
+            only=asked.only,
+            tables=tuple(
+                ReplacementTable(table.url, table.kind, table.schema, tuple(files.get(table.url, ())))
+                for table in (*self._formats, *self._routed.values())
+            ),
+        )
+        data = replacement_to_bytes(name, replacement)
+        if len(data) > MOST_BYTES:
+            msg = f"the request for {asked.words} would be larger than {size_text(MOST_BYTES)}"
+            raise UsageError(
+                msg, "choose a smaller range; `delta-loader clean` removes the files that were made for it"
+            )
+        if isinstance(self._store.create(name.path, data), AlreadyExists):
+            msg = f"the request {name.path} is there already"
+            raise StoreError(msg, "run the command again")
+        return _replayed(asked, sums, sum(map(len, files.values())), name.path)
+
+    def _write(self, source: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
+        for rows in buffer.tables:
+            for file in rows.finish():
+                path = self._path(source, buffer.start, rows.table)
+                self._store.upload(path, file.data)
+                files.setdefault(rows.table.url, []).append(_file(path, file))
+
+    def _with_all_columns(self, staged: StagedRows) -> StagedRows:
+        """The same for the tables of routes, which come with their rows."""
+        for table, _ in staged.routed:
+            self._routed.setdefault(table.url, replace(table, partition_by=()))
+        return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
+
+    def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
+        return waiting_path(table.url, DataFileName(source, start, self._unique()))
+
+
+def _replayed(asked: Range, sums: Sums, files: int, path: str | None) -> Replayed:
+    filtered = sum(span.positions for span in sums.filtered)
+    letters, unfit = dict(sums.dead_letters), np.unique(np.concatenate([np.zeros(0, np.int64), *sums.unfit]))
+    return Replayed(asked, sums.records, sums.tombstones, filtered, sums.exploded, letters, files, path, unfit)
+
+
+def _file(path: str, file: EncodedFile) -> ReplacementFile:
+    return ReplacementFile(path, file.rows, file.data.size_bytes)
+
+
+def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
+    """What was done, or what would be."""
+    if not replayed:
+        return "There are no records in this range; nothing to replace."
+    lines = []
+    for one in replayed:
+        letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
+        lines.append(
+            f"{one.range.words}  {one.records:,} records: {one.rows:,} rows for {stream.table}, "
+            f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
+            f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
+        )
+        if one.path is not None:
+            lines.append(f"  staged {one.files} files, and the request {one.path}")
+        elif done:
+            lines.append("  none of them fits: they stay as they are")
+    if all(one.path is None for one in replayed) and done:
+        lines.append("Nothing was written.")
+    elif done:
+        lines.append(
+            "The loader replaces the rows of these offsets at its next pass (`delta-loader run CONFIG --once`)."
+        )
+        lines.append("To take a request back before that, delete it.")
+    else:
+        lines.append("Nothing was written. How many rows are there now is counted when it is loaded. Do it with --yes.")
+    return "\n".join(lines)
+
+
+def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
+    """The same for programs."""
+    ranges = [
+        {
+            "topic": str(one.range.source.topic),
+            "partition": int(one.range.source.partition),
+            "start": int(one.range.span.start),
+            "end": int(one.range.span.end),
+            "offsets": one.range.positions,
+            "records": one.records,
+            "rows": one.rows,
+            "tombstones": one.tombstones,
+            "filtered": one.filtered,
+            "dead_letters": one.dead_letters,
+            "files": one.files,
+            "request": one.path,
+        }
+        for one in replayed
+    ]
+    return json.dumps({"done": done, "ranges": ranges}, indent=2)

@@ -1,0 +1,61 @@
+"""Changelog topics in memory."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError, StateError
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.changelog.ports import Appended, missing_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stage_writer.changelog.ports import Piece
+
+
+@dataclass(slots=True)
+class MemoryTopics:
+    """A `stage_writer.changelog.ports.ChangelogTopics` whose topics have one partition."""
+
+    logs: dict[Topic, list[Piece]] = field(default_factory=dict)
+    low: int = 0
+    """What is before is gone, of each topic."""
+    topic_id: str = "first"
+    fails: list[int] = field(default_factory=list)
+    """For each of the next writes that fail: how many messages are there all the same."""
+    read: list[int] = field(default_factory=list)
+    """The offsets that were read."""
+
+    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+        """Write them."""
+        log = self.logs.setdefault(topic, [])
+        first = len(log)
+        if self.fails:
+            log += pieces[: self.fails.pop(0)]
+            msg = f"no answer for {task}"
+            raise BrokerError(msg)
+        log += pieces
+        offsets = tuple(Position(first + number) for number in range(len(pieces)))
+        return Appended(TopicPartition(topic, Partition(0)), self.topic_id, offsets)
+
+    @contextmanager
+    def reader(self) -> Iterator[MemoryTopics]:
+        """It is one."""
+        yield self
+
+    def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
+        """By its id."""
+        if topic_id != self.topic_id:
+            msg = f"the topic {place.topic} was made again"
+            raise StateError(msg)
+
+    def at(self, place: TopicPartition, offset: Position) -> Piece:
+        """A message."""
+        log = self.logs[place.topic]
+        if not self.low <= offset < len(log):
+            raise missing_pieces(place, offset, Position(self.low), Position(len(log)))
+        self.read.append(offset)
+        return log[offset]

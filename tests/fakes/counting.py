@@ -1,0 +1,178 @@
+"""A writer of one partition whose task counts, asked to step; and what its stage has then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import structlog
+
+from common.metrics import Metrics
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.core.flushing import Limits
+from stage_writer.service import StageWriter
+from stage_writer.shell.staging import ObjectStage
+from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies.stores import Stores
+from tests.fakes.changelog import MemoryTopics
+from tests.fakes.group import HandClock, InTurn, LonelyMember
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.stage.markers import Manifest
+    from common.stage.state_files import MarkedState
+    from stage_writer.tasks.look_ups import LookUps
+    from stage_writer.topologies import ProcessorContext, Record
+
+ORDERS = Topic("orders")
+FIRST = TopicPartition(ORDERS, Partition(0))
+PIECE_BYTES = 20
+"""Of changes in a topic: a flush has several."""
+
+
+class Counts(Processor):
+    """Counts records by the parity of their ids."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        self.counts = context.store("counts")
+
+    def process(self, record: Record) -> None:
+        key = record.value["id"] % 2
+        seen = (self.counts.get(key) or 0) + 1
+        self.counts.put(key, seen)
+        if record.value["id"] == 30:
+            self.context.commit()
+        self.context.forward(record.with_value({"id": record.value["id"], "seen": seen}))
+
+
+def build(*, persistent: bool = False) -> Topology:
+    topology = Topology()
+    topology.add_source("orders", "orders", columns="id INT")
+    topology.add_processor("counts", Counts, "orders")
+    topology.add_state_store(Stores.key_value("counts", persistent=persistent), "counts")
+    topology.add_sink("rows", "counts")
+    return topology
+
+
+class World:
+    """One partition, and a writer that is asked to step."""
+
+    def __init__(self, folder: Path, end: int) -> None:
+        self.folder = folder
+        self.store = FsspecStore(f"{folder}/stage")
+        self.table = FsspecStore(f"{folder}/table")
+        self.clock = HandClock()
+        self.group = LonelyMember(self.clock, {FIRST: end}, ids={ORDERS: "first"})
+        stream = {"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "topology": "any:build"}
+        self.settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": f"{folder}/stage"},
+                "streams": [{**stream, "columns": "id INT, seen BIGINT NOT NULL"}],
+            }
+        )
+        self.names = iter(range(1_000))
+        self.topics = MemoryTopics()
+        self.writer = self.new_writer()
+
+    def new_writer(
+        self,
+        when: SnapshotsWhen = SnapshotsWhen(),  # noqa: B008 - frozen
+        *,
+        disk: Path | None = None,
+        look_ups: LookUps | None = None,
+        topic: str | None = None,
+    ) -> StageWriter:
+        """One that has just started; with ``topic`` as its stream's `state_changelog`."""
+        stage = ObjectStage(
+            self.store,
+            lambda _: self.table,
+            self.clock,
+            lambda: f"{next(self.names):032x}",
+            "w",
+            changelog=TopicChangelog(self.topics, self.clock, PIECE_BYTES),
+        )
+        stream = self.settings.streams[0].model_copy(update={"state_changelog": topic})
+        self.group.joined = False
+        self.group.positions.clear()
+        self.group.paused.clear()
+        self.metrics = Metrics()
+        folder = None if disk is None else str(disk)
+        around = Surroundings(self.clock.wall_ms, self.metrics, when=when, state_folder=folder, look_ups=look_ups)
+        topology = build(persistent=disk is not None).check()
+        self.writer = StageWriter(
+            converters=[TopologyConverter(stream, topology, around)],
+            limits=Limits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
+            revoke_timeout_s=5.0,
+            report_positions=False,
+            source=self.group,
+            stage=stage,
+            workers=InTurn(),
+            clock=self.clock,
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        self.group.subscribe(self.settings.streams, self.writer)
+        return self.writer
+
+    def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
+        for _ in range(number):
+            self.writer.step(timeout_s)
+
+    def grow(self, end: int) -> None:
+        self.group.ends[FIRST] = end
+        self.steps()
+
+    def restored_bytes(self) -> float:
+        """How many bytes of state files the writer has read."""
+        (line,) = [
+            line
+            for line in self.metrics.exposition().decode().splitlines()
+            if line.startswith("stage_writer_state_restored_bytes_total")
+        ]
+        return float(line.rpartition(" ")[2])
+
+    def manifests(self) -> list[Manifest]:
+        """The chain's markers."""
+        found = []
+        for item in sorted(self.store.list("done/orders/0"), key=lambda item: item.path):
+            name = MarkerName.parse(item.path)
+            assert name is not None
+            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
+            if manifest is not None:
+                found.append(manifest)
+        return found
+
+    def states(self) -> list[MarkedState]:
+        """What the chain's markers say of the state."""
+        return [manifest.state for manifest in self.manifests() if manifest.state is not None]
+
+    def staged(self) -> list[tuple[int, int]]:
+        """Ids and counts of all rows that markers name."""
+        rows = []
+        for item in self.store.list("done/orders/0"):
+            name = MarkerName.parse(item.path)
+            assert name is not None
+            for table in marker_from_bytes(name, self.store.read(item.path) or b"").tables:
+                for file in table.files:
+                    found = pq.read_table(self.folder / "table" / file.path, partitioning=None)
+                    rows += list(zip(found["id"].to_pylist(), found["seen"].to_pylist(), strict=True))
+        return sorted(rows)
+
+
+def counted(end: int) -> list[tuple[int, int]]:
+    seen: Counter[int] = Counter()
+    rows = []
+    for number in range(end):
+        seen[number % 2] += 1
+        rows.append((number, seen[number % 2]))
+    return rows

@@ -1,0 +1,46 @@
+"""Which staged events a table forbids that has one CHECK, by DuckDB: the loader's own statement, and around it what
+Spark does with Delta's checks."""
+
+# ruff: noqa: S608 - names of ours
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.tables.changes import DELETE_COLUMN
+from delta_loader.core.merging.judged import JUDGED_PLACE, LonelyDeletes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+    from common.tables.changes import MergeBy
+
+
+def judged(
+    connection: duckdb.DuckDBPyConnection, columns: Sequence[str], by: MergeBy, check: str, bounds: Sequence[str] = ()
+) -> set[tuple[str, int, int]]:
+    """Places of the events in ``staged`` of which ``target`` takes no row; ``columns`` are those that are staged."""
+    place = ", ".join(f'"{one}" AS "{made}"' for one, made in zip(by.place, JUDGED_PLACE, strict=True))
+    given = {*by.keys, by.sequence, by.soft_delete}
+    alone = [f'"{name}"' if name in given else f'NULL AS "{name}"' for name in columns]
+    own = [f'"{name}"' for name in columns]
+    upserts = f'SELECT {", ".join(own)}, {place} FROM staged WHERE NOT "{DELETE_COLUMN}"'
+    deletes = f'SELECT {", ".join(alone)}, {place} FROM staged WHERE "{DELETE_COLUMN}"'
+    names = ", ".join((*(f'"{key}"' for key in by.keys), *JUDGED_PLACE))
+    passes = f"coalesce({check}, false)"
+    views = {
+        "bad": f"SELECT {names} FROM ({upserts}) WHERE NOT {passes}",
+        "doubtful": f"SELECT {names} FROM ({deletes}) WHERE NOT {passes}",
+        "fine": f"SELECT {names} FROM ({upserts}) WHERE {passes} UNION ALL "
+        f"SELECT {names} FROM ({deletes}) WHERE {passes}",
+    }
+    for name, text in views.items():
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {text}")
+    places = ", ".join(JUDGED_PLACE)
+    refused = connection.execute(f"SELECT {places} FROM bad").fetchall()
+    if by.soft_delete is not None:
+        lonely = LonelyDeletes("doubtful", "fine", "target", by, bounds, lambda name: f'"{name}"').text
+        refused += connection.execute(f"SELECT {places} FROM ({lonely})").fetchall()
+    return {(topic, partition, offset) for topic, partition, offset in refused}

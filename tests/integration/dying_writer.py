@@ -1,0 +1,34 @@
+"""``python -m tests.integration.dying_writer FLUSHES run CONFIG``: a stage writer that is killed before a marker.
+
+Right before it claims after so many markers, when all that the flush has for Kafka and the stage is there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from itertools import count
+from typing import TYPE_CHECKING
+
+from stage_writer.__main__ import main
+from stage_writer.shell.staging import ObjectStage
+
+if TYPE_CHECKING:
+    from common.stage.markers import MarkerName
+
+_claim = ObjectStage.claim
+_claims = count(1)
+FLUSHES = int(sys.argv.pop(1))
+
+
+def claim(self: ObjectStage, name: MarkerName, data: bytes) -> bool:
+    """The real one, up to the last."""
+    if next(_claims) > FLUSHES:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _claim(self, name, data)
+
+
+if __name__ == "__main__":
+    ObjectStage.claim = claim  # type: ignore[method-assign]
+    main()

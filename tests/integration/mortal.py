@@ -1,0 +1,26 @@
+"""A loader that dies in the middle of a commit with dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_loader.shell.delta import SparkDeltaTables
+
+if TYPE_CHECKING:
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal(SparkDeltaTables):
+    """Dies once a commit has brought letters."""
+
+    dies = True
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        outcome = super().commit(commit)
+        if commit.letters and self.dies:
+            raise Death
+        return outcome

@@ -1,0 +1,318 @@
+"""What tasks change, in a topic of a real broker: pieces are found by what markers name, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from structlog import get_logger
+
+from bootstrap.__main__ import app as bootstrap
+from common.cli import run
+from common.errors import BrokerError, ConfigError, StateError
+from common.ports import SystemClock
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import Manifest, MarkerName, manifest_from_bytes
+from common.stage.state_files import StateFileName, StateKind
+from common.storage.pieces import Pieces
+from common.storage.store import FsspecStore
+from devservices import processes
+from stage_writer.__main__ import app as writer
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.kafka import KafkaChangelogs
+from stage_writer.changelog.pieces import PIECE_BYTES
+from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
+from stage_writer.changelog.wiring import changelog_of
+from tests.integration import in_process
+from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from common.stage.changelogs import TopicChanges
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+DAY_S = 86_400.0
+
+
+def seen(kafka: KafkaCluster, topic: str) -> str:
+    """The topic, once the broker that made it shows it."""
+    wait_until(lambda: topic in kafka.admin.list_topics().topics)
+    return topic
+
+
+class Written:
+    """A topic, and the changelog of a writer over it."""
+
+    def __init__(self, kafka: KafkaCluster, topic: str, piece_bytes: int = 1_000) -> None:
+        self.kafka = kafka
+        self.piece_bytes = piece_bytes
+        self.topic = Topic(seen(kafka, topic))
+        self.changelog = self.new()
+
+    def new(self, **properties: object) -> TopicChangelog:
+        given = {"bootstrap.servers": self.kafka.bootstrap_servers, **properties}
+        topics = KafkaChangelogs(given, "readers", DAY_S)  # type: ignore[arg-type]
+        return TopicChangelog(topics, SystemClock(), self.piece_bytes)
+
+    def write(self, data: bytes, task: int = 0) -> TopicChanges:
+        source = TopicPartition(Topic("orders"), Partition(task))
+        name = StateFileName(source, Position(7), 0, uuid.uuid4().hex, StateKind.CHANGES)
+        return self.changelog.write(self.topic, "shop", name, Pieces([data]))
+
+    def read(self, *changes: TopicChanges) -> list[bytes]:
+        with self.new().reading() as reading:
+            return [reading.read(one) for one in changes]
+
+    def set(self, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
+        admin = self.kafka.admin
+        admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+@pytest.fixture
+def written(kafka: KafkaCluster, new_topic: Callable[..., str]) -> Written:
+    return Written(kafka, new_topic(2))
+
+
+def test_what_many_write_at_once_is_read_as_it_was_written(written: Written) -> None:
+    given = [bytes([number]) * (number * 700) for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: written.write(given[number], task=number % 3), range(24)))
+    assert {one.place.partition for one in found} == {0, 1}
+    assert written.read(*found) == given
+    assert written.read(*reversed(found)) == given[::-1]
+
+
+def test_large_changes_go_into_the_smallest_topic_that_is_fit(
+    kafka: KafkaCluster, new_topic: Callable[..., str]
+) -> None:
+    written = Written(kafka, new_topic(1, {"max.message.bytes": str(LEAST_MESSAGE_BYTES)}), PIECE_BYTES)
+    given = random.Random(7).randbytes(50 * 2**20)  # noqa: S311 - more than waits in a producer's queue
+    assert written.read(written.write(given)) == [given]
+
+
+def test_a_message_says_what_it_is_and_has_no_key(written: Written) -> None:
+    changes = written.write(b"x" * 1_500)
+    reader = Consumer({"bootstrap.servers": written.kafka.bootstrap_servers, "group.id": "people"})
+    reader.assign([KafkaPartition(written.topic, 0, 0)])
+    messages = [reader.poll(10) for _ in range(2)]
+    reader.close()
+    assert changes.pieces == 2
+    assert [message.key() for message in messages if message] == [None, None]
+    assert [dict(message.headers() or ())["kdx.piece"] for message in messages if message] == [b"1/2", b"2/2"]
+    assert dict(messages[0].headers() or ())["kdx.task"] == b"orders/0" if messages[0] else False
+
+
+def test_pieces_that_are_gone_are_named(written: Written) -> None:
+    first, second, third = written.write(b"a" * 1_500), written.write(b"b"), written.write(b"c")
+    admin, kept = written.kafka.admin, KafkaPartition(written.topic, 0, second.spans[0].start)
+    admin.delete_records([kept])[kept].result(10)
+    with pytest.raises(StateError, match=rf"offset 0 of {written.topic}/0 are gone: of it Kafka has offsets 2 to 3"):
+        written.read(first)
+    assert written.read(second, third) == [b"b", b"c"]
+
+
+def test_a_topic_that_was_made_again_is_told_by_its_id(written: Written) -> None:
+    changes = written.write(b"a")
+    assert changes.topic_id is not None
+    written.kafka.delete_topic(written.topic)
+    with pytest.raises(StateError, match="is not there any more"):
+        written.read(changes)
+    seen(written.kafka, written.kafka.create_topic(written.topic, 2))
+    with pytest.raises(StateError, match="was deleted and created again"):
+        written.read(changes)
+
+
+def test_others_transactions_keep_nobody_back(written: Written) -> None:
+    producer = Producer({"bootstrap.servers": written.kafka.bootstrap_servers, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(written.topic, b"never committed", partition=0)
+    assert producer.flush(10) == 0
+    assert written.read(written.write(b"a")) == [b"a"]
+    producer.abort_transaction(30)
+
+
+def test_unfit_topics_are_refused_at_start(
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = new_topic(1)
+    monkeypatch.setenv("COUNTED_TOPIC", topic)
+    cases = {
+        seen(kafka, new_topic(1, {"cleanup.policy": "compact"})): "which has cleanup.policy=compact",
+        seen(kafka, new_topic(1, {"retention.ms": "60000"})): "which has retention.ms=60000",
+        "nowhere-to-be-found": "which Kafka does not have",
+    }
+    for changes, told in cases.items():
+        found = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
+        with pytest.raises(ConfigError, match=told):
+            changelog_of(found, SystemClock(), get_logger())
+    assert "nowhere-to-be-found" not in kafka.admin.list_topics().topics
+    compacted = next(iter(cases))
+    config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))
+    done = programs.run("stage-writer", "run", config)
+    assert done.returncode == 2
+    assert f"state_changelog names the topic '{compacted}', which has cleanup.policy=compact" in done.stderr
+    assert "set the topic's cleanup.policy to delete" in done.stderr
+
+
+def test_a_topic_that_is_compacted_later_takes_no_more_pieces(written: Written) -> None:
+    written.write(b"a")
+    written.set("cleanup.policy", "compact")
+    with pytest.raises(BrokerError, match="cannot write to") as caught:
+        written.write(b"b")
+    assert "cleanup.policy=delete" in caught.value.remedy
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=compact"):  # the next try looks at the topic again
+        written.write(b"b")
+
+
+def test_a_broker_that_is_away_is_a_failure_to_be_tried_again(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stage_writer.changelog.topic._TIMEOUT_S", 1.0)
+    away = written.new(**{"bootstrap.servers": "127.0.0.1:1"})
+    name = StateFileName(TopicPartition(Topic("o"), Partition(0)), Position(7), 0, "0", StateKind.CHANGES)
+    with pytest.raises(BrokerError):
+        away.write(written.topic, "shop", name, Pieces([b"a"]))
+
+
+def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: PLR0917 - fixtures
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    topic, changes = new_topic(1), seen(kafka, new_topic(1))
+    monkeypatch.setenv("COUNTED_TOPIC", topic)
+    config = str(programs.config(settings(kafka, tmp_path, topic, state_changelog=changes)))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def staged(records: int) -> int:
+        """Send some, have them staged, and how that ended."""
+        for number in range(records):
+            producer.produce(topic, json.dumps({"amount": number}), "key")
+        assert producer.flush(30) == 0
+        return run(writer, ["run", config, "--until-caught-up"])
+
+    assert [staged(records) for records in (10, 20, 30)] == [0, 0, 0]
+    end = messages(kafka, changes)
+    admin, gone = kafka.admin, KafkaPartition(changes, 0, end)
+    admin.delete_records([gone])[gone].result(10)
+    capfd.readouterr()
+    assert staged(5) == 1
+    told = capfd.readouterr().err
+    assert f"at offset 0 of {changes}/0 are gone: it is empty, and goes on at {end}" in told
+    assert "(`--to 10 --below-table`)" in told
+
+    place = ["--topic", topic, "--partition", "0", "--to", "10", "--below-table"]
+    assert run(bootstrap, ["rewind", config, *place, "--yes"]) == 0, capfd.readouterr().err
+    assert staged(0) == 0
+    store = FsspecStore(f"{tmp_path}/stage")
+    last = max(manifests(store), key=lambda manifest: manifest.span.end)
+    assert last.span.end == 65
+    files = [file.path for manifest in manifests(store) for table in manifest.tables for file in table.files]
+    counts = [row for path in files for row in pq.read_table(f"{tmp_path}/counts/{path}")["count"].to_pylist()]
+    assert sorted(counts) == list(range(1, 66))
+
+
+@contextmanager
+def sending(kafka: KafkaCluster, topic: str) -> Iterator[Sender]:
+    """Somebody who sends, up to the end."""
+    sender = Sender(kafka, topic)
+    thread = threading.Thread(target=sender.run, daemon=True)
+    thread.start()
+    yield sender
+    sender.stopped.set()
+    thread.join()
+
+
+@pytest.mark.spark
+def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_gives(  # noqa: PLR0917 - fixtures
+    programs: Programs,
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, changes = new_topic(PARTITIONS), seen(kafka, new_topic(3))
+    monkeypatch.setenv("COUNTED_TOPIC", topic)
+    config = programs.config(settings(kafka, tmp_path, topic, state_changelog=changes))
+    store = FsspecStore(f"{tmp_path}/stage")
+    dying = [sys.executable, "-m", "tests.integration.dying_writer", "5", "run", str(config)]
+    with sending(kafka, topic) as sender:
+        first = processes.start(dying, tmp_path / "dying.log")
+        programs.started.append(first)
+        other = programs.start("stage-writer", "run", config)
+        assert first.process.wait(60) == -9, first.log_tail()
+        programs.start("stage-writer", "run", config)
+        before = flushes(store)  # what the dead one had comes to the others, and some of that back
+        wait_until(lambda: flushes(store) >= before + 2 * PARTITIONS)
+        other.kill()
+    programs.started.pop().kill()
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+
+    report = in_process.load(config, spark)
+    assert (report.failure, report.held) == (None, {})
+    table = spark.read.format("delta").load(f"{tmp_path}/counts")
+    found = table.select("_kafka_partition", "_kafka_offset", "key", "count", "total").collect()
+    rows, dead = batch_of(kafka, topic, sender.sent)
+    assert sorted(map(tuple, found)) == rows
+    assert spark.read.format("delta").load(f"{tmp_path}/counts_dead_letters").count() == dead
+    named = {
+        (one.place.partition, offset)
+        for manifest in manifests(store)
+        if manifest.state is not None
+        for one in manifest.state.files.in_topics
+        for span in one.spans
+        for offset in range(span.start, span.end)
+    }
+    assert 0 < len(named) < messages(kafka, changes), "some are of flushes that were never sealed"
+
+
+def manifests(store: FsspecStore) -> list[Manifest]:
+    found = []
+    for item in store.list("done"):
+        name = MarkerName.parse(item.path)
+        assert name is not None
+        manifest = manifest_from_bytes(name, store.read(item.path) or b"")
+        assert manifest is not None
+        found.append(manifest)
+    return found
+
+
+def messages(kafka: KafkaCluster, topic: str) -> int:
+    """How many the topic has."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "people"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ends = [consumer.get_watermark_offsets(KafkaPartition(topic, number), timeout=10) for number in partitions]
+    finally:
+        consumer.close()
+    return sum(high - low for low, high in ends)

@@ -1,0 +1,200 @@
+"""``loader.control_topic``: what both services do with a real one, and while it is not there."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from confluent_kafka import Producer
+from structlog.testing import capture_logs
+
+from common import metrics as catalogue
+from common.metrics import Metrics
+from common.stage.news import MESSAGE, news_key
+from delta_loader.on_marker.listening import Listener
+from stage_writer.news.topic import KafkaControlTopic
+from tests.integration.test_on_marker import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+
+STREAMS = ("orders", "ümlaut/b=c")
+NOWHERE = {"bootstrap.servers": "127.0.0.1:9"}
+HEARD, REACHED = "delta_loader_control_topic_heard", "stage_writer_control_topic_reached"
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def properties(kafka: KafkaCluster) -> dict[str, str | int | float | bool | None]:
+    return {"bootstrap.servers": kafka.bootstrap_servers}
+
+
+def listen(kafka: dict[str, str | int | float | bool | None], topic: str) -> Listener:
+    return Listener(kafka, topic, STREAMS, log=structlog.get_logger(), metrics=Metrics(), look_every_s=1)
+
+
+def say(kafka: KafkaCluster, topic: str, *messages: tuple[bytes | None, bytes | None]) -> None:
+    producer = Producer(dict(properties(kafka)))
+    for key, value in messages:
+        producer.produce(topic, value, key)
+    assert producer.flush(30) == 0
+
+
+def heard(listener: Listener) -> set[str]:
+    """The next that it was told of."""
+    found: set[str] = set()
+
+    def is_told() -> bool:
+        found.update(listener.take())
+        return bool(found)
+
+    until(is_told)
+    return found
+
+
+def test_signs_are_heard_and_whatever_else_is_said_is_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
+    topic = new_topic(3)
+    sign = (news_key("orders"), MESSAGE)
+    say(kafka, topic, *[sign] * 50)
+    with closing(listen(properties(kafka), topic)) as listener:
+        until(lambda: listener.is_heard)
+        assert heard(listener) == set(STREAMS), "somebody may have spoken before"
+        strange = [
+            (None, None),
+            (b"\xff\xfe", MESSAGE),
+            (b"orders", b"x" * 900_000),
+            (b"orders", None),
+            (b"orders", b'{"type": "news"}'),
+            (None, MESSAGE),
+            (b"another loader's stream", MESSAGE),
+            (b"", b""),
+        ]
+        say(kafka, topic, *strange * 20)
+        say(kafka, topic, (news_key(STREAMS[1]), MESSAGE))
+        assert heard(listener) == {STREAMS[1]}, "nothing of what is old, or strange"
+        began_s = time.monotonic()
+        say(kafka, topic, sign, sign)
+        listener.wait(10)
+        assert time.monotonic() - began_s < 5
+        assert heard(listener) == {"orders"}
+        time.sleep(0.2)
+        assert listener.take() == frozenset(), "two signs are one news"
+
+
+def test_a_topic_that_goes_and_comes_is_told_of_once_each(kafka: KafkaCluster) -> None:
+    topic = f"control-{uuid.uuid4().hex[:12]}"
+    with capture_logs() as logs, closing(listen(properties(kafka), topic)) as listener:
+        for partitions in (1, 2):
+            until(lambda: listener.problem is not None)
+            assert not listener.is_heard
+            kafka.create_topic(topic, partitions)
+            until(lambda: listener.is_heard)
+            assert heard(listener) == set(STREAMS)
+            say(kafka, topic, (news_key("orders"), MESSAGE))
+            assert heard(listener) == {"orders"}
+            kafka.delete_topic(topic)
+    problems = [str(line["problem"]) for line in logs if line["log_level"] == "warning"]
+    assert [line["event"] for line in logs].count("control topic is heard") == 2
+    assert 2 <= len(problems) <= 3
+    assert all(topic in problem for problem in problems)
+    assert "create the topic" in str(logs[0]["remedy"])
+
+
+def test_brokers_that_are_away_keep_nobody_waiting() -> None:
+    began_s = time.monotonic()
+    with capture_logs() as logs:
+        listener = listen(dict(NOWHERE), "control")
+        control = KafkaControlTopic(dict(NOWHERE), "control", structlog.get_logger(), Metrics())
+        assert control.send("orders")
+        assert control.undelivered() == frozenset()
+        assert listener.take() == frozenset()
+        assert time.monotonic() - began_s < 2
+        assert control.end(0.1) == {"orders"}, "nobody knows what becomes of it"
+        until(lambda: bool(control.undelivered()))
+        until(lambda: listener.problem is not None)
+        assert not control.send("orders"), "it takes nothing now"
+        listener.close()
+    assert sorted(str(line["event"]) for line in logs) == ["control topic is not heard", "control topic takes nothing"]
+    assert all("127.0.0.1:9" in str(line["problem"]) for line in logs)
+
+
+def test_a_topic_that_takes_no_signs_is_noticed_and_so_is_its_coming(kafka: KafkaCluster) -> None:
+    topic, metrics = f"control-{uuid.uuid4().hex[:12]}", Metrics()
+    with capture_logs() as logs:
+        control = KafkaControlTopic(properties(kafka), topic, structlog.get_logger(), metrics)
+        assert control.send("orders")
+        until(lambda: control.undelivered() == {"orders"})
+        assert control.problem is not None
+        assert topic in control.problem
+        kafka.create_topic(topic, config={"cleanup.policy": "compact"})
+
+        def is_taken() -> bool:
+            control.send("orders")
+            time.sleep(0.2)
+            assert control.undelivered() == frozenset(), "who asks knows that it takes nothing"
+            return control.problem is None
+
+        until(is_taken)
+        assert control.end(10) == frozenset()
+    kafka.delete_topic(topic)
+    assert [line["log_level"] for line in logs] == ["warning", "info"]
+    assert catalogue.WRITER_CONTROL_TOPIC.name.encode() + b" 1.0" in metrics.exposition()
+
+
+@pytest.mark.spark
+def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, programs: Programs
+) -> None:
+    control = kafka.create_topic(f"control-{uuid.uuid4().hex[:12]}")
+    pipeline = Pipeline(kafka, new_topic(1), tmp_path, programs, control_topic=control)
+    loader, writer = pipeline.loader, pipeline.writer
+    loader.until(lambda: f"{HEARD} 1.0" in loader.get("/metrics")[1], "the control topic")
+
+    def loads() -> None:
+        sent = pipeline.produce()
+        loader.until(lambda: pipeline.loaded() == sent, "what was sent")
+
+    for _ in range(3):
+        loads()
+        assert pipeline.signs() == []
+    assert 'stage_writer_news_total{way="stage"}' not in writer.get("/metrics")[1]
+    assert 'delta_loader_control_messages_total{kind="news"}' in loader.get("/metrics")[1]
+    assert 'delta_loader_turns_total{reason="on_marker"}' in loader.get("/metrics")[1]
+
+    kafka.delete_topic(control)
+    began_s = time.monotonic()
+    loads()
+    assert time.monotonic() - began_s < 40, "not by the look at everything, which comes once a minute"
+    assert "signs of new markers go to the stage" in writer.get("/healthcheck")[1]
+    loader.until(lambda: "news of markers come late" in loader.get("/healthcheck")[1], "a word about it")
+    assert loader.get("/healthcheck")[0] == writer.get("/healthcheck")[0] == 200
+    loads()
+    assert f"{REACHED} 0.0" in writer.get("/metrics")[1]
+
+    kafka.create_topic(control, 2)
+    loader.until(lambda: f"{HEARD} 1.0" in loader.get("/metrics")[1], "the control topic")
+    loader.until(lambda: loads() or f"{REACHED} 1.0" in writer.get("/metrics")[1], "the control topic")  # type: ignore[func-returns-value]
+    for service in (writer, loader):
+        assert service.child.stop(60) == 0
+        events = service.child.log.read_text("utf-8")
+        assert (
+            events.count('"event": "control topic is not heard"')
+            + events.count('"event": "control topic takes nothing"')
+            == 1
+        )
+    kafka.delete_topic(control)

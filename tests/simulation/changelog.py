@@ -1,0 +1,141 @@
+"""Worlds whose tasks have what they change in a Kafka topic, which loses acknowledgements, is late, is cut off in the
+middle of a flush, has messages twice, and forgets what is old; some processes have the setting, others not.
+
+Rule: all that a broker does to a message of ours is done to each piece by itself, and worse: what an idempotent
+producer's broker would leave out is there twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from common.errors import BrokerError, StateError, StoreError
+from common.metrics import Metrics
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.pieces import PIECE, TASK
+from stage_writer.changelog.ports import Appended, missing_pieces
+from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from tests.simulation.counting import TOPOLOGY, build
+from tests.simulation.kinds import Around, Counting, settings_of
+from tests.simulation.world import WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stage_writer.changelog.ports import Changelog, Piece
+    from stage_writer.ports import Converter
+    from tests.simulation.world import Process, World
+
+Result = TypeVar("Result")
+TOPIC, TOPIC_ID = Topic("orders-changes"), "the only one"
+_PARTITIONS = 2
+_PIECE_BYTES = 100
+_KEPT_MS = 3 * 3_600_000
+_OLDEST_S = 90.0
+_WITHOUT = 0.2
+"""Of the processes that start: how many do not have the setting."""
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition of the topic: when each message came, and what it is."""
+
+    messages: list[tuple[int, Piece]] = field(default_factory=list)
+    low: int = 0
+
+
+@dataclass(slots=True)
+class SimulatedTopics:
+    """A `stage_writer.changelog.ports.ChangelogTopics` of all processes."""
+
+    world: World
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
+
+    def place(self, topic: Topic, task: TopicPartition) -> TopicPartition:
+        """Where a task's messages are."""
+        return TopicPartition(topic, Partition(task.partition % _PARTITIONS))
+
+    def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
+        """Piece by piece, each of which may fail, and be there all the same."""
+        place = self.place(topic, task)
+        log = self.logs.setdefault(place, Log())
+
+        def put(piece: Piece) -> Position:
+            log.messages.append((self.world.now_ms, piece))
+            return Position(len(log.messages) - 1)
+
+        offsets = [self._asked(f"produce to {place}", lambda one=piece: put(one), changes=True) for piece in pieces]  # type: ignore[misc]
+        return Appended(place, TOPIC_ID, tuple(offsets))
+
+    @contextmanager
+    def reader(self) -> Iterator[SimulatedTopics]:
+        """It is one."""
+        yield self
+
+    def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
+        """There is only one."""
+        if (place.topic, topic_id) != (TOPIC, TOPIC_ID):
+            msg = f"there is no {place} of {topic_id}"
+            raise StateError(msg)
+
+    def at(self, place: TopicPartition, offset: Position) -> Piece:
+        """A message that is not too old yet."""
+
+        def look() -> Piece:
+            log = self.logs.setdefault(place, Log())
+            while log.low < len(log.messages) and self.world.now_ms - log.messages[log.low][0] > _KEPT_MS:
+                log.low += 1
+            if not log.low <= offset < len(log.messages):
+                raise missing_pieces(place, offset, Position(log.low), Position(len(log.messages)))
+            return log.messages[offset][1]
+
+        return self._asked(f"read offset {offset} of {place}", look, changes=False)
+
+    def _asked(self, name: str, call: Callable[[], Result], *, changes: bool) -> Result:
+        try:
+            return self.world.effect(name, call, changes=changes)
+        except StoreError as error:
+            raise BrokerError(error.problem, "") from error
+
+
+def written_after(
+    changelog: TopicChangelog, place: TopicPartition, offset: Position, task: TopicPartition
+) -> Iterator[tuple[str, bytes]]:
+    """All whole changes of a task that are in the topic from an offset on, whoever has written them."""
+    topics = cast("SimulatedTopics", changelog.topics)
+    whole: list[bytes] = []
+    for _, piece in topics.logs[place].messages[offset:]:
+        headers = dict(piece.headers)
+        number, _, count = headers[PIECE].decode().partition("/")
+        if headers[TASK].decode() == str(task):
+            whole = [*(whole if number != "1" else []), piece.value]
+            if len(whole) == int(number) == int(count):
+                yield "written later", b"".join(whole)
+
+
+class InTopic(Counting):
+    """Tasks whose changes are in a topic."""
+
+    with_changelog = settings_of(**TOPOLOGY, state_changelog=TOPIC)
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self.written = SimulatedTopics(around.world)
+
+    def converter(self, process: Process) -> Converter:
+        """The real one, most often with the setting."""
+        del process
+        without = self.around.world.rng.random() < _WITHOUT
+        stream = (self.settings if without else self.with_changelog).streams[0]
+        when = SnapshotsWhen(most_changes=6, least_bytes=2_000, oldest_s=_OLDEST_S)
+        around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
+        return TopologyConverter(stream, build().check(), around)
+
+    def changelog(self, process: Process) -> Changelog:
+        """The real one, over this world's topic."""
+        del process
+        return TopicChangelog(self.written, WorldClock(self.around.world), _PIECE_BYTES)

@@ -1,0 +1,174 @@
+"""Loaders that load when writers tell them, by a control topic that loses and delays what is said, or is away.
+
+Rules:
+
+1. What is said is one of three things to each loader: heard, heard much later, or never. That does not end with the
+   war: with the last signs lost, only the look at everything finds what was told of.
+2. While the topic is away, a writer is told so some seconds after it spoke, and a loader hears nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.metrics import Metrics
+from delta_loader.on_marker.asking import Desk
+from delta_loader.on_marker.news import StoredNews, ToldNews
+from delta_loader.on_marker.turns import Turns
+from delta_loader.schedule import Schedule
+from stage_writer.news.bearer import NewsBearer
+from tests.simulation.kinds import Kind
+from tests.simulation.world import SILENT, Fault, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from delta_loader.service import LoaderService
+    from delta_loader.streams.report import StreamReport
+    from stage_writer.news.ports import News
+    from stage_writer.ports import Stage
+    from tests.simulation.kinds import Around, Loads
+    from tests.simulation.store import SimulatedStore
+    from tests.simulation.world import World
+
+_LOST, _LATE = 0.4, 0.2
+_AWAY = 0.005
+_NOTICED_AFTER_MS = 5_000
+
+
+@dataclass(slots=True)
+class Topic:
+    """All that is said in a world."""
+
+    world: World
+    app_ids: frozenset[str]
+    away_until_ms: int = 0
+    hearing: list[Hearing] = field(default_factory=list)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody is heard now."""
+        return not self.world.healed and self.world.now_ms < self.away_until_ms
+
+    def happens(self) -> None:
+        """It goes away for a while."""
+        if self.world.rng.random() < _AWAY:
+            self.world.faults[Fault.NO_CONTROL] += 1
+            self.away_until_ms = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
+
+    def say(self, app_id: str) -> None:
+        """To all who hear (rule 1)."""
+        rng = self.world.rng
+        for one in self.hearing:
+            dice = rng.random()
+            self.world.faults[Fault.SIGN_LOST] += dice < _LOST
+            if dice >= _LOST:
+                delay_ms = rng.randrange(300_000) if dice < _LOST + _LATE else 0
+                one.coming.append((self.world.now_ms + delay_ms, app_id))
+
+
+@dataclass(slots=True)
+class Hearing:
+    """One loader's: a `delta_loader.on_marker.ports.ControlTopic`."""
+
+    topic: Topic
+    coming: list[tuple[int, str]] = field(default_factory=list)
+    was_away: bool = True
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it is there."""
+        return not self.topic.is_away
+
+    def take(self) -> frozenset[str]:
+        """What has come; everything when it was away."""
+        now_ms, was_away = self.topic.world.now_ms, self.was_away
+        self.was_away = self.topic.is_away
+        if self.was_away:
+            return frozenset()
+        come = frozenset(app_id for at_ms, app_id in self.coming if at_ms <= now_ms)
+        self.coming = [(at_ms, app_id) for at_ms, app_id in self.coming if at_ms > now_ms]
+        return self.topic.app_ids if was_away else come
+
+
+@dataclass(slots=True)
+class Saying:
+    """One writer's: a `stage_writer.news.ports.ControlTopic`."""
+
+    topic: Topic
+    failed: list[tuple[int, str]] = field(default_factory=list)
+    problem: str | None = None
+
+    def send(self, app_id: str) -> bool:
+        """Into the world."""
+        now_ms, relied_on = self.topic.world.now_ms, self.problem is None
+        if not self.topic.is_away:
+            try:
+                self.topic.world.effect("say", lambda: self.topic.say(app_id), changes=True)
+            except StoreError:
+                pass  # refused, or its answer was lost
+            else:
+                self.problem = None
+                return relied_on
+        if relied_on:
+            self.failed.append((now_ms + _NOTICED_AFTER_MS, app_id))
+        return relied_on
+
+    def undelivered(self) -> frozenset[str]:
+        """What is known by now (rule 2)."""
+        now_ms = self.topic.world.now_ms
+        found = frozenset(app_id for at_ms, app_id in self.failed if at_ms <= now_ms)
+        self.failed = [(at_ms, app_id) for at_ms, app_id in self.failed if at_ms > now_ms]
+        self.problem = "away" if found else self.problem
+        return found
+
+    def end(self, within_s: float) -> frozenset[str]:
+        """All that is not known to be said."""
+        del within_s
+        return frozenset(app_id for _, app_id in self.failed)
+
+
+class Told(Kind):
+    """Plain records, and loaders that wait for markers."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._topic = Topic(around.world, frozenset({self.stream.app_id}))
+
+    def happens(self) -> None:
+        """The topic goes away."""
+        self._topic.happens()
+
+    def news(self, stage: Stage) -> News:
+        """The real one."""
+        return NewsBearer(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
+
+    def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
+        """When they are told to."""
+        clock, app_ids = WorldClock(self.around.world), self._topic.app_ids
+        hearing = Hearing(self._topic)
+        self._topic.hearing.append(hearing)
+        news = ToldNews(hearing, StoredNews(store, app_ids, SILENT), clock)
+        schedule = Schedule("on-marker")
+        turns = Turns(
+            schedule, Desk(), clock, Metrics(), news=news, look_every_s=0, app_ids=app_ids, loads_per_minute=30
+        )
+
+        def now() -> datetime:
+            return datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+
+        def load(stop: Callable[[], bool]) -> Sequence[StreamReport]:
+            if stop():
+                turns.begin_again()
+                return ()
+            turn = turns.next(now())
+            if turn is None:
+                return ()
+            reports = service.run_pass(stop, turn.app_ids)
+            turns.ended(turn, reports, now(), cut_short=stop())
+            return reports
+
+        return load

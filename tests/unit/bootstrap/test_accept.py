@@ -1,0 +1,213 @@
+"""The operator's answer to a table that went back: what is planned, and what it does to a stage."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.accepting import Accepting, require_whole
+from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_own_too
+from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.shell.stage import rewind, staged_markers
+from bootstrap.shell.turns import Turns
+from common.errors import UsageError
+from common.settings import StartAt
+from common.spans import Position, Span
+from common.stage.answers import Answer
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.delta_log import read_table_state
+from common.tables.history import LoggedCommit
+from common.tables.went_back import Kind, WentBack
+from tests.fakes.loading import settings_for
+from tests.fakes.markers import ORDERS, chain_of, put
+from tests.fakes.staging import Staging
+from tests.unit.bootstrap.test_bootstrap import AUTHOR, state
+from tests.unit.common.test_delta_log import METADATA, PROTOCOL, commit, txn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.core.accept import AcceptPlan
+    from common.spans import TopicPartition
+    from common.stage.markers import Marker
+    from common.tables.delta_log import TableState
+
+
+def went(kind: Kind = Kind.RESTORED, position: int = 20, *, lost_from: int | None = None, over: int = 0) -> Event:
+    first = position if lost_from is None else lost_from
+    cause = LoggedCommit(7, "RESTORE", restored_version=3)
+    later = (over,) if over else ()
+    back = WentBack(kind, cause, {ORDERS: Position(position)}, {ORDERS: Position(first)}, later)
+    return Event("/t", "id", back)
+
+
+def complete(_marker: Marker) -> bool:
+    return True
+
+
+def test_going_on_keeps_the_tables_positions() -> None:
+    plan = plan_go_on(went(), [state(chain_of(0, 30, 40), table=30)])
+    assert plan.positions == {ORDERS: 30}
+    plan = plan_go_on(went(Kind.EXPIRED, 25), [state(chain_of(25, 40))])
+    assert plan.positions == {ORDERS: 25}
+    plan = plan_go_on(went(Kind.RECREATED, 0), [state(chain_of(25, 40))])
+    assert plan.positions == {ORDERS: 25}
+
+
+def test_markers_that_are_still_there_are_used_again() -> None:
+    (found,) = plan_replay(went(), [state(chain_of(10, 20, 30, 45), table=30)], AUTHOR, complete).partitions
+    assert (found.position, found.staged_to, found.rewind) == (20, 45, None)
+
+
+def test_where_they_end_the_chain_is_rewound() -> None:
+    whole = state(chain_of(10, 20, 30, 45, 50), table=45)
+    (found,) = plan_replay(went(), [whole], AUTHOR, lambda marker: marker.span.start != 30).partitions
+    assert found.rewind is not None
+    assert (found.position, found.staged_to, found.rewind.position) == (20, 30, 30)
+    assert [one.name.start for one in found.rewind.put_aside] == [45, 30]
+    settled = state(chain_of(30, 45), table=45)
+    (found,) = plan_replay(went(), [settled], AUTHOR, complete).partitions
+    assert found.rewind is not None
+    assert (found.position, found.rewind.position) == (20, 20)
+    assert found.rewind.marker is not None
+    assert found.rewind.marker.span == Span(Position(19), Position(20))
+
+
+def test_what_kafka_no_longer_has_is_named_in_numbers() -> None:
+    settled = state(chain_of(30, 45), table=45, low=26)
+    with pytest.raises(UsageError, match=r"no longer has \[20, 26\) of orders/0: 6 positions"):
+        plan_replay(went(), [settled], AUTHOR, complete)
+    (found,) = plan_replay(went(), [settled], AUTHOR, complete, give_up=True).partitions
+    assert found.rewind is not None
+    assert (found.position, found.rewind.position, found.given_up) == (26, 26, Span(Position(20), Position(26)))
+
+
+def test_what_would_load_rows_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="--go-on") as error:
+        plan_replay(went(Kind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
+    with pytest.raises(UsageError, match="loaded over version 7") as error:
+        plan_replay(went(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
+    assert "RESTORE the table to version 8" in error.value.remedy
+
+
+def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
+    dead = plan_replay(went(position=8, lost_from=22), [state(chain_of(0, 30), table=30)], AUTHOR, complete)
+    require_own_too(dead, {ORDERS: Position(20)})
+    with pytest.raises(UsageError, match="never into one alone") as error:
+        require_own_too(dead, {ORDERS: Position(30)})
+    assert "replay CONFIG --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
+
+
+def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> None:
+    older = went(position=20)
+    now = replace(state(chain_of(0, 5, 9), table=9), generation=1)
+    with pytest.raises(UsageError, match="deleted and created again"):
+        plan_replay(older, [now], AUTHOR, complete)
+    plan = plan_replay(older, [now], AUTHOR, complete, give_up=True)
+    assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
+    require_own_too(plan, {ORDERS: Position(90)})
+    assert plan_replay(older, [replace(now, table=None)], AUTHOR, complete, give_up=True).positions == {}
+    plan = plan_go_on(older, [now])
+    assert (plan.positions, plan.generations) == ({ORDERS: 9}, {ORDERS: 1})
+    newest = replace(older, back=replace(older.back, positions={ORDERS: Position(5)}, generations={ORDERS: 1}))
+    plan = plan_replay(newest, [now], AUTHOR, complete)
+    assert (plan.positions, plan.generations) == ({ORDERS: 5}, {ORDERS: 1})
+    both = replace(newest, back=replace(newest.back, gone=((ORDERS, Span(Position(10), Position(20))),)))
+    with pytest.raises(UsageError, match=r"lost \[10, 20\)"):
+        plan_replay(both, [now], AUTHOR, complete)
+    assert plan_replay(both, [now], AUTHOR, complete, give_up=True).positions == {ORDERS: 5}
+
+
+class Restored:
+    """A stream in memory whose table was loaded up to 30, and put back to 10."""
+
+    def __init__(self) -> None:
+        self.root = f"memory://{uuid.uuid4().hex}"
+        staging = Staging(self.root)
+        self.stream = settings_for(staging).streams[0]
+        self.stage = FsspecStore(staging.stage_url)
+        self.table = FsspecStore(self.stream.table)
+        put(self.stage, *chain_of(0, 10, 30, 40))
+        commit(self.table, 0, PROTOCOL, METADATA)
+        for version, start, end in ((1, 0, 10), (2, 10, 30)):
+            mine = CommitMetadata("c", "orders", {ORDERS: Span(Position(start), Position(end))}, None).to_json()
+            commit(
+                self.table, version, {"commitInfo": {"operation": "W", "userMetadata": mine}}, txn("orders-0", end - 1)
+            )
+        commit(self.table, 3, {"commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 1}}})
+
+    @property
+    def accepting(self) -> Accepting:
+        def state_of(source: TopicPartition, table: TableState) -> PartitionState:
+            last = table.transactions.get("orders-0")
+            return PartitionState(
+                source,
+                "orders",
+                StartAt.EARLIEST,
+                Ends(Position(5), Position(99)),
+                None if last is None else Position(last + 1),
+                staged_markers(self.stage, source),
+            )
+
+        return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))
+
+    def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
+        turns = Turns(self.stage, AUTHOR, uuid.uuid4().hex)
+        turns.look(ORDERS)
+        self.accepting.carry_out(self.stage, turns, plans)
+
+    def tables(self) -> dict[str, TableState]:
+        found = read_table_state(self.table)
+        assert found is not None
+        return {self.stream.table: found}
+
+
+def test_an_answer_is_given_once_and_may_be_given_again() -> None:
+    restored = Restored()
+    plans = restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
+    assert [dict(plan.positions) for plan in plans] == [{ORDERS: 10}]
+    assert list(restored.stage.list("accept")) == []
+    restored.carry_out(plans)
+    restored.carry_out(plans)
+    (found,) = restored.stage.list("accept")
+    assert found.path == "accept/orders/the-table/00000000000000000003.json"
+    answer = Answer.from_bytes(found.path, restored.stage.read(found.path) or b"")
+    assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
+    other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
+    with pytest.raises(UsageError, match="another answer is there"):
+        restored.carry_out(other)
+
+
+def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest() -> None:
+    restored = Restored()
+    restored.stage.delete([f"done/orders/0/{10:020d}.done"])
+    accepting = restored.accepting
+    (plan,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
+    (partition,) = plan.partitions
+    assert partition.rewind is not None
+    rewind(restored.stage, partition.rewind)
+    (again,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
+    restored.carry_out([again])
+    assert again.positions == plan.positions
+    assert len(list(restored.stage.list("accept"))) == 1
+
+
+def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
+    """`bootstrap restart`: the txn action says that the table has all that is staged, and its rows are gone."""
+    restored = Restored()
+    with pytest.raises(UsageError, match="put it back to version 1") as error:
+        require_whole(restored.stream, restored.tables(), FsspecStore)
+    assert "bootstrap accept CONFIG --stream orders" in error.value.remedy
+    restored.table.delete([f"_delta_log/{3:020d}.json"])
+    require_whole(restored.stream, restored.tables(), FsspecStore)
+
+
+def test_a_table_that_did_not_go_back_wants_no_answer() -> None:
+    restored = Restored()
+    restored.table.delete([f"_delta_log/{3:020d}.json"])
+    with pytest.raises(UsageError, match="did not go back"):
+        restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)

@@ -1,0 +1,532 @@
+"""The decisions of the bootstrap tool, and what it does to a stage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap import view
+from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, PlannedPartition, Refused, StreamPlan, plan_partition
+from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
+from bootstrap.core.sources import FromDelta, FromFile, FromGroup, parse_positions, parse_source
+from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from bootstrap.shell import stage
+from common.errors import UsageError
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.beginnings import Beginning
+from common.stage.chain import read_chain
+from common.stage.markers import Marker, MarkerName, Origin
+from common.storage.store import FsspecStore
+from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from bootstrap.core.sources import PositionSource
+
+AUTHOR = Author("test", 1_000)
+
+
+def state(
+    markers: Iterable[Marker | StagedMarker] = (),
+    *,
+    low: int = 0,
+    high: int = 1_000,
+    table: int | None = None,
+    owed_from: int | None = None,
+    start: Start = StartAt.EARLIEST,
+    beginning: Beginning | None = None,
+) -> PartitionState:
+    staged = [
+        found if isinstance(found, StagedMarker) else StagedMarker(found.name.path, found.name, found)
+        for found in markers
+    ]
+    return PartitionState(
+        source=ORDERS,
+        app_id="orders",
+        start=start,
+        ends=Ends(Position(low), Position(high)),
+        table=None if table is None else Position(table),
+        staged=tuple(sorted(staged, key=lambda found: found.name)),
+        beginning=beginning,
+        owed_from=None if owed_from is None else Position(owed_from),
+    )
+
+
+def broken(start: int) -> StagedMarker:
+    name = MarkerName(ORDERS, Position(start))
+    return StagedMarker(name.path, name, None)
+
+
+def planned(found: PartitionState, position: int | None, why: str = "nothing") -> PlannedPartition:
+    return plan_partition(found, None if position is None else Position(position), why, AUTHOR)
+
+
+# --from
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("earliest", StartAt.EARLIEST),
+        ("latest", StartAt.LATEST),
+        ("2026-03-01T00:00:00Z", FromTimestamp(1_772_323_200_000)),
+        ("2026-03-01", FromTimestamp(1_772_323_200_000)),
+        ("group:my:group", FromGroup("my:group")),
+        ("delta", FromDelta()),
+        ("positions.yaml", FromFile("positions.yaml", last_offsets=False)),
+        ("seek_offsets:seek.json", FromFile("seek.json", last_offsets=True)),
+    ],
+)
+def test_a_source_is_a_word_a_moment_or_a_file(text: str, meaning: PositionSource) -> None:
+    assert parse_source(text) == meaning
+
+
+@pytest.mark.parametrize("text", ["group:", "seek_offsets:"])
+def test_a_source_without_a_name_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=text) as caught:
+        parse_source(text)
+    assert "group:NAME" in caught.value.remedy
+
+
+def positions(text: str, topics: tuple[str, ...] = ("orders",), *, last: bool = False) -> Mapping[str, int]:
+    found = parse_positions(text, "file", [Topic(topic) for topic in topics], last_offsets=last)
+    return {str(source): position for source, position in found.items()}
+
+
+def test_a_file_holds_positions_by_partition_or_by_topic() -> None:
+    assert positions("{0: 120, 1: 340}") == {"orders/0": 120, "orders/1": 340}
+    assert positions('{"0": 120}') == {"orders/0": 120}
+    assert positions("orders: {0: 120}\ninvoices: {0: 7}", ("orders", "invoices")) == {
+        "orders/0": 120,
+        "invoices/0": 7,
+    }
+
+
+def test_kafka_delta_ingest_s_seek_offsets_are_last_offsets() -> None:
+    assert positions("[[0, 119], [1, 339]]") == {"orders/0": 120, "orders/1": 340}
+    assert positions('{"0": 119}', last=True) == {"orders/0": 120}
+    assert positions("[[0, -1]]") == {"orders/0": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no positions"),
+        ("hello", "holds no positions"),
+        ("{", "neither YAML nor JSON"),
+        ("{0: x}", "'x'"),
+        ("{0: -1}", "-1"),
+        ("{0: true}", "True"),
+        ("{x: 1}", "'x'"),
+        ("[[0]]", "[0]"),
+        ("[0, 1]", "0"),
+        ("[[0, 1], [0, 2]]", "twice"),
+        ("orders: {0: {1: 2}}", "{1: 2}"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused_with_an_example(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        positions(text)
+    assert said in caught.value.problem
+    assert caught.value.problem.startswith("file")
+    assert caught.value.remedy
+
+
+def test_positions_without_topics_need_a_stream_with_one() -> None:
+    with pytest.raises(UsageError, match="orders, invoices"):
+        positions("{0: 1}", ("orders", "invoices"))
+
+
+# plan and write
+
+
+def test_a_position_becomes_the_marker_before_it() -> None:
+    outcome = planned(state(), 42).outcome
+    assert isinstance(outcome, Make)
+    assert outcome.marker.name.path == "done/orders/0/00000000000000000041.done"
+    assert outcome.marker.span == Span(Position(41), Position(42))
+    assert outcome.marker.previous is None
+    assert outcome.marker.manifest is not None
+    assert outcome.marker.manifest.origin is Origin.BOOTSTRAP
+    assert read_chain([outcome.marker]).end == 42
+
+
+def test_position_zero_needs_no_marker_where_the_stream_begins_there() -> None:
+    for start in (StartAt.EARLIEST, FromOffsets({(None, Partition(0)): Position(0)}), FromOffsets({})):
+        assert isinstance(planned(state(start=start), 0).outcome, NotNeeded)
+
+
+@pytest.mark.parametrize(
+    "start", [StartAt.LATEST, FromTimestamp(1), FromOffsets({(Topic("orders"), Partition(0)): Position(5)})]
+)
+def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: Start) -> None:
+    outcome = planned(state(start=start), 0).outcome
+    assert isinstance(outcome, Begin)
+    assert outcome.path == "begin/orders/0/00000000000000000000.begin"
+    assert outcome.beginning.position == 0
+
+
+@pytest.mark.parametrize("markers", [[by_hand(3)], chain_of(0, 10), [broken(7)]])
+def test_a_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> None:
+    outcome = planned(state(markers), 42).outcome
+    assert isinstance(outcome, Refused)
+    assert "done/orders/0/" in outcome.problem
+    assert "rewind" in outcome.remedy
+    assert "skip" in outcome.remedy
+
+
+def test_a_position_that_kafka_does_not_have_is_refused() -> None:
+    beyond = planned(state(high=10), 11).outcome
+    assert isinstance(beyond, Refused)
+    assert "ends at 10" in beyond.problem
+    gone = planned(state(low=50), 40).outcome
+    assert isinstance(gone, Refused)
+    assert "[40, 50)" in gone.problem
+    assert "skip" in gone.remedy
+    assert isinstance(planned(state(low=50, high=50), 50).outcome, Make)
+
+
+def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
+    outcome = planned(state(table=30), 42).outcome
+    assert isinstance(outcome, Refused)
+    assert "[30, 42)" in outcome.problem
+    assert "--from delta" in outcome.remedy
+
+
+def test_positions_that_the_table_has_are_worth_a_note() -> None:
+    outcome = planned(state(table=60), 42).outcome
+    assert isinstance(outcome, Make)
+    assert "[42, 60)" in outcome.note
+    same = planned(state(table=42), 42).outcome
+    assert isinstance(same, Make)
+    assert same.note == ""
+
+
+def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
+    fresh = planned(state(), None, "the group 'g' has no commit").outcome
+    assert fresh == LeftOut("the group 'g' has no commit; it begins at the stream's start, earliest")
+    chained = planned(state(chain_of(0, 10)), None, "the file does not name it").outcome
+    assert chained == LeftOut("the file does not name it; its chain is left as it is")
+
+
+def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
+    outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
+    assert outcome == Begin(ORDERS, Beginning(Position(70)))
+
+
+def test_one_refusal_refuses_all() -> None:
+    good = planned(state(), 42)
+    bad = planned(state(chain_of(0, 10)), 42)
+    assert len(StreamPlan("orders", (good,)).markers) == 1
+    with pytest.raises(UsageError, match="nothing was written") as caught:
+        _ = StreamPlan("orders", (good, bad)).markers
+    assert "done/orders/0/00000000000000000000.done" in caught.value.problem
+    assert caught.value.exit_code == 2
+
+
+def test_a_plan_is_shown_to_people_and_to_programs() -> None:
+    plan = StreamPlan(
+        "orders",
+        (planned(state(), 42), planned(state(), 0), planned(state(), None), planned(state(chain_of(0, 9)), 5)),
+    )
+    text = view.plans_as_text([plan])
+    assert "done/orders/0/00000000000000000041.done" in text
+    assert "position 0 needs no marker" in text
+    assert "refused" in text
+    content = json.loads(view.plans_as_json([plan], written=False))
+    assert content["written"] is False
+    (stream,) = content["streams"]
+    assert [found["outcome"] for found in stream["partitions"]] == ["make", "not_needed", "left_out", "refused"]
+    assert [found["position"] for found in stream["partitions"]] == [42, 0, None, 5]
+    assert stream["partitions"][0]["marker"] == "done/orders/0/00000000000000000041.done"
+    assert stream["partitions"][1]["marker"] is None
+
+
+# skip
+
+
+def skipped(found: PartitionState, to: int) -> tuple[Span, Position | None]:
+    plan = plan_skip(found, Position(to), AUTHOR)
+    assert plan.marker.manifest is not None
+    assert plan.marker.manifest.origin is Origin.SKIP
+    return plan.marker.span, plan.marker.previous
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Position(start), Position(end))
+
+
+def test_a_skip_goes_on_from_the_chain_s_end() -> None:
+    assert skipped(state(chain_of(0, 10, 20)), 25) == (span(20, 25), 10)
+
+
+def test_a_skip_fills_the_gap_that_holds_the_partition() -> None:
+    found = state([*chain_of(0, 10), flush(15, 20), flush(30, 40)])
+    assert skipped(found, 15) == (span(10, 15), 0)
+
+
+def test_a_skip_fills_the_gap_between_the_table_and_the_chain() -> None:
+    assert skipped(state(chain_of(50, 60), table=42), 50) == (span(42, 50), None)
+
+
+def test_a_gap_below_the_table_s_position_is_none() -> None:
+    assert skipped(state([*chain_of(0, 10), flush(15, 20)], table=18), 22) == (span(20, 22), 15)
+
+
+def test_a_skip_gives_up_what_the_table_wants_when_there_is_no_chain() -> None:
+    assert skipped(state(table=42, low=50), 50) == (span(42, 50), None)
+
+
+def test_a_skip_begins_where_the_lost_part_of_a_chain_did() -> None:
+    # The table has nothing, and the first marker follows one that is gone.
+    found = state(chain_of(0, 10, 20, 30)[1:])
+    assert skipped(found, 10) == (span(0, 10), None)
+
+
+def test_a_skip_of_a_part_of_a_gap_says_what_remains() -> None:
+    plan = plan_skip(state([*chain_of(0, 10), flush(15, 20)]), Position(12), AUTHOR)
+    assert plan.marker.span == span(10, 12)
+    assert "[12, 15)" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("found", "to", "said"),
+    [
+        (state(chain_of(0, 10, 20)), 15, "up to 20"),
+        (state(chain_of(0, 10, 20)), 20, "up to 20"),
+        (state([*chain_of(0, 10), flush(15, 20)]), 17, "done/orders/0/00000000000000000015.done"),
+        (state(chain_of(0, 10), high=12), 13, "ends at 12"),
+        (state(), 13, "no marker"),
+        (state([*chain_of(0, 10), broken(10)]), 13, "cannot be read"),
+    ],
+)
+def test_a_skip_that_would_hide_something_is_refused(found: PartitionState, to: int, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_skip(found, Position(to), AUTHOR)
+    assert said in caught.value.problem
+    assert caught.value.remedy
+
+
+def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
+    plan = plan_skip(state(chain_of(0, 10)), Position(25), AUTHOR)
+    assert "[10, 25), 15 positions, will never be loaded" in view.skip_as_text(plan, done=True)
+    assert "add --yes" in view.skip_as_text(plan, done=False)
+
+
+# rewind
+
+
+def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
+    """They may come in another order the second time."""
+    joined = TopicPartition(Topic("orders+payments"), Partition(0))
+    found = replace(state(chain_of(0, 10, 20, 30), table=20), source=joined)
+    for to in (10, 0):
+        with pytest.raises(UsageError, match="another order") as caught:
+            plan_rewind(found, Position(to), AUTHOR, below_table=True)
+        assert "rewind --to 20" in caught.value.remedy
+    assert plan_rewind(found, Position(20), AUTHOR).position == 20
+
+
+def rewound(found: PartitionState, to: int, *, below_table: bool = False) -> RewindPlan:
+    return plan_rewind(found, Position(to), AUTHOR, below_table=below_table)
+
+
+def aside(plan: RewindPlan) -> list[int]:
+    return [found.name.start for found in plan.put_aside]
+
+
+def test_a_rewind_to_where_a_marker_ends_puts_the_later_ones_aside() -> None:
+    plan = rewound(state(chain_of(0, 10, 20, 30)), 10)
+    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+
+
+def test_a_rewind_into_a_marker_goes_down_to_its_start() -> None:
+    plan = rewound(state(chain_of(0, 10, 20, 30)), 17)
+    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+    assert "17 lies within a marker" in plan.notes[0]
+
+
+def test_a_rewind_to_the_table_s_position_splits_a_marker_that_straddles_it() -> None:
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17), 17)
+    assert (plan.position, aside(plan)) == (17, [20, 10])
+    assert plan.marker is not None
+    assert plan.marker.span == span(16, 17)
+
+
+def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
+    # To 17, where the own table is, another one would never get [10, 17): so down to where a marker ends.
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 17)
+    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+    # And what all of them have is sound.
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 3, below_table=True)
+    assert (plan.position, aside(plan)) == (3, [20, 10, 0])
+
+
+def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
+    assert skipped(state(chain_of(0, 10, 20), table=40), 50)[0] == span(40, 50)
+    assert skipped(state(chain_of(0, 10, 20), table=40, owed_from=12), 50)[0] == span(20, 50)
+
+
+def test_a_rewind_above_the_table_never_leaves_a_hole() -> None:
+    # Down to 17, which the table has reached, and not to 10, which it has passed.
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17), 19)
+    assert plan.position == 17
+
+
+def test_a_rewind_does_not_cover_the_last_position_of_a_gap() -> None:
+    found = state([*chain_of(0, 10), flush(15, 20)])
+    plan = rewound(found, 15)
+    assert (plan.position, aside(plan), plan.marker) == (10, [15], None)
+
+
+def test_a_rewind_to_before_the_chain_begins_it_anew() -> None:
+    plan = rewound(state([by_hand(41), flush(42, 50, 41)]), 20)
+    assert (plan.position, aside(plan)) == (20, [42, 41])
+    assert plan.marker is not None
+    assert plan.marker.span == span(19, 20)
+
+
+def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
+    plan = rewound(state(chain_of(0, 10, 20, 30)[2:]), 15)
+    assert plan.position == 10
+    assert plan.marker is not None
+
+
+def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
+    """Its beginning is written and a late claim stands above it: nothing between the two was ever staged."""
+    late = state([flush(30, 40, 20)], beginning=Beginning(Position(0)))
+    assert rewound(late, 25).position == 0
+    assert rewound(late, 40 - 1).position == 0
+    gone = state([flush(30, 40, 20)], beginning=Beginning(Position(0)), low=15)
+    assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
+
+
+def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
+    plan = rewound(state(chain_of(0, 10, 20)), 0)
+    assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
+    assert plan.beginning == Beginning(Position(0)), "and says so, whatever the stream's start is"
+    assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).beginning == plan.beginning
+
+
+def test_a_rewind_gets_rid_of_a_marker_that_cannot_be_read() -> None:
+    plan = rewound(state([*chain_of(0, 10), broken(10), flush(20, 30, 10)]), 10)
+    assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
+    only = rewound(state([broken(10)]), 10)
+    assert (only.position, aside(only)) == (10, [10])
+    assert only.marker is not None
+
+
+def test_a_rewind_below_the_table_has_to_be_meant() -> None:
+    found = state(chain_of(0, 10, 20, 30), table=20)
+    with pytest.raises(UsageError, match=r"\[10, 20\) are loaded") as caught:
+        rewound(found, 10)
+    assert "--below-table" in caught.value.remedy
+    plan = rewound(found, 10, below_table=True)
+    assert plan.position == 10
+    assert "passes over" in " ".join(plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("found", "to", "said"),
+    [
+        (state(chain_of(0, 10, 20)), 20, "ends at 20 already"),
+        (state(chain_of(0, 10, 20)), 25, "staged up to 20 only"),
+        (state(chain_of(0, 10, 20), low=5), 3, "no longer has [0, 5)"),
+        (state(chain_of(0, 10, 20), high=5), 10, "ends at 5"),
+        (state(), 5, "no marker"),
+    ],
+)
+def test_a_rewind_that_cannot_be_is_refused(found: PartitionState, to: int, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rewound(found, to)
+    assert said in caught.value.problem
+    assert caught.value.remedy
+
+
+# What happens to the stage.
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecStore:
+    return FsspecStore(tmp_path.as_uri())
+
+
+def found_in(store: FsspecStore, **more: int) -> PartitionState:
+    return state(stage.staged_markers(store, ORDERS), **more)  # type: ignore[arg-type]
+
+
+def test_markers_are_read_by_position_whatever_their_spelling(store: FsspecStore) -> None:
+    put(store, *chain_of(0, 10, 20))
+    store.write("done/orders/0/9.done", b"")
+    store.write("done/orders/0/00000000000000000020.done", b"{")
+    store.write("done/orders/0/notes.txt", b"")
+    store.write("done/orders/1/5.done", b"")
+    staged = stage.staged_markers(store, ORDERS)
+    assert [(found.name.start, found.marker is None) for found in staged] == [
+        (0, False),
+        (9, False),
+        (10, False),
+        (20, True),
+    ]
+    assert staged[1].path == "done/orders/0/9.done"
+
+
+def test_a_marker_that_somebody_made_meanwhile_is_not_overwritten(store: FsspecStore) -> None:
+    put(store, by_hand(41))
+    with pytest.raises(UsageError, match="somebody else"):
+        stage.make(store, AUTHOR.begin_at(state(), Position(42)))
+    assert store.read("done/orders/0/00000000000000000041.done") == b""
+
+
+def test_what_is_put_aside_is_kept_as_it_was(store: FsspecStore) -> None:
+    put(store, *chain_of(0, 10, 20, 30))
+    before = {found.path: store.read(found.path) for found in store.list("done/")}
+    stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
+    assert [found.path for found in store.list("done/")] == ["done/orders/0/00000000000000000000.done"]
+    for start in (10, 20):
+        path = f"done/orders/0/{start:020d}.done"
+        assert store.read(f"stray/{path}") == before[path]
+
+
+def test_nothing_that_was_put_aside_before_is_overwritten(store: FsspecStore) -> None:
+    for end in (20, 21, 22):
+        put(store, *chain_of(0, 10), flush(10, end, 0))
+        stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR))
+    copies = sorted(found.path for found in store.list("stray/"))
+    name = "stray/done/orders/0/00000000000000000010.done"
+    assert copies == [name, f"{name}.2", f"{name}.3"]
+    assert len({store.read(path) for path in copies}) == 3
+
+
+def test_a_marker_at_the_new_beginning_is_replaced(store: FsspecStore) -> None:
+    # The chain's only marker begins at 16, and the table has reached 17.
+    put(store, flush(16, 30))
+    stage.rewind(store, plan_rewind(found_in(store, table=17), Position(17), AUTHOR))
+    (only,) = stage.staged_markers(store, ORDERS)
+    assert only.marker is not None
+    assert only.marker.span == span(16, 17)
+    assert store.read("stray/done/orders/0/00000000000000000016.done") is not None
+
+
+def test_a_claim_that_came_meanwhile_is_put_aside_as_well(store: FsspecStore) -> None:
+    put(store, *chain_of(0, 10, 20, 30))
+    plan = plan_rewind(found_in(store), Position(10), AUTHOR)
+    put(store, flush(30, 40, 20), flush(40, 50, 30))  # a writer that goes on at the old end
+    late = stage.rewind(store, plan)
+    assert sorted(late) == [f"done/orders/0/{start:020d}.done" for start in (30, 40)]
+    assert found_in(store).chain.end == 10
+    assert store.read("stray/done/orders/0/00000000000000000040.done") is not None
+
+
+def test_other_partitions_are_left_alone(store: FsspecStore) -> None:
+    other = TopicPartition(Topic("orders"), Partition(1))
+    put(store, *chain_of(0, 10, 20), *chain_of(0, 10, 20, source=other))
+    stage.rewind(store, plan_rewind(found_in(store), Position(0), AUTHOR))
+    assert found_in(store).staged == ()
+    assert len(stage.staged_markers(store, other)) == 2

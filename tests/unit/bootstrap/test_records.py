@@ -1,0 +1,46 @@
+"""The repairs as JSON: what a program reads is what a person is shown."""
+
+from __future__ import annotations
+
+import json
+
+from bootstrap import records
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.restart import Left, Restart
+from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from common.settings import StartAt
+from common.spans import Position
+from common.stage.beginnings import Beginning
+from tests.fakes.markers import ORDERS, chain_of
+
+AUTHOR = Author("test", 1_000)
+PLACE = {"topic": "orders", "partition": 0}
+
+
+def state() -> PartitionState:
+    staged = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in chain_of(0, 10, 25))
+    ends = Ends(Position(0), Position(100))
+    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, Position(10), staged)
+
+
+def test_a_skip() -> None:
+    found = json.loads(records.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
+    assert found == PLACE | {
+        "done": False,
+        "given_up": {"start": 25, "end": 40, "positions": 15},
+        "marker": "done/orders/0/00000000000000000025.done",
+        "notes": [],
+    }
+
+
+def test_a_rewind() -> None:
+    found = json.loads(records.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
+    assert (found["done"], found["position"], found["put_aside_late"]) == (True, 10, ["late"])
+    assert found["put_aside"] == ["done/orders/0/00000000000000000010.done"]
+
+
+def test_a_restart() -> None:
+    plans = (Restart(ORDERS, Beginning(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
+    new, left = json.loads(records.restarts_as_json(plans, done=False))["partitions"]
+    assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
+    assert left == PLACE | {"left": "it is the same topic"}

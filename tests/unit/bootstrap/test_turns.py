@@ -1,0 +1,118 @@
+"""Two operators repair one Kafka partition at the same time: one of them is told to look again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.repair import plan_rewind
+from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.core.turns import Turn, ended_path, turn_path
+from bootstrap.shell import stage
+from bootstrap.shell.turns import Turns
+from common.errors import StoreError, UsageError
+from common.settings import StartAt
+from common.spans import Position
+from common.stage.beginnings import Beginning
+from common.storage.store import FsspecStore
+from tests.fakes.markers import ORDERS, chain_of, put
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from bootstrap.core.repair import RewindPlan
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecStore:
+    return FsspecStore(tmp_path.as_uri())
+
+
+class Deaf(FsspecStore):
+    """A store whose answers to deletes do not arrive; they are done much later."""
+
+    def delete(self, paths: Iterable[str]) -> None:  # noqa: ARG002
+        msg = "no answer"
+        raise StoreError(msg)
+
+
+class Operator:
+    """One command: it looks when it is made, and does what it planned then."""
+
+    def __init__(self, store: FsspecStore, name: str, to: int, *, take_over: int | None = None) -> None:
+        author = Author(name, 1_700_000_000_000)
+        self.turns = Turns(store, author, name, take_over=take_over)
+        self.turns.look(ORDERS)
+        found = stage.staged_markers(store, ORDERS)
+        beginning = stage.beginning_of(store, ORDERS)
+        ends = Ends(Position(0), Position(100))
+        looked = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, None, found, beginning=beginning)
+        self.plan: RewindPlan = plan_rewind(looked, Position(to), author)
+        self.work = f"bootstrap rewind --to {to}"
+
+    def act(self) -> None:
+        with self.turns.taken(ORDERS, self.work) as mine:
+            stage.rewind(mine, self.plan)
+
+
+def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30))
+    first, second = Operator(store, "ann", 0), Operator(store, "bob", 5)
+    first.act()
+    with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
+        second.act()
+    assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
+    assert stage.beginning_of(store, ORDERS) == Beginning(Position(0))
+    with pytest.raises(UsageError, match="staged up to 0 only"):
+        Operator(store, "bob", 5)
+
+
+def test_a_repair_that_has_not_ended_is_named_with_the_way_out(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30))
+    first = Operator(store, "ann", 20)
+    with first.turns.taken(ORDERS, first.work):
+        second = Operator(store, "bob", 20)
+        with pytest.raises(
+            UsageError, match="`bootstrap rewind --to 20` by ann, begun at 2023-11-14T22:13:20Z"
+        ) as told:
+            second.act()
+    assert turn_path(ORDERS, 1) in told.value.problem
+    assert "--take-over 1" in told.value.remedy
+    Operator(store, "bob", 20).act()
+
+
+def test_whoever_was_taken_over_changes_nothing_more(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30, 40))
+    first = Operator(store, "ann", 20)
+    with first.turns.taken(ORDERS, first.work) as mine:
+        Operator(store, "bob", 30, take_over=1).act()
+        with pytest.raises(UsageError, match="another repair"):
+            stage.rewind(mine, first.plan)
+    assert [found.name.start for found in stage.staged_markers(store, ORDERS)] == [10, 20]
+
+
+def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30))
+    first = Operator(Deaf(store.url), "ann", 20)
+    with pytest.raises(StoreError, match="no answer"):
+        first.act()
+    assert store.read(ended_path(ORDERS, 1)) is None
+    with pytest.raises(UsageError, match="has not ended"):
+        Operator(store, "ann", 20).act()
+    with pytest.raises(UsageError, match="has not ended"):
+        Operator(store, "ann", 20, take_over=0).act()
+    Operator(store, "ann", 20, take_over=1).act()
+    assert [found.name.start for found in stage.staged_markers(store, ORDERS)] == [10]
+    put(store, *chain_of(10, 20, 30))
+    Operator(store, "ann", 20).act()  # the turn that was taken over has ended with its successor's
+
+
+def test_a_turn_that_cannot_be_read_is_a_turn_all_the_same(store: FsspecStore) -> None:
+    put(store, *chain_of(10, 20, 30))
+    store.write(turn_path(ORDERS, 7), b"{")
+    with pytest.raises(UsageError, match="somebody's repair"):
+        Operator(store, "ann", 20).act()
+    turn = Turn("ann", 5, "skip", "u")
+    assert Turn.from_bytes(turn.to_bytes()) == turn

@@ -1,0 +1,69 @@
+from collections.abc import Sequence
+
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.chain import by_partition, read_chain
+from common.stage.markers import Marker, MarkerName
+from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
+
+
+def starts(markers: Sequence[Marker]) -> list[int]:
+    return [marker.span.start for marker in markers]
+
+
+def test_without_markers_there_is_no_chain() -> None:
+    chain = read_chain([])
+    assert (chain.markers, chain.strays, chain.tail, chain.end) == ((), (), None, None)
+
+
+def test_a_whole_chain_is_read_in_order() -> None:
+    chain = read_chain(reversed(chain_of(0, 10, 25, 40)))
+    assert starts(chain.markers) == [0, 10, 25]
+    assert chain.end == 40
+    assert chain.strays == ()
+
+
+def test_what_is_left_of_a_chain_after_settling_is_a_chain() -> None:
+    chain = read_chain(chain_of(0, 10, 25, 40)[1:])
+    assert starts(chain.markers) == [10, 25]
+    assert chain.strays == ()
+
+
+def test_a_marker_made_by_hand_begins_a_chain() -> None:
+    chain = read_chain([by_hand(41)])
+    assert chain.end == 42
+
+
+def test_writers_go_on_behind_a_marker_made_by_hand() -> None:
+    chain = read_chain([by_hand(41), flush(42, 50, 41)])
+    assert starts(chain.markers) == [41, 42]
+    assert chain.end == 50
+
+
+def test_a_late_claim_of_a_freed_position_is_a_stray() -> None:
+    # [0, 10) was settled; a writer that had paused since claims it again, with more.
+    chain = read_chain([*chain_of(0, 10, 25, 40)[1:], flush(0, 30)])
+    assert starts(chain.markers) == [10, 25]
+    assert starts(chain.strays) == [0]
+    assert chain.end == 40
+
+
+def test_a_marker_made_by_hand_inside_of_a_chain_is_a_stray() -> None:
+    chain = read_chain([*chain_of(0, 10, 25), by_hand(12)])
+    assert starts(chain.strays) == [12]
+    assert chain.end == 25
+
+
+def test_a_gap_leaves_both_parts_alive_and_the_end_at_the_upper_one() -> None:
+    chain = read_chain([*chain_of(0, 10), by_hand(19), flush(20, 30, 19)])
+    assert starts(chain.markers) == [0, 19, 20]
+    assert chain.strays == ()
+    assert chain.end == 30
+
+
+def test_names_are_grouped_by_partition_and_sorted() -> None:
+    other = TopicPartition(Topic("orders"), Partition(1))
+    names = [MarkerName(ORDERS, Position(9)), MarkerName(other, Position(1)), MarkerName(ORDERS, Position(2))]
+    assert {source: [name.start for name in group] for source, group in by_partition(names).items()} == {
+        ORDERS: [2, 9],
+        other: [1],
+    }

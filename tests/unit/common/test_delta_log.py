@@ -1,0 +1,265 @@
+"""The log reader, on tables that delta-rs wrote and on logs written out by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from benchmarks import large_table
+from common.errors import TableError
+from common.storage.store import FsspecStore
+from common.tables.delta_log import read_table_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+PROTOCOL: dict[str, object] = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+TABLE = {
+    "id": "the-table",
+    "format": {"provider": "parquet", "options": {}},
+    "schemaString": SCHEMA,
+    "partitionColumns": ["date"],
+    "configuration": {"delta.appendOnly": "true"},
+}
+METADATA: dict[str, object] = {"metaData": TABLE}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecStore:
+    return FsspecStore(str(tmp_path))
+
+
+def txn(app_id: str, version: int) -> dict[str, object]:
+    return {"txn": {"appId": app_id, "version": version, "lastUpdated": 1}}
+
+
+def commit(store: FsspecStore, version: int, *actions: object, separators: tuple[str, str] = (",", ":")) -> None:
+    lines = "".join(json.dumps(action, separators=separators) + "\n" for action in actions)
+    store.write(f"_delta_log/{version:020d}.json", lines.encode())
+
+
+def append(folder: Path, offset: int, *, app_id: str = "orders-0") -> None:
+    rows = pa.table({"id": pa.array([offset], pa.int64()), "date": ["2026-03-01"]})
+    properties = CommitProperties(app_transactions=[Transaction(app_id, offset)])
+    write_deltalake(str(folder), rows, mode="append", partition_by=["date"], commit_properties=properties)
+
+
+def transactions(store: FsspecStore) -> dict[str, int]:
+    state = read_table_state(store)
+    assert state is not None
+    return dict(state.transactions)
+
+
+def test_a_folder_without_a_log_is_no_table(store: FsspecStore) -> None:
+    assert read_table_state(store) is None
+    store.write("date=2026-03-01/file.parquet", b"")
+    assert read_table_state(store) is None
+
+
+def test_a_table_of_delta_rs_is_read(store: FsspecStore, tmp_path: Path) -> None:
+    for offset in (4, 9):
+        append(tmp_path, offset)
+    append(tmp_path, 3, app_id="orders-1")
+    state = read_table_state(store)
+    table = DeltaTable(str(tmp_path))
+    assert state is not None
+    assert state.version == table.version() == 2
+    assert state.transactions == {"orders-0": 9, "orders-1": 3}
+    assert state.partition_by == ("date",)
+    assert state.table_id == str(table.metadata().id)
+    assert json.loads(state.schema) == json.loads(table.schema().to_json())
+    assert (state.reader_version, state.writer_version) == (
+        table.protocol().min_reader_version,
+        table.protocol().min_writer_version,
+    )
+
+
+def test_a_checkpoint_says_what_the_commits_before_it_said(store: FsspecStore, tmp_path: Path) -> None:
+    for offset in range(12):
+        append(tmp_path, offset)
+    before = read_table_state(store)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    store.delete(f"_delta_log/{version:020d}.json" for version in range(11))
+    after = read_table_state(store)
+    assert after == before
+    append(tmp_path, 12)
+    assert transactions(store) == {"orders-0": 12}
+
+
+def test_what_comes_later_wins(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5), txn("b-0", 1))
+    commit(store, 1, txn("a-0", 7))
+    commit(store, 2, {"metaData": {**TABLE, "id": "another"}})
+    state = read_table_state(store)
+    assert state is not None
+    assert (state.version, state.table_id) == (2, "another")
+    assert state.transactions == {"a-0": 7, "b-0": 1}
+    assert state.properties == {"delta.appendOnly": "true"}
+
+
+def test_the_features_of_the_protocol_are_named(store: FsspecStore) -> None:
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors", "generatedColumns"],
+    }
+    commit(store, 0, {"protocol": protocol}, METADATA)
+    state = read_table_state(store)
+    assert state is not None
+    assert state.features == {"deletionVectors", "generatedColumns"}
+
+
+def test_spaces_in_the_json_make_no_difference(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5), separators=(", ", ": "))
+    store.write("_delta_log/00000000000000000001.json", b'{ "txn" : {"appId": "a-0", "version": 6}}\r\n\n')
+    assert transactions(store) == {"a-0": 6}
+
+
+def test_other_files_of_a_log_are_passed_over(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5))
+    for name in (
+        "_last_checkpoint",
+        "00000000000000000000.crc",
+        ".00000000000000000001.json.tmp",
+        "00000000000000000000.00000000000000000003.compacted.json",
+        "_commits/00000000000000000001.0b4a.json",
+        "_sidecars/0b4a.parquet",
+    ):
+        store.write(f"_delta_log/{name}", b"not for us")
+    assert transactions(store) == {"a-0": 5}
+
+
+def checkpoint_part(*actions: dict[str, object]) -> bytes:
+    """What Spark writes: a column for each kind of action, null in the rows of the others; maps as maps."""
+    table_type = pa.schema(
+        [
+            ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])),
+            ("add", pa.struct([("path", pa.string())])),
+            (
+                "metaData",
+                pa.struct(
+                    [
+                        ("id", pa.string()),
+                        ("schemaString", pa.string()),
+                        ("partitionColumns", pa.list_(pa.string())),
+                        ("configuration", pa.map_(pa.string(), pa.string())),
+                    ]
+                ),
+            ),
+            (
+                "protocol",
+                pa.struct(
+                    [
+                        ("minReaderVersion", pa.int32()),
+                        ("minWriterVersion", pa.int32()),
+                        ("readerFeatures", pa.list_(pa.string())),
+                    ]
+                ),
+            ),
+        ]
+    )
+    buffer = io.BytesIO()
+    rows = [{name: action.get(name) for name in table_type.names} for action in actions]
+    pq.write_table(pa.Table.from_pylist(rows, schema=table_type), buffer)
+    return buffer.getvalue()
+
+
+PARQUET_METADATA: dict[str, object] = {
+    "metaData": {
+        "id": "the-table",
+        "schemaString": SCHEMA,
+        "partitionColumns": ["date"],
+        "configuration": [("delta.appendOnly", "true")],
+    }
+}
+
+
+def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 1))
+    commit(store, 1, txn("a-0", 2))
+    commit(store, 2, txn("a-0", 3))
+    # Whatever the checkpoint says is taken from it, so a false one shows which was read.
+    part = "_delta_log/00000000000000000001.checkpoint.{:010d}.0000000002.parquet"
+    store.write(part.format(1), checkpoint_part(PROTOCOL, PARQUET_METADATA, {"add": {"path": "x"}}))
+    assert transactions(store) == {"a-0": 3}
+    store.write(part.format(2), checkpoint_part(txn("a-0", 2), txn("from-the-checkpoint", 9)))
+    state = read_table_state(store)
+    assert state is not None
+    assert state.transactions == {"a-0": 3, "from-the-checkpoint": 9}
+    assert state.properties == {"delta.appendOnly": "true"}
+    assert state.partition_by == ("date",)
+
+
+def test_a_checkpoint_of_many_files_takes_the_memory_of_what_is_no_file(tmp_path: Path) -> None:
+    large_table.make(tmp_path, 50_000)
+    tracemalloc.start()
+    try:
+        state = read_table_state(FsspecStore(str(tmp_path)))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert state is not None
+    assert (state.version, state.partition_by, state.writer_version) == (1, ("day",), 2)
+    assert peak_bytes < 5_000_000
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "json"])
+def test_a_checkpoint_of_the_second_version_is_read(store: FsspecStore, suffix: str) -> None:
+    name = f"_delta_log/00000000000000000007.checkpoint.0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.{suffix}"
+    if suffix == "parquet":
+        store.write(name, checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 4)))
+    else:
+        actions: list[object] = [{"checkpointMetadata": {}}, PROTOCOL, METADATA, txn("a-0", 4)]
+        lines = [json.dumps(action) for action in actions]
+        store.write(name, "\n".join(lines).encode())
+    commit(store, 8, txn("b-0", 1))
+    state = read_table_state(store)
+    assert state is not None
+    assert state.version == 8
+    assert state.transactions == {"a-0": 4, "b-0": 1}
+
+
+def test_a_log_with_a_hole_is_an_error_that_names_the_version(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA)
+    commit(store, 2, txn("a-0", 5))
+    with pytest.raises(TableError, match="lacks version 1"):
+        read_table_state(store)
+
+
+def test_a_log_that_begins_in_the_middle_is_an_error(store: FsspecStore) -> None:
+    commit(store, 5, txn("a-0", 5))
+    with pytest.raises(TableError, match="lacks version 0"):
+        read_table_state(store)
+
+
+def test_a_log_without_a_schema_is_an_error(store: FsspecStore) -> None:
+    commit(store, 0, txn("a-0", 5))
+    with pytest.raises(TableError, match="no schema or no protocol"):
+        read_table_state(store)
+
+
+def test_a_commit_that_clean_up_takes_while_the_log_is_read_is_not_passed_over(tmp_path: Path) -> None:
+    class Cleaned(FsspecStore):
+        reads = 0
+
+        def read(self, path: str) -> bytes | None:
+            self.reads += 1
+            if self.reads == 2:  # after the log was listed, a checkpoint is written and the commits go
+                part = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 7))
+                super().write("_delta_log/00000000000000000001.checkpoint.parquet", part)
+                super().delete([f"_delta_log/{version:020d}.json" for version in (0, 1)])
+            return super().read(path)
+
+    store = Cleaned(str(tmp_path))
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5))
+    commit(store, 1, txn("a-0", 7))
+    assert transactions(store) == {"a-0": 7}

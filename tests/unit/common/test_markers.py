@@ -1,0 +1,228 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import MarkerError
+from common.spans import MAX_POSITION, Position, Span
+from common.stage.markers import (
+    Manifest,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    TableKind,
+    folder_of,
+    manifest_from_bytes,
+    manifest_to_bytes,
+    marker_from_bytes,
+    stray_path,
+)
+from common.storage.bounded import MOST_BYTES
+from stage_writer.shell.staging import sealed
+from tests.fakes.markers import ORDERS
+
+NAME = MarkerName(ORDERS, Position(41))
+MANIFEST = Manifest(
+    span=Span(Position(41), Position(44)),
+    previous=Position(7),
+    app_id="orders",
+    origin=Origin.FLUSH,
+    writer="writer-1",
+    created_ms=1_700_000_000_000,
+    records=3,
+    tombstones=1,
+    dead_letters={"json": 1},
+    lowest_timestamp_ms=1,
+    highest_timestamp_ms=2,
+    tables=(
+        StagedTable(
+            "s3://lake/orders",
+            TableKind.ROWS,
+            '{"type":"struct","fields":[]}',
+            ("date",),
+            (StagedFile("date=2026-03-01/a.snappy.parquet", {"date": "2026-03-01"}, 10, 1, '{"numRecords":1}'),),
+        ),
+    ),
+)
+
+
+def stored() -> dict[str, object]:
+    content: dict[str, object] = json.loads(manifest_to_bytes(ORDERS, MANIFEST))
+    return content
+
+
+def read(content: object) -> Manifest | None:
+    return manifest_from_bytes(NAME, json.dumps(content).encode())
+
+
+def test_a_marker_is_named_by_its_start_in_twenty_digits() -> None:
+    assert NAME.path == "done/orders/0/00000000000000000041.done"
+    assert folder_of(ORDERS) == "done/orders/0/"
+    assert stray_path(NAME.path) == "stray/done/orders/0/00000000000000000041.done"
+
+
+def test_a_name_typed_by_hand_needs_no_padding() -> None:
+    assert MarkerName.parse("done/orders/0/41.done") == NAME
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "done/orders/0/41.don",
+        "done/orders/0/.done",
+        "done/orders/0/-1.done",
+        "done/orders/0/4x.done",
+        "done/orders/x/41.done",
+        "done/orders/41.done",
+        "done/or ders/0/41.done",
+        "stray/done/orders/0/41.done",
+        "done/orders/0/41.done.2",
+        "done/orders/0/٤١.done",
+        f"done/orders/0/{MAX_POSITION}.done",
+        "data/orders/0/41.done",
+    ],
+)
+def test_any_other_path_is_no_marker(path: str) -> None:
+    assert MarkerName.parse(path) is None
+
+
+def test_an_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
+    marker = marker_from_bytes(NAME, b"")
+    assert marker.manifest is None
+    assert marker.span == Span(Position(41), Position(42))
+    assert marker.previous is None
+    assert marker.tables == ()
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, MANIFEST)) == MANIFEST
+
+
+def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
+    assert read({**stored(), "colour": "green"}) == MANIFEST
+
+
+def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
+    with pytest.raises(MarkerError, match="format version 7") as caught:
+        read({**stored(), "version": 7, "something": "else"})
+    assert "upgrade" in caught.value.remedy
+    assert NAME.path in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("generation", "filtered", "exploded", "version"),
+    [(0, 0, 0, 1), (1, 0, 0, 2), (0, 1, 0, 3), (0, 0, 1, 3), (1, 1, 0, 3)],
+)
+def test_a_marker_is_refused_by_loaders_that_would_miss_what_it_says(
+    generation: int, filtered: int, exploded: int, version: int
+) -> None:
+    manifest = replace(MANIFEST, generation=generation, filtered=filtered, exploded=exploded)
+    assert json.loads(manifest_to_bytes(ORDERS, manifest))["version"] == version
+
+
+def test_a_marker_with_a_mixed_file_is_refused_by_loaders_that_would_add_it_as_it_is() -> None:
+    (table,) = MANIFEST.tables
+    mixed = StagedFile("data/orders/a.snappy.parquet", None, 10, 1, "{}")
+    manifest = replace(MANIFEST, tables=(replace(table, files=(*table.files, mixed)),))
+    data = manifest_to_bytes(ORDERS, manifest)
+    assert json.loads(data)["version"] == 4
+    assert manifest_from_bytes(NAME, data) == manifest
+    elsewhere = json.loads(data)
+    elsewhere["tables"][0]["files"][-1]["path"] = "a.snappy.parquet"
+    with pytest.raises(MarkerError, match="not below the stage"):
+        read(elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"start": 40}, "speaks of done/orders/0/00000000000000000040.done"),
+        ({"topic": "invoices"}, "speaks of done/invoices/0"),
+        ({"end": 41}, "start < end"),
+        ({"end": None}, "end"),
+        ({"records": -1}, "records"),
+        ({"records": "3"}, "records"),
+        ({"origin": "magic"}, "origin"),
+        ({"version": 0}, "version"),
+        ({"tables": [{}]}, "tables"),
+    ],
+)
+def test_a_broken_manifest_is_refused_by_marker_and_field(change: dict[str, object], said: str) -> None:
+    with pytest.raises(MarkerError) as caught:
+        read({**stored(), **change})
+    assert NAME.path in caught.value.problem
+    assert said in caught.value.problem
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"{", b"\xff\xfe", b"[]", b"null", b"{}", b" ", b"\0" * 10),
+        pytest.param(b'{"version": 1, "x": %s}' % DEEP, id="deep"),
+        pytest.param(DEEP[:100_000], id="deep and cut"),
+        pytest.param(b'{"version": %s}' % (b"9" * 5000), id="a long number"),
+        b'{"version": 1e400}',
+        b'{"version": true}',
+    ],
+)
+def test_what_is_no_manifest_at_all_is_refused(data: bytes) -> None:
+    with pytest.raises(MarkerError, match=NAME.path):
+        manifest_from_bytes(NAME, data)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../other/a.parquet", "/etc/passwd", "a/../../b", "s3://elsewhere/a.parquet", "file:/etc/passwd"),
+        *("_delta_log/00000000000000000007.json", "./_delta_log/a.parquet", "a\\..\\b", "a\0b"),
+    ],
+)
+def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
+    content = stored()
+    content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
+    with pytest.raises(MarkerError, match="leaves its table's root"):
+        read(content)
+
+
+def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
+    padded = manifest_to_bytes(ORDERS, MANIFEST).ljust(MOST_BYTES + 1)
+    with pytest.raises(
+        MarkerError, match=r"marker done/orders/0/0*41\.done cannot be read: it is larger than 64"
+    ) as refused:
+        manifest_from_bytes(NAME, padded)
+    assert "corrupt markers" in refused.value.remedy
+    assert manifest_from_bytes(NAME, padded[:-1]) == MANIFEST
+
+
+def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
+    bounds = json.dumps({f"a_column_with_a_name_{number}": "x" * 32 for number in range(32)})
+    statistics = f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}'
+
+    def flush(files: int, statistics: str) -> Manifest:
+        (table,) = MANIFEST.tables
+        file = replace(table.files[0], statistics=statistics)
+        return replace(MANIFEST, tables=(replace(table, files=(file,) * files),))
+
+    _, data = sealed(NAME, flush(10_000, statistics))
+    assert len(data) < MOST_BYTES
+    assert b"a_column_with_a_name_31" in data
+    marker, data = sealed(NAME, flush(100, statistics * 200))
+    assert len(data) < MOST_BYTES
+    assert manifest_from_bytes(NAME, data) == marker.manifest == flush(100, '{"numRecords":1}')
+
+
+def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "layout.md").read_text(encoding="utf-8")
+    example = page.split("```json\n")[1].split("```")[0]
+    name = MarkerName.parse("done/orders/0/00000000000000000041.done")
+    assert name is not None
+    manifest = manifest_from_bytes(name, example.encode())
+    assert manifest is not None
+    written = json.loads(manifest_to_bytes(name.topic_partition, manifest))
+    assert written == json.loads(example)
+    assert all(f"`{field}`" in page for field in written)

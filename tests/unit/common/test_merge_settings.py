@@ -1,0 +1,72 @@
+"""`load: merge` as a user meets it: what is refused, with the key and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from common.settings.merge import merge_by_of, operation_of
+from common.tables.changes import MergeBy, staged_columns, table_columns
+from tests.fakes.streams import stream_of
+
+KEYS = {"keys": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"merge": None}, "load is merge, and nothing says by which keys; add merge: {keys: [columns]}"),
+        ({"load": "auto", "merge": KEYS}, "merge is given, and load is auto; write load: merge"),
+        ({"merge": {"keys": []}}, "at least 1 item"),
+        ({"merge": {"keys": ["idd"]}}, "merge.keys names 'idd', which is no column of the table; did you mean 'id'?"),
+        ({"merge": {"keys": ["id", "id"]}}, "merge.keys names a column twice"),
+        ({"merge": {"keys": ["half"]}}, "merge.keys names 'half', whose type DOUBLE cannot tell rows apart"),
+        ({"merge": {**KEYS, "sequence": "inside"}}, "merge.sequence names 'inside', whose type STRUCT<a: INT>"),
+        ({"merge": {**KEYS, "sequence": "at"}}, "merge.sequence names 'at', which is no column of the table"),
+        ({"merge": {**KEYS, "operation": "op"}}, "merge.operation is given without merge.deletes"),
+        ({"merge": {**KEYS, "deletes": ["d"]}}, "merge.deletes is given without merge.operation"),
+        ({"merge": {**KEYS, "soft_delete": "NAME"}}, "merge.soft_delete makes the column 'NAME', and there is one"),
+        ({"merge": {**KEYS, "soft_delete": "_kafka_offset"}}, "there is one of that name"),
+        ({"merge": {**KEYS, "tombstones": "drop"}}, "tombstones"),
+        ({"columns": "id INT, _merge_x INT", "merge": KEYS}, "the column '_merge_x' begins with _merge_"),
+        ({"merge": KEYS, "route": "name", "routes": {"a": "/a"}}, "route is given beside merge, and cannot be"),
+        ({"merge": KEYS, "explode": "many"}, "explode is given beside merge"),
+        ({"merge": KEYS, "unknown_fields": "evolve"}, "unknown_fields: evolve is given beside merge"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_with_its_key_and_the_remedy(settings: dict[str, object], told: str) -> None:
+    columns = "id BIGINT, name STRING, half DOUBLE, inside STRUCT<a: INT>, many ARRAY<INT>"
+    with pytest.raises(ValidationError) as caught:
+        stream_of(**{"columns": columns, "load": "merge", **settings})
+    assert told in str(caught.value)
+
+
+def test_keys_and_sequence_are_the_table_s_names_and_may_be_made() -> None:
+    merge = {"keys": ["user"], "sequence": "seconds", "soft_delete": "gone"}
+    stream = stream_of(
+        columns="userID BIGINT", load="merge", merge=merge, rename={"userID": "user"}, derive={"seconds": "1"}
+    )
+    place = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+    assert merge_by_of(stream) == MergeBy(("user",), place, "seconds", "gone")
+    assert merge_by_of(stream_of(columns="id INT")) is None
+
+
+def test_debezium_brings_the_operation_and_a_user_s_own_comes_before_it() -> None:
+    def told(**merge: object) -> object:
+        stream = stream_of(columns="id INT", load="merge", envelope="debezium", merge={**KEYS, **merge})
+        return operation_of(stream)
+
+    assert told() == ("_cdc.op", ("d",))
+    assert told(deletes=["d", "r"]) == ("_cdc.op", ("d", "r"))
+    assert told(operation="_cdc.source", deletes=["x"]) == ("_cdc.source", ("x",))
+
+
+def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
+    for kafka_columns in (True, False):
+        stream = stream_of(columns="id INT", load="merge", merge=KEYS, kafka_columns=kafka_columns)
+        by = merge_by_of(stream)
+        assert by is not None
+        table = stream.schema_of_columns
+        staged = staged_columns(table, by)
+        assert {*by.place, "_merge_delete", "id"} == set(staged.names)
+        assert table_columns(staged).names == tuple(name for name in staged.names if not name.startswith("_merge"))

@@ -1,0 +1,92 @@
+"""Of which record a row is that a table refuses: what says so in the stage, who reads it, what is told without it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from common.schema import parse_ddl, schema_from_json, schema_to_json
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
+from common.stage.row_places import STAGED_PLACE
+from common.tables.changes import MergeBy
+from delta_loader.core.held import not_written
+from delta_loader.core.merging.judged import kept_columns_asked
+from delta_loader.core.shares import share_of
+from delta_loader.core.ways.tied import place_of
+from stage_writer.core.convert import StreamConverter
+from tests.fakes.markers import ORDERS, flush
+from tests.fakes.streams import batch_of, stream_of
+
+KAFKAS = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+FILE = StagedFile("data/orders/f", None, 1, 1, "")
+TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_PLACE)
+
+
+def test_rows_that_wait_for_spark_without_kafkas_columns_have_their_place_beside_the_table_s_columns() -> None:
+    stream = stream_of(columns="id INT, many ARRAY<INT>", load="append", kafka_columns=False, explode="many")
+    converter = StreamConverter(stream)
+    own = converter.formats[0]
+    assert (schema_from_json(own.schema).names, own.place, own.waits) == (("id", "many"), STAGED_PLACE, True)
+    (staged,) = converter.convert([batch_of([b'{"id": 1, "many": [1, 2]}', b"not JSON", b'{"id": 2, "many": [3]}'])])
+    places = staged.rows[0].select(STAGED_PLACE).to_pylist()
+    assert [tuple(place.values()) for place in places] == [("orders", 3, offset) for offset in (100, 100, 102)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"load": "auto", "kafka_columns": False}, {"load": "append"}, {"load": "add", "kafka_columns": False}]
+)
+def test_no_other_stream_pays_for_it(settings: dict[str, object]) -> None:
+    own = StreamConverter(stream_of(columns="id INT", **settings)).formats[0]
+    assert own.place is None
+    assert schema_from_json(own.schema).names == tuple(own.arrow_schema.names)
+
+
+def test_a_column_of_such_a_name_is_refused_at_start() -> None:
+    with pytest.raises(ValidationError, match="load makes the column '_staged_offset', which is among columns too"):
+        stream_of(columns="id INT, _STAGED_offset INT", load="append", kafka_columns=False)
+
+
+def test_a_marker_names_the_columns_and_costs_no_byte_without_them() -> None:
+    marker = flush(0, 3)
+    assert marker.manifest is not None
+    manifest = replace(marker.manifest, tables=(TABLE,))
+    stored = manifest_to_bytes(ORDERS, manifest)
+    assert manifest_from_bytes(marker.name, stored) == manifest
+    assert manifest.version == 4, "a loader from before it reads the marker, and passes over the columns"
+    without = manifest_to_bytes(ORDERS, replace(manifest, tables=(replace(TABLE, place=None),)))
+    assert b"place" not in without
+    content = json.loads(stored)
+    assert content["tables"][0]["place"] == list(STAGED_PLACE)
+
+
+def test_where_a_row_s_place_is_found() -> None:
+    assert place_of(TABLE, ORDERS) == STAGED_PLACE
+    kafkas = schema_to_json(parse_ddl("id INT, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"))
+    assert place_of(replace(TABLE, place=None, schema=kafkas), ORDERS) == KAFKAS
+    assert place_of(replace(TABLE, place=None), ORDERS) is None
+    own = ("_merge_topic", "_merge_partition", "_merge_offset")
+    assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own)), ORDERS) == own
+    several = TopicPartition(Topic("orders+payments"), Partition(0))
+    assert place_of(TABLE, several) is None, "an offset is not of one topic there"
+    marker = flush(0, 3)
+    assert marker.manifest is not None
+    marker = replace(marker, manifest=replace(marker.manifest, tables=(TABLE,)))
+    assert [write.place for write in share_of("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
+
+
+def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:
+    held = not_written(ORDERS, Position(7), "id is null", tied=False)
+    assert "write load: append and stage its records again with `bootstrap rewind" in held.remedy
+    assert "--to 7" in held.remedy
+    assert "load: append" not in not_written(ORDERS, Position(7), "id is null").remedy
+
+
+def test_a_check_is_about_columns_that_nobody_stages_where_it_names_them() -> None:
+    schema = schema_to_json(parse_ddl("id INT, value STRING, mine STRING, `my own` INT, other INT"))
+    texts = ["(value <> MINE)", "`my own` > 3"]
+    assert kept_columns_asked(texts, schema, ("id", "value")) == ("mine", "my own")
+    assert kept_columns_asked(["value > 'a'"], schema, ("id", "value")) == ()

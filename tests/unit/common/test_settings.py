@@ -1,0 +1,452 @@
+"""Settings as a user meets them: a file, what is in force, and errors that can be acted on."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from common import reference
+from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings_from
+from common.errors import ConfigError
+from common.settings import FromOffsets, FromTimestamp, Settings, StartAt
+from common.settings.load import load_settings, parse_settings, print_settings
+from common.spans import Partition, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MINIMAL = """
+kafka: {bootstrap.servers: "localhost:9092"}
+stage: {url: /data/stage}
+streams:
+  - {app_id: orders, topics: [orders], table: /data/orders, columns: "id BIGINT, city STRING"}
+"""
+
+app = new_app("Read settings.")
+
+
+@app.command()
+def show(*, config: ConfigArgument, print_config: PrintConfigOption = False) -> None:
+    """Read the settings."""
+    settings_from(config, print_config=print_config)
+
+
+@app.command()
+def other() -> None:
+    """Do nothing."""
+
+
+def parse(text: str, environ: Mapping[str, str] | None = None) -> Settings:
+    return parse_settings(text, environ or {}, "config.yaml")
+
+
+def with_stream(**changes: object) -> str:
+    content = yaml.safe_load(MINIMAL)
+    content["streams"][0].update(changes)
+    return yaml.safe_dump(content)
+
+
+def with_section(**sections: object) -> str:
+    return yaml.safe_dump({**yaml.safe_load(MINIMAL), **sections})
+
+
+def another_stream(**changes: object) -> str:
+    content = yaml.safe_load(MINIMAL)
+    content["streams"].append({**content["streams"][0], **changes})
+    return yaml.safe_dump(content)
+
+
+# What is in force.
+
+
+def test_the_example_of_the_reference_is_a_config() -> None:
+    settings = parse(reference.EXAMPLE)
+    assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
+    assert settings.stage.url == "s3://lake/stage"
+    assert settings.writer.flush_after_s == 60
+    assert settings.writer.flush_bytes == 128 * 2**20
+    assert settings.writer.memory_bytes == 2**30
+    assert settings.loader.schedule == "15m"
+    assert settings.loader.marker_retention_s == 86400
+    (stream,) = settings.streams
+    assert stream.partition_by == ("date",)
+    assert stream.start is StartAt.EARLIEST
+    assert stream.dead_letters == "s3://lake/tables/web_requests_dead_letters"
+
+
+def test_the_example_shows_every_default_as_it_is() -> None:
+    content = yaml.safe_load(reference.EXAMPLE)
+    shorter = {key: content[key] for key in ("kafka", "stage", "streams")}
+    full, bare = parse(reference.EXAMPLE), parse(yaml.safe_dump(shorter))
+    assert full.writer == bare.writer
+    assert full.loader.model_copy(update={"spark": {}}) == bare.loader
+
+
+def test_what_is_printed_is_read_back_as_the_same_settings() -> None:
+    start = {"orders": {0: 120}, 1: 340}
+    settings = parse(with_stream(start=start, kafka_columns=False, topics=["orders", "orders-eu"]))
+    assert parse(print_settings(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("60s", 60), ("1.5m", 90), ("24h", 86400), ("7d", 604800), (90, 90)]
+)
+def test_a_duration_has_a_unit_or_is_in_seconds(text: object, seconds: float) -> None:
+    assert parse(with_section(writer={"flush_after": text})).writer.flush_after_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("128MiB", 2**27), ("1GB", 10**9), ("1.5 KiB", 1536), (4096, 4096), ("4096", 4096)]
+)
+def test_a_size_has_a_unit_or_is_in_bytes(text: object, size: int) -> None:
+    assert parse(with_section(writer={"flush_bytes": text})).writer.flush_bytes == size
+
+
+def test_a_loader_that_waits_for_markers_keeps_them_for_minutes_unless_told_otherwise() -> None:
+    loader = parse(with_section(loader={"schedule": "on-marker"})).loader
+    assert (loader.schedule, loader.marker_retention_s) == ("on-marker", 600)
+    loader = parse(with_section(loader={"schedule": "on-marker", "marker_retention": "24h"})).loader
+    assert loader.marker_retention_s == 86_400
+    assert parse(with_section(loader={"schedule": "5m"})).loader.marker_retention_s == 86_400
+    with pytest.raises(ConfigError, match=r"loader.schedule.*on-marker"):
+        parse(with_section(loader={"schedule": "on_marker"}))
+    with pytest.raises(ConfigError, match=r"loader.clean_up"):
+        parse(with_section(loader={"clean_up": "on-marker"}))
+
+
+def test_a_control_topic_is_for_a_loader_that_waits_for_markers_and_holds_no_records() -> None:
+    waiting = {"schedule": "on-marker", "control_topic": "control.of-lake_1"}
+    assert parse(with_section(loader=waiting)).loader.control_topic == "control.of-lake_1"
+    with pytest.raises(ConfigError, match=r"control_topic is 'c', and schedule is '15m'.*set that schedule"):
+        parse(with_section(loader={"control_topic": "c"}))
+    for name in ("", "two words", "..", "x" * 250, "ümlaut"):
+        with pytest.raises(ConfigError, match=r"loader.control_topic.*249 letters"):
+            parse(with_section(loader={**waiting, "control_topic": name}))
+    topic = parse(with_section(loader=waiting)).streams[0].topics[0]
+    with pytest.raises(ConfigError, match=r"which the stream .* reads records from; give it a topic of its own"):
+        parse(with_section(loader={**waiting, "control_topic": topic}))
+
+
+@pytest.mark.parametrize("section", ["writer", "loader"])
+@pytest.mark.parametrize("token", ["", "too-short", 7, "ünguessable-and-long"])
+def test_a_token_that_can_be_guessed_is_refused_and_not_shown(section: str, token: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{section}.http_token.*at least 16") as caught:
+        parse(with_section(**{section: {"http_token": token}}))
+    assert not token or str(token) not in caught.value.problem
+
+
+def test_a_token_is_never_shown() -> None:
+    settings = parse(with_section(writer={"http_token": "${TOKEN}"}), {"TOKEN": "0123456789abcdef"})
+    assert settings.writer.http_token == "0123456789abcdef"
+    assert "0123456789abcdef" not in print_settings(settings)
+
+
+def test_a_start_is_a_word_a_moment_or_positions() -> None:
+    def start(value: object) -> object:
+        return parse(with_stream(start=value)).streams[0].start
+
+    assert start("latest") is StartAt.LATEST
+    assert start("2026-03-01T00:00:00Z") == FromTimestamp(1_772_323_200_000)
+    assert start("2026-03-01T01:00:00+01:00") == FromTimestamp(1_772_323_200_000)
+    assert parse(MINIMAL.replace("columns:", "start: 2026-03-01, columns:")).streams[0].start == FromTimestamp(
+        1_772_323_200_000
+    )
+    found = start({"orders": {0: 120}, 1: 340})
+    assert isinstance(found, FromOffsets)
+    assert found.position(Topic("orders"), Partition(0)) == 120
+    assert found.position(Topic("other"), Partition(0)) is None
+    assert found.position(Topic("other"), Partition(1)) == 340
+
+
+def test_kafka_columns_can_be_turned_off() -> None:
+    assert parse(MINIMAL.replace("columns:", "kafka_columns: off, columns:")).streams[0].kafka_columns is False
+
+
+def test_a_regular_expression_takes_what_it_matches_and_names_its_topics_in_the_table() -> None:
+    stream = parse(with_stream(topics=["^orders-.*"])).streams[0]
+    assert stream.takes("orders-eu")
+    assert not stream.takes("orders")
+    assert not stream.takes("my-orders-eu")
+    assert stream.several_topics
+
+
+def test_values_come_from_the_environment_and_from_files(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("p: [#'\n", encoding="utf-8")
+    text = f"""
+kafka: {{bootstrap.servers: "${{HOST}}:9092", sasl.password: "${{file:{tmp_path}/password}}"}}
+stage: {{url: "s3://${{BUCKET}}/stage", storage_options: {{note: "$${{kept}}"}}}}
+streams:
+  - {{app_id: orders, topics: [orders], table: /data/orders, columns: "id BIGINT"}}
+"""
+    settings = parse(text, {"HOST": "broker", "BUCKET": "lake"})
+    assert settings.kafka == {"bootstrap.servers": "broker:9092", "sasl.password": "p: [#'"}
+    assert settings.stage.url == "s3://lake/stage"
+    assert settings.stage.storage_options == {"note": "${kept}"}
+
+
+# Secrets.
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("app_id", ".."), ("app_id", "a\nb"), ("topics", [".."]), ("topics", ["a/b"])]
+)
+def test_a_name_that_leads_out_of_its_folder_is_refused(key: str, value: object) -> None:
+    stream = {"app_id": "a", "topics": ["t"], "table": "/t", "columns": "id INT", key: value}
+    whole = {"kafka": {"bootstrap.servers": "k:1"}, "stage": {"url": "/s"}, "streams": [stream]}
+    with pytest.raises(ConfigError, match=rf"streams\[0\]\.{key}"):
+        parse_settings(yaml.safe_dump(whole), {}, "a config")
+
+
+def test_secrets_are_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plain").write_text("hunter2-in-a-file\n", encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"""
+kafka:
+  bootstrap.servers: localhost:9092
+  sasl.username: me
+  sasl.password: hunter2
+  ssl.key.password: hunter2
+  sasl.oauthbearer.config: principal=hunter2
+  client.id: "x-${{file:{tmp_path}/plain}}"
+stage:
+  url: s3://me:hunter2@host/stage
+  storage_options:
+    key: hunter2
+    secret: hunter2
+    connection_string: AccountKey=hunter2
+    client_kwargs: {{aws_session_token: hunter2, endpoint_url: "http://here"}}
+loader: {{spark: {{spark.hadoop.fs.s3a.secret.key: hunter2}}}}
+streams:
+  - {{app_id: orders, topics: [orders], table: /data/orders, columns: "id BIGINT"}}
+""",
+        encoding="utf-8",
+    )
+    assert run(app, ["show", str(config), "--print-config"]) == 0
+    printed = capfd.readouterr().out
+    assert "hunter2" not in printed
+    assert "me" in printed
+    assert "endpoint_url: http://here" in printed
+    assert yaml.safe_load(printed)["stage"]["storage_options"]["secret"] == "********"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        with_section(kafka={"bootstrap.servers": "a", "sasl.password": ["hunter2"]}),
+        with_section(kafka={"bootstrap.servers": "a", "sasl.password": {"x": "hunter2"}}),
+        with_section(writer={"http": "https://me:hunter2@host"}),
+        with_section(stage={"url": "", "storage_options": [{"secret": "hunter2"}]}),
+        MINIMAL + "  sasl.password: hunter2\n  : [",
+        MINIMAL + "x: *hunter2\n",
+        MINIMAL + "x: !hunter2 y\n",
+        MINIMAL + "x: [hunter2\n",
+        with_section(writer={"flush_after": "${file:FILE}"}),
+        with_section(writer={"flush_after": "a${file:FILE}b"}),
+    ],
+)
+def test_secrets_are_not_in_errors(text: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter2", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        parse(text.replace("FILE", str(tmp_path / "secret")))
+    assert "hunter2" not in str(caught.value)
+
+
+# Wrong configs: each gives one readable error, and exit code 2.
+
+WRONG = {
+    "a catalog's name": (with_stream(table="main.shop.orders"), ["table", "DESCRIBE DETAIL main.shop.orders"]),
+    "an unknown section": (with_section(steams=[]), ["steams is not a setting", "did you mean streams?"]),
+    "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
+    "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
+    "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6"]),
+    "no YAML": ("kafka: [", ["is not YAML", "line 1"]),
+    "a list": ("- a\n", ["holds no settings", "kafka, stage and streams"]),
+    "nothing": ("", ["holds no settings"]),
+    "a missing section": (yaml.safe_dump({"kafka": {"bootstrap.servers": "a"}}), ["stage is missing", "streams"]),
+    "a missing key": (MINIMAL.replace("table: /data/orders, ", ""), ["streams[0].table is missing"]),
+    "no duration": (with_section(writer={"flush_after": "1 minute"}), ["flush_after", "'1 minute'", "60s"]),
+    "no time at all": (with_section(writer={"flush_after": "0s"}), ["writer.flush_after", "too small"]),
+    "no size": (with_section(writer={"flush_bytes": "128 megs"}), ["writer.flush_bytes", "'128 megs'", "128MiB"]),
+    "too little memory": (with_section(writer={"memory": "1kB"}), ["writer.memory", "1000", "1048576"]),
+    "no whole number": (with_section(writer={"flush_records": 1.5}), ["writer.flush_records", "1.5", "digits"]),
+    "too many threads": (with_section(writer={"upload_threads": 1000}), ["upload_threads", "1000", "256"]),
+    "neither true nor false": (with_section(writer={"report_positions": "perhaps"}), ["report_positions", "'perhaps'"]),
+    "a section that is text": (with_section(writer="fast"), ["writer: 'fast'", "{key: value}"]),
+    "a section that is nothing": (with_section(loader=None), ["loader: null", "{key: value}"]),
+    "no schedule": (with_section(loader={"schedule": "sometimes"}), ["loader.schedule", "'sometimes'", "15m"]),
+    "no log level": (with_section(logs={"level": "loud"}), ["logs.level", "'loud'", "debug, info, warning, error"]),
+    "no address": (with_section(writer={"http": "localhost"}), ["writer.http", "'localhost'", "127.0.0.1:8080"]),
+    "no streams": (with_section(streams=[]), ["streams", "is empty"]),
+    "no brokers": (with_section(kafka={"client.id": "x"}), ["kafka has no bootstrap.servers", "localhost:9092"]),
+    "a property that is a map": (
+        with_section(kafka={"bootstrap.servers": "a", "x": {"y": 1}}),
+        ["kafka.x", "no single value"],
+    ),
+    "a property of the program's own": (
+        with_section(kafka={"bootstrap.servers": "a", "group.id": "x"}),
+        ["group.id", "writer.group_id"],
+    ),
+    "topics that are text": (with_stream(topics="orders"), ["streams[0].topics", "'orders'", "[orders]"]),
+    "no topics": (with_stream(topics=[]), ["streams[0].topics", "is empty"]),
+    "no topic's name": (with_stream(topics=["or ders"]), ["streams[0].topics", "'or ders'", "letters"]),
+    "no regular expression": (with_stream(topics=["^a("]), ["streams[0].topics", "'^a('", "mend"]),
+    "an expression and a name": (with_stream(topics=["^a", "b"]), ["streams[0].topics", "mixes"]),
+    "no start": (with_stream(start="yesterday"), ["streams[0].start", "'yesterday'", "earliest"]),
+    "a start below zero": (with_stream(start={0: -5}), ["streams[0].start", "{0: -5}", "earliest"]),
+    "no columns": (with_stream(columns="id NUMBER(3"), ["streams[0].columns", "NUMBER", "NUMERIC"]),
+    "uniform": (with_stream(uniform=["iceberg"]), ["uniform", "delta-iceberg", "leave uniform out"]),
+    "a format that nobody knows": (with_stream(uniform=["hudi"]), ["uniform", "iceberg"]),
+    "a way that nobody knows": (with_stream(load="copy"), ["load", "append"]),
+    "clustered and partitioned": (
+        with_stream(cluster_by=["city"], partition_by=["city"]),
+        ["cluster_by and partition_by", "leave one of them out"],
+    ),
+    "a clustering column that is not there": (with_stream(cluster_by=["cty"]), ["cluster_by", "'cty'", "'city'"]),
+    "a property of Delta's own": (
+        with_stream(table_properties={"delta.columnMapping.maxColumnId": "7"}),
+        ["delta.columnMapping.maxColumnId", "leave it out"],
+    ),
+    "a table like itself": (with_stream(template="/data/orders/"), ["template", "name another one"]),
+    "a partition column that is not there": (with_stream(partition_by=["cty"]), ["'cty'", "'city'"]),
+    "a derived column that is there already": (with_stream(derive={"City": "1"}), ["'City'", "rename"]),
+    "dead letters in the table": (with_stream(dead_letters="/data/orders/"), ["dead_letters", "URL of its own"]),
+    "two streams of one name": (another_stream(topics=["x"], table="/x"), ["'orders'", "each its own"]),
+    "two streams on one topic": (another_stream(app_id="x", table="/x"), ["'orders'", "stage.url"]),
+    "two streams whose progress could be mixed up": (
+        another_stream(app_id="orders-eu", topics=["x"]),
+        ["'orders-eu'", "txn actions"],
+    ),
+    "a table for another's dead letters": (
+        another_stream(app_id="x", topics=["x"], table="/data/orders_dead_letters"),
+        ["dead letters of 'orders'", "URL"],
+    ),
+    "routes that nothing chooses from": (with_stream(routes={"a": "/a"}), ["no route says which", "add route"]),
+    "a route to nowhere": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
+    "a route for each value": (
+        with_stream(route="city", routes="/data/{route}"),
+        ["streams[0].routes", "know each table", "a line for each value"],
+    ),
+    "a route with a template": (
+        with_stream(route="city", routes={"a": "/data/{route}"}),
+        ["routes.a", "'/data/{route}'", "one route for each value"],
+    ),
+    "a route without a table": (with_stream(route="city", routes={"a": " "}), ["routes.a", "give its URL"]),
+    "a route into the dead letters": (
+        with_stream(route="city", routes={"a": "file:///data/orders_dead_letters/"}),
+        ["routes.a", "dead_letters", "unrouted: dead_letters"],
+    ),
+    "an unrouted record's place": (
+        with_stream(route="city", routes={"a": "/a"}, unrouted="nowhere"),
+        ["unrouted", "'nowhere'", "table, dead_letters"],
+    ),
+    "an unrouted record's place without a route": (with_stream(unrouted="dead_letters"), ["unrouted", "add route"]),
+    "a route into another's dead letters": (
+        another_stream(app_id="x", topics=["x"], table="/x", route="city", routes={"a": "/data/orders_dead_letters"}),
+        ["a route of stream 'x'", "dead letters of 'orders'"],
+    ),
+    "two streams whose progress could be mixed up in a route's table": (
+        another_stream(app_id="orders-eu", topics=["x"], table="/x", route="city", routes={"a": "/data/orders"}),
+        ["'orders-eu'", "txn actions"],
+    ),
+    "a variable that is not set": (with_section(stage={"url": "${KDE_NOT_SET}/x"}), ["KDE_NOT_SET", "export"]),
+    "a file that is not there": (
+        with_section(kafka={"bootstrap.servers": "${file:/not/there}"}),
+        ["/not/there", "bootstrap.servers"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_config_gives_one_readable_error(
+    text: str, said: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(text, encoding="utf-8")
+    assert run(app, ["show", str(config)]) == 2
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert captured.err.count("error:") == 1
+    assert str(config) in captured.err
+    assert "→" in captured.err
+    for words in said:
+        assert words in captured.err
+
+
+def test_several_mistakes_are_told_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(with_section(writer={"flush_after": "x", "flush_byte": 1}, loader={"schedule": "y"}))
+    assert run(app, ["show", str(config)]) == 2
+    error = capfd.readouterr().err
+    assert "3 settings are wrong" in error
+    assert all(key in error for key in ("writer.flush_after", "writer.flush_byte", "loader.schedule"))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
+def test_a_file_that_cannot_be_read_is_a_wrong_config(
+    content: bytes | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.yaml"
+    if content is not None:
+        config.write_bytes(content)
+    assert run(app, ["show", str(config)]) == 2
+    error = capfd.readouterr().err
+    assert str(config) in error
+    assert "Traceback" not in error
+
+
+def test_load_reads_the_process_s_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KDE_TEST_URL", "/from/environment")
+    config = tmp_path / "config.yaml"
+    config.write_text(with_section(stage={"url": "${KDE_TEST_URL}"}))
+    assert load_settings(config, os.environ).stage.url == "/from/environment"
+
+
+@pytest.mark.parametrize(
+    ("stage", "stream", "said"),
+    [
+        ("/data/orders/stage", {}, "stage.url, /data/orders/stage, lies below streams[].table"),
+        ("s3a://lake/orders/s", {"table": "s3://lake/orders"}, "VACUUM of that table"),
+        ("/s", {"dead_letters": "/data/orders/dead"}, "streams[].dead_letters, /data/orders/dead, lies below"),
+        ("file:///data/orders/", {}, "a place of its own"),
+    ],
+)
+def test_nothing_lies_below_a_table_where_a_vacuum_takes_it(stage: str, stream: dict[str, object], said: str) -> None:
+    content = yaml.safe_load(with_stream(**stream))
+    content["stage"] = {"url": stage}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parse(yaml.safe_dump(content))
+
+
+def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> None:
+    content = yaml.safe_load(with_stream(table="/data/orders", dead_letters="/data/orders_dead"))
+    content["stage"] = {"url": "/data"}
+    assert parse(yaml.safe_dump(content)).stage.url == "/data"
+
+
+# What messages are wrapped in.
+
+
+def test_frames_need_a_registry() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(with_stream(framing="confluent"))
+    assert "schema_registry has no url" in raised.value.problem
+
+
+def test_a_registry_s_password_is_not_shown() -> None:
+    registry = {"url": "http://me:hush@localhost:8081", "basic.auth.user.info": "me:hush"}
+    assert "hush" not in print_settings(parse(with_section(schema_registry=registry)))
+
+
+def test_events_bring_a_column() -> None:
+    (stream,) = parse(with_stream(envelope="debezium", where="_cdc.op <> 'd'", drop=["_cdc"])).streams
+    assert stream.has_events
+    with pytest.raises(ConfigError) as raised:
+        parse(with_stream(envelope="debezium", derive={"_CDC": "1"}))
+    assert "'_CDC'" in raised.value.problem

@@ -1,0 +1,78 @@
+"""Which files a log speaks of: real logs as delta-rs writes them, checkpoints and gone commits included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from common.errors import TableError
+from common.storage.store import FsspecStore
+from common.tables.files import spoken_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def names(store: FsspecStore) -> set[str]:
+    return set().union(*spoken_of(store))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> FsspecStore:
+    """Three appends and an OPTIMIZE."""
+    for number in range(3):
+        deltalake.write_deltalake(
+            str(tmp_path), pa.table({"n": [number], "d": ["a b"]}), mode="append", partition_by=["d"]
+        )
+    deltalake.DeltaTable(str(tmp_path)).optimize.compact()
+    return FsspecStore(str(tmp_path))
+
+
+def test_commits_alone_tell_all_files(table: FsspecStore, tmp_path: Path) -> None:
+    assert names(table) == files(tmp_path)
+    assert len(files(tmp_path)) == 4
+
+
+def test_a_checkpoint_stands_for_the_commits_that_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    table.delete([f"_delta_log/{version:020d}.json" for version in range(3)])
+    deltalake.write_deltalake(str(tmp_path), pa.table({"n": [9], "d": ["a b"]}), mode="append")
+    assert names(table) == files(tmp_path), "tombstones too"
+
+
+def test_a_later_checkpoint_is_read_where_commits_before_it_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    for number in range(2):
+        deltalake.write_deltalake(str(tmp_path), pa.table({"n": [number], "d": ["x"]}), mode="append")
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    table.delete([f"_delta_log/{version:020d}.json" for version in (0, 1, 2, 3, 4)])
+    assert names(table) == files(tmp_path)
+
+
+def test_a_version_that_is_gone_is_an_error(table: FsspecStore) -> None:
+    table.delete([f"_delta_log/{1:020d}.json"])
+    with pytest.raises(TableError, match="lacks version 1"):
+        names(table)
+
+
+def test_sidecars_are_followed(table: FsspecStore) -> None:
+    import pyarrow.parquet as pq
+
+    part = pa.table({"add": pa.array([{"path": "d=a%20b/in-a-sidecar.parquet"}])})
+    sink = pa.BufferOutputStream()
+    pq.write_table(part, sink)
+    table.write("_delta_log/_sidecars/one.parquet", sink.getvalue().to_pybytes())
+    line = b'{"checkpointMetadata":{"version":9}}\n{"sidecar":{"path":"one.parquet","sizeInBytes":1}}\n'
+    table.write(f"_delta_log/{9:020d}.checkpoint.{'0' * 8}-0000-0000-0000-{'0' * 12}.json", line)
+    assert "in-a-sidecar.parquet" in names(table)
+
+
+def test_no_table_speaks_of_nothing(tmp_path: Path) -> None:
+    assert names(FsspecStore(str(tmp_path))) == set()

@@ -1,0 +1,315 @@
+"""Whether a table went back, from histories that are written out by hand."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import UsageError
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.answers import Answer
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.counts import Counts, Replaced
+from common.tables.history import LoggedCommit, read_history, store_lines
+from common.tables.went_back import Kind, described, own_past, turning_points, went_back, without_txn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+P0 = TopicPartition(Topic("orders"), Partition(0))
+P1 = TopicPartition(Topic("orders"), Partition(1))
+
+
+def own(
+    version: int,
+    *spans: tuple[TopicPartition, int, int],
+    read: int | None = None,
+    app_id: str = "orders",
+    generation: int = 0,
+) -> LoggedCommit:
+    found = {source: Span(Position(start), Position(end)) for source, start, end in spans}
+    metadata = CommitMetadata(f"c{version}", app_id, found, None, generations=dict.fromkeys(found, generation))
+    return LoggedCommit(
+        version, "STREAMING UPDATE", read_version=version - 1 if read is None else read, metadata=metadata
+    )
+
+
+def answer(version: int, to: int, **positions: int) -> LoggedCommit:
+    found = {
+        TopicPartition(Topic("orders"), Partition(int(name[1:]))): Position(end) for name, end in positions.items()
+    }
+    metadata = CommitMetadata(f"a{version}", "orders", {}, None, answers=Answered(to, Decision.REPLAY, found))
+    return LoggedCommit(version, "STREAMING UPDATE", read_version=version - 1, metadata=metadata)
+
+
+def restore(version: int, to: int | None) -> LoggedCommit:
+    return LoggedCommit(version, "RESTORE", restored_version=to, read_version=version - 1)
+
+
+def other(version: int, operation: str = "OPTIMIZE") -> LoggedCommit:
+    return LoggedCommit(version, operation, read_version=version - 1)
+
+
+def newest_first(*commits: LoggedCommit) -> Iterator[LoggedCommit]:
+    assert [commit.version for commit in commits] == list(range(len(commits)))
+    yield from reversed(commits)
+
+
+CREATED = other(0, "CREATE TABLE")
+FIRST, SECOND, THIRD = own(1, (P0, 0, 10)), own(2, (P0, 10, 20)), own(3, (P0, 20, 30))
+
+
+def positions(*commits: LoggedCommit) -> dict[TopicPartition, int]:
+    found = went_back(newest_first(*commits), "orders")
+    return {} if found is None else {source: int(position) for source, position in found.positions.items()}
+
+
+def test_a_table_that_only_grew_did_not_go_back() -> None:
+    assert positions(CREATED, FIRST, SECOND) == {}
+    assert positions(CREATED, FIRST, other(2), other(3, "MERGE"), other(4, "DELETE"), other(5, "TRUNCATE")) == {}
+    assert positions(CREATED, FIRST, other(2, "WRITE")) == {}
+
+
+def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
+    def history() -> Iterator[LoggedCommit]:
+        yield SECOND
+        raise AssertionError
+
+    assert went_back(history(), "orders") is None
+
+
+def test_a_restore_takes_back_what_came_after_its_version() -> None:
+    found = went_back(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders")
+    assert found is not None
+    assert (found.kind, found.cause.version, found.positions) == (Kind.RESTORED, 4, {P0: 10})
+
+
+def test_a_restore_to_before_the_first_load_goes_to_where_that_began() -> None:
+    begun = own(1, (P0, 41, 50), (P1, 7, 9))
+    assert positions(CREATED, begun, restore(2, 0)) == {P0: 41, P1: 7}
+
+
+def test_positions_that_were_done_before_the_chain_began_are_not_replayed() -> None:
+    counts = Counts(9, 8, 0, 0, (Span(Position(41), Position(42)),))
+    metadata = CommitMetadata("c1", "orders", {P0: Span(Position(41), Position(50))}, None, {P0: counts})
+    begun = LoggedCommit(1, "STREAMING UPDATE", read_version=0, metadata=metadata)
+    assert positions(CREATED, begun, restore(2, 0)) == {P0: 42}
+
+
+def test_only_partitions_that_lost_something_are_named() -> None:
+    assert positions(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), own(2, (P0, 10, 20)), restore(3, 1)) == {P0: 10}
+
+
+def test_a_restore_to_after_the_last_load_is_harmless() -> None:
+    assert positions(CREATED, FIRST, other(2, "DELETE"), restore(3, 1)) == {}
+    assert positions(CREATED, FIRST, SECOND, other(3, "DELETE"), other(4), restore(5, 2)) == {}
+
+
+def test_a_restore_that_undoes_a_restore_is_harmless() -> None:
+    assert positions(CREATED, FIRST, SECOND, restore(3, 1), restore(4, 2)) == {}
+    # Its version's content is what the first one left, though its txn actions say more.
+    assert positions(CREATED, FIRST, SECOND, restore(3, 1), other(4), restore(5, 4)) == {P0: 10}
+
+
+def test_a_restore_of_which_nothing_is_known_took_everything() -> None:
+    assert positions(CREATED, FIRST, SECOND, restore(3, None)) == {P0: 0}
+
+
+@pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
+def test_a_replacement_takes_everything(operation: str) -> None:
+    found = went_back(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders")
+    assert found is not None
+    assert (found.kind, found.positions) == (Kind.REPLACED, {P0: 0})
+    assert went_back(newest_first(other(0, operation), FIRST), "orders") is None
+
+
+def test_other_streams_commits_are_not_ours() -> None:
+    assert positions(CREATED, own(1, (P0, 0, 10), app_id="others"), restore(2, 0)) == {}
+    # Theirs hides nothing of ours either.
+    assert positions(CREATED, FIRST, restore(2, 0), own(3, (P1, 0, 10), app_id="others")) == {P0: 0}
+
+
+def test_an_answer_ends_it() -> None:
+    assert positions(CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10)) == {}
+    again = own(5, (P0, 10, 20))
+    assert positions(CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), again) == {}
+
+
+def test_a_second_restore_wants_an_answer_of_its_own() -> None:
+    answered = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)))
+    found = went_back(newest_first(*answered, restore(6, 1)), "orders")
+    assert found is not None
+    assert (found.cause.version, found.positions) == (6, {P0: 10})
+    # To what it was before the first one: the same records.
+    assert positions(*answered, restore(6, 2)) == {}
+    # To just after the answer.
+    assert positions(*answered, restore(6, 4)) == {P0: 10}
+
+
+def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
+    late = own(4, (P0, 20, 30), read=2)
+    found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
+    assert found is not None
+    assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
+    # The restore that mends it: back to just before that commit, and then a replay.
+    mended = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
+    assert mended is not None
+    assert (mended.positions, mended.over) == ({P0: 10}, ())
+
+
+def replaced(version: int, start: int, end: int) -> LoggedCommit:
+    found = {P0: Replaced(Span(Position(start), Position(end)), "a" * 32, Counts(0, 0, 0, 0))}
+    metadata = CommitMetadata(f"c{version}", "orders", {}, None, replaced=found)
+    return LoggedCommit(version, "WRITE", read_version=version - 1, metadata=metadata)
+
+
+def test_a_replacement_has_not_seen_what_came_before_it() -> None:
+    history = CREATED, FIRST, SECOND, restore(3, 1)
+    found = went_back(newest_first(*history, replaced(4, 2, 5)), "orders")
+    assert found is not None
+    assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
+    # It wrote rows that a replay would bring again.
+    found = went_back(newest_first(*history, replaced(4, 5, 15)), "orders")
+    assert found is not None
+    assert (found.positions, found.over) == ({P0: 10}, (4,))
+    assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
+
+
+def test_what_expired_is_one_event_while_others_go_on() -> None:
+    first = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5))), "orders")
+    later = own_past(newest_first(CREATED, FIRST, own(2, (P1, 0, 5)), own(3, (P1, 5, 9))), "orders")
+    causes = [without_txn(past, [P0], [], {})[0].cause.version for past in (first, later)]
+    assert causes == [1, 1]
+
+
+def test_between_two_looks() -> None:
+    found = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
+    assert [commit.version for commit in found] == [4, 3]
+    assert turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0)), 3) == ()
+
+
+def test_what_expired_and_what_never_was_are_told_apart() -> None:
+    past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
+    (found,) = without_txn(past, [P0], [], {})
+    assert (found.kind, found.positions, found.cause.version) == (Kind.EXPIRED, {P0: 20}, 2)
+    (found,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
+    assert (found.kind, list(found.positions), found.cause.version) == (Kind.RECREATED, [P1], 0)
+    # A new partition, and a table whose log does not reach back.
+    assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], [], {}) == ()
+    assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
+
+
+# A topic that was deleted and created again begins a new generation.
+
+
+def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
+    anew = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 3)), "orders")
+    assert found is not None
+    assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 1)), "orders")
+    assert found is not None
+    assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
+    assert found.gone == ((P0, Span(Position(10), Position(20))),)
+    assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
+    # What was lost before the topic was made anew, and the new one has loaded nothing.
+    found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
+    assert found is not None
+    assert (found.positions, found.generations) == ({P0: 10}, {})
+
+
+def test_what_expired_is_recognised_for_the_chain_s_own_topic_only() -> None:
+    past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
+    (found,) = without_txn(past, [P0], [], {P0: 1})
+    assert (found.kind, found.positions, found.generations) == (Kind.EXPIRED, {P0: 7}, {P0: 1})
+    (found,) = without_txn(past, [P0], [], {})
+    assert (found.positions, found.generations) == ({P0: 10}, {})
+    assert without_txn(past, [P0], [P0], {P0: 2}) == ()
+
+
+def test_metadata_and_answers_without_another_generation_read_as_before() -> None:
+    first = CommitMetadata("c1", "orders", {P0: Span(Position(0), Position(10))}, 7, generations={P0: 0})
+    assert first.to_json() == (
+        '{"kafka_delta_express":{"version":1,"commit_id":"c1","app_id":"orders","spans":{"orders":{"0":[0,10]}},'
+        '"valid_through_ms":7}}'
+    )
+    second = replace(first, generations={P0: 3})
+    assert CommitMetadata.from_json(second.to_json()) == second
+    read = CommitMetadata.from_json(first.to_json())
+    assert read is not None
+    assert read.generation(P0) == 0
+    given = Answer("orders", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
+    assert b"generations" not in given.to_bytes()
+    again = replace(given, generations={P0: 2})
+    assert Answer.from_bytes(again.path, again.to_bytes()) == again
+
+
+def log_of(*commits: list[dict[str, object]]) -> FsspecStore:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    for version, actions in enumerate(commits):
+        lines = "\n".join(json.dumps(action) for action in actions)
+        store.write(f"_delta_log/{version:020d}.json", lines.encode())
+    return store
+
+
+def info(operation: str, **more: object) -> dict[str, object]:
+    return {"commitInfo": {"operation": operation, **more}}
+
+
+def add(path: str, vector: str | None = None) -> dict[str, object]:
+    return {"add": {"path": path, "deletionVector": vector and {"pathOrInlineDv": vector}}}
+
+
+def remove(path: str, vector: str | None = None) -> dict[str, object]:
+    return {"remove": {"path": path, "deletionVector": vector and {"pathOrInlineDv": vector}}}
+
+
+def test_the_history_is_read_from_the_log() -> None:
+    mine = CommitMetadata("c1", "orders", {P0: Span(Position(0), Position(10))}, 7)
+    store = log_of(
+        [info("CREATE TABLE")],
+        [info("STREAMING UPDATE", userMetadata=mine.to_json(), readVersion=0, timestamp=5), add("a")],
+        [add("b")],
+        [info("RESTORE", operationParameters={"version": "1"}, userName="eve", engineInfo="spark")],
+    )
+    found = list(read_history(3, store_lines(store)))
+    assert [commit.operation for commit in found] == ["RESTORE", "", "STREAMING UPDATE", "CREATE TABLE"]
+    assert (found[0].restored_version, found[0].author) == (1, "eve")
+    assert (found[2].metadata, found[2].read_version, found[2].timestamp_ms) == (mine, 0, 5)
+    store.delete([f"_delta_log/{1:020d}.json"])
+    assert [commit.version for commit in read_history(3, store_lines(store))] == [3, 2]
+
+
+def test_a_restore_to_a_moment_is_found_by_its_files() -> None:
+    before = [
+        [info("CREATE TABLE")],
+        [info("WRITE"), add("a"), add("b")],
+        [info("WRITE"), add("c")],
+        [info("DELETE"), remove("a"), add("a", "vector")],
+        [info("OPTIMIZE"), remove("a", "vector"), remove("b"), remove("c"), add("d")],
+    ]
+    moment = info("RESTORE", operationParameters={"version": None, "timestamp": "2026-03-01 00:00:00"})
+    undone = {
+        0: [remove("d")],
+        1: [remove("d"), add("a"), add("b")],
+        2: [remove("d"), add("a"), add("b"), add("c")],
+        3: [remove("d"), add("a", "vector"), add("b"), add("c")],
+        4: [],
+    }
+    for version, actions in undone.items():
+        newest = next(read_history(5, store_lines(log_of(*before, [moment, *actions]))))
+        assert newest.restored_version == version
+    assert next(read_history(5, store_lines(log_of(*before, [moment, add("z")])))).restored_version is None
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    given = Answer("o/r", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
+    assert given.path == "accept/o%2Fr/id/00000000000000000007.json"
+    assert Answer.from_bytes(given.path, given.to_bytes()) == given
+    with pytest.raises(UsageError, match="cannot be read"):
+        Answer.from_bytes(given.path, b"{}")

@@ -1,0 +1,157 @@
+"""Where an offset is, by a table's history; the search on the table's line, and the words for people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts, Replaced
+from common.tables.history import LoggedCommit
+from delta_loader.core.explain.bringing import Asked, Bringing, bringing
+from delta_loader.core.explain.offsets import Holder, OffsetStory, Place
+from delta_loader.core.explain.view import offset_to_json, offset_to_text
+from delta_loader.core.held import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+NOTHING: Mapping[TopicPartition, int] = {}
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Position(start), Position(end))
+
+
+def load(
+    version: int, start: int, end: int, *, app_id: str = "orders", generation: int = 0, **given: object
+) -> LoggedCommit:
+    counts = Counts(end - start, end - start, 0, 0)
+    metadata = CommitMetadata(
+        f"load-{version}",
+        app_id,
+        {SOURCE: span(start, end)},
+        1000,
+        {SOURCE: replace(counts, **given)},  # type: ignore[arg-type]
+        generations={SOURCE: generation} if generation else NOTHING,
+    )
+    return LoggedCommit(version, "STREAMING UPDATE", timestamp_ms=1_772_359_265_000, metadata=metadata)
+
+
+def other(version: int, operation: str = "OPTIMIZE", restored: int | None = None) -> LoggedCommit:
+    return LoggedCommit(version, operation, restored_version=restored, timestamp_ms=1_772_359_265_000)
+
+
+def asked(offset: int, generation: int = 0) -> Asked:
+    return Asked("orders", SOURCE, Offset(offset), generation)
+
+
+def search(offset: int, *commits: LoggedCommit, generation: int = 0) -> Bringing:
+    return bringing(sorted(commits, key=lambda one: -one.version), asked(offset, generation))
+
+
+def version_of(commit: LoggedCommit | None) -> int | None:
+    return None if commit is None else commit.version
+
+
+def test_the_commit_is_found_below_what_others_did() -> None:
+    history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3), load(4, 0, 99, app_id="another"))
+    assert [version_of(search(offset, *history).brought) for offset in (0, 9, 10, 19, 20)] == [1, 1, 2, 2, None]
+    assert search(20, *history).is_whole
+
+
+def test_what_a_restore_took_is_not_said_to_be_there() -> None:
+    history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3, "RESTORE", 1))
+    found = search(15, *history)
+    assert (version_of(found.brought), version_of(found.lost), version_of(found.taken_by)) == (None, 2, 3)
+    assert version_of(search(5, *history).brought) == 1
+    again = search(15, *history, load(4, 10, 30))
+    assert (version_of(again.brought), again.lost) == (4, None)
+    undone = search(15, *history, other(4, "RESTORE", 2))
+    assert version_of(undone.brought) == 2
+
+
+def test_each_taking_is_told_with_what_was_taken() -> None:
+    history = (load(1, 0, 10), other(2, "RESTORE", 0), load(3, 0, 5), load(4, 5, 9), other(5, "RESTORE", 3))
+    assert version_of(search(7, *history, other(0, "CREATE TABLE")).lost) == 4
+    assert version_of(search(7, *history, other(0, "CREATE TABLE")).taken_by) == 5
+    assert version_of(search(3, *history, other(0, "CREATE TABLE")).brought) == 3
+
+
+def test_an_older_topic_and_a_cleaned_log() -> None:
+    history = (load(7, 0, 10), load(8, 0, 4, generation=1))
+    assert version_of(search(3, *history, generation=1).brought) == 8
+    found = search(6, *history, generation=1)
+    assert (found.brought, version_of(found.older), found.is_whole) == (None, 7, False)
+
+
+def test_a_range_that_was_replaced_names_both_commits() -> None:
+    replaced = Replaced(span(2, 6), "r-1", Counts(4, 4, 0, 0))
+    again = LoggedCommit(2, "WRITE", metadata=CommitMetadata("x", "orders", {}, None, replaced={SOURCE: replaced}))
+    found = search(3, load(1, 0, 10), again)
+    assert (version_of(found.brought), version_of(found.replaced)) == (1, 2)
+    assert search(7, load(1, 0, 10), again).replaced is None
+
+
+def story(offset: int, *commits: LoggedCommit, position: int | None = 20, **given: object) -> OffsetStory:
+    place = None if position is None else Position(position)
+    return replace(OffsetStory(asked(offset), "s3://lake/orders", place, search(offset, *commits)), **given)  # type: ignore[arg-type]
+
+
+LOADED = (other(0, "CREATE TABLE"), load(1, 0, 20, records=15, rows=13, tombstones=2))
+ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "place", "sentence"),
+    [
+        (story(5, *LOADED, holders=(ROW,)), Place.ROW, "its row is in the table"),
+        (story(5, *LOADED, holders=(replace(ROW, rows=3),)), Place.ROW, "its 3 rows are in the table"),
+        (
+            story(5, *LOADED, holders=(replace(ROW, is_dead_letters=True, error="not_json: no"),)),
+            Place.DEAD_LETTER,
+            "a.parquet of s3://lake/orders, not_json: no",
+        ),
+        (
+            story(5, *LOADED, holders=(replace(ROW, rows=0),)),
+            Place.NO_ROW,
+            "a tombstone (2 in that span), or no record at all",
+        ),
+        (story(5, *LOADED, kafka_columns=False), Place.BROUGHT, "cannot be told"),
+        (story(5, *LOADED, holders=(replace(ROW, rows=None, problem="it is gone"),)), Place.BROUGHT, "it is gone"),
+        (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), Place.GIVEN_UP, "given up"),
+        (story(15, *LOADED, other(2, "RESTORE", 0)), Place.TAKEN_BACK, "what version 1 had brought, version 2"),
+        (
+            story(2, other(0), load(1, 10, 20)),
+            Place.BEFORE_BEGINNING,
+            "this stream loads, which began at 10",
+        ),
+        (story(2, load(9, 10, 20)), Place.FORGOTTEN, "the log begins with version 9"),
+        (story(2, load(9, 10, 20), holders=(ROW,)), Place.ROW, "which version brought it is no longer known"),
+        (story(30, *LOADED, kafka_end=Position(25)), Place.NOT_IN_KAFKA, "ends at 25"),
+        (story(30, *LOADED, kafka_end=Position(35)), Place.NOT_STAGED, "the table wants 20 next; nothing is staged"),
+        (story(30, *LOADED, staged_to=Position(50)), Place.GAP, "nothing is staged for it, though"),
+    ],
+)
+def test_each_place_has_its_words(found: OffsetStory, place: Place, sentence: str) -> None:
+    assert found.place is place
+    assert sentence in offset_to_text(found)
+    assert f"'place': '{place.value}'" in str(offset_to_json(found))
+
+
+def test_what_is_staged_names_its_marker_and_why_it_is_held() -> None:
+    manifest = Manifest(span(20, 40), Position(0), "orders", Origin.FLUSH, "w", 0)
+    marker = Marker(MarkerName(SOURCE, Position(20)), manifest)
+    waiting = story(30, *LOADED, staged=marker, staged_to=Position(40))
+    assert waiting.place is Place.STAGED
+    assert "done/orders/0/00000000000000000020.done" in offset_to_text(waiting)
+    held = replace(waiting, held=Held("missing_file", "a file is gone", "rewind"))
+    assert held.place is Place.HELD
+    assert "→ rewind" in offset_to_text(held)
+    skipped = replace(waiting, staged=Marker(marker.name, replace(manifest, origin=Origin.SKIP)))
+    assert skipped.place is Place.GIVEN_UP

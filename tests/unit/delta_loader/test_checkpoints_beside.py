@@ -1,0 +1,176 @@
+"""Checkpoints beside the loads: never two of one table, only the newest that is due, and nobody waits."""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import TableError
+from common.metrics import Metrics
+from common.ports import SystemClock
+from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LONG_S = 10.0
+
+
+class Store:
+    """Writes checkpoints, each of which waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, int]] = []
+        self.most: dict[str, int] = {}
+        self.most_of_all = 0
+        self.began = Event()
+        self.let_go = Event()
+        self._under_way: list[str] = []
+        self._lock = Lock()
+
+    def due(self, url: str, version: int) -> DueCheckpoint:
+        return DueCheckpoint(url, version, self._write(url, version))
+
+    def _write(self, url: str, version: int) -> Callable[[], None]:
+        def write() -> None:
+            with self._lock:
+                self._under_way.append(url)
+                self.most[url] = max(self.most.get(url, 0), self._under_way.count(url))
+                self.most_of_all = max(self.most_of_all, len(self._under_way))
+            self.began.set()
+            assert self.let_go.wait(_LONG_S)
+            with self._lock:
+                self._under_way.remove(url)
+                self.written.append((url, version))
+
+        return write
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.let_go.set()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def checkpoints(metrics: Metrics) -> CheckpointsBeside:
+    return CheckpointsBeside(SystemClock(), structlog.get_logger(), metrics)
+
+
+def test_only_the_newest_that_is_due_follows_the_one_under_way(store: Store, checkpoints: CheckpointsBeside) -> None:
+    checkpoints.ask(store.due("a", 10))
+    assert store.began.wait(_LONG_S)
+    for version in (20, 30, 40):
+        checkpoints.ask(store.due("a", version))
+    assert store.written == []
+    store.let_go.set()
+    checkpoints.finish()
+    assert store.written == [("a", 10), ("a", 40)]
+    assert store.most == {"a": 1}
+
+
+def test_many_tables_wait_in_line(store: Store, checkpoints: CheckpointsBeside) -> None:
+    for version in (10, 20):
+        for number in range(20):
+            checkpoints.ask(store.due(f"table {number}", version))
+    assert store.began.wait(_LONG_S)
+    store.let_go.set()
+    checkpoints.finish()
+    assert dict(store.written) == {f"table {number}": 20 for number in range(20)}
+    assert set(store.most.values()) == {1}
+    assert store.most_of_all <= 2
+
+
+@pytest.mark.parametrize("error", [TableError("the store is full", "make room"), ValueError("a bug")])
+def test_one_that_fails_is_counted_and_the_next_is_written(
+    store: Store, checkpoints: CheckpointsBeside, metrics: Metrics, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    store.let_go.set()
+    checkpoints.ask(DueCheckpoint("a", 10, fail))
+    checkpoints.ask(store.due("b", 10))
+    checkpoints.finish()
+    checkpoints.ask(store.due("a", 20))
+    checkpoints.finish()
+    assert sorted(store.written) == [("a", 20), ("b", 10)]
+    assert 'delta_loader_checkpoints_total{outcome="failed"} 1.0' in metrics.exposition().decode()
+    assert 'delta_loader_checkpoints_total{outcome="written"} 2.0' in metrics.exposition().decode()
+
+
+def test_an_end_waits_for_what_is_under_way_and_begins_nothing(store: Store, checkpoints: CheckpointsBeside) -> None:
+    checkpoints.ask(store.due("a", 10))
+    assert store.began.wait(_LONG_S)
+    checkpoints.ask(store.due("a", 20))
+    checkpoints.close(last_wait_s=0.01)  # it hangs, and is left
+    checkpoints.ask(store.due("b", 10))
+    store.let_go.set()
+    checkpoints.close()
+    assert store.written == [("a", 10)]
+
+
+def test_who_is_stopped_waits_no_more(store: Store, checkpoints: CheckpointsBeside) -> None:
+    checkpoints.ask(store.due("a", 10))
+    checkpoints.finish(lambda: True)
+    assert store.written == []
+
+
+class Slow:
+    """Writes checkpoints that take ten seconds each, by a clock that nobody else moves."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.written: list[tuple[str, int]] = []
+        self.checkpoints = CheckpointsBeside(self.clock, structlog.get_logger(), Metrics())
+
+    def ask(self, url: str, version: int) -> None:
+        def write() -> None:
+            self.clock.sleep_s(10)
+            self.written.append((url, version))
+
+        self.checkpoints.ask(DueCheckpoint(url, version, write))
+
+    def require(self, *written: tuple[str, int], moving_s: float = 0) -> None:
+        """Wait until these are written, and nothing else; the clock goes on by so much with each look."""
+        end_s = time.monotonic() + _LONG_S
+        while self.written != list(written):
+            assert time.monotonic() < end_s, self.written
+            self.clock.now_s += moving_s
+            time.sleep(0.01)
+
+
+def test_a_table_rests_after_one_that_took_long_and_no_other_table_waits_for_that() -> None:
+    slow = Slow()
+    slow.ask("a", 10)
+    slow.require(("a", 10))
+    slow.ask("a", 20)
+    slow.ask("b", 10)
+    slow.require(("a", 10), ("b", 10))  # ten seconds later
+    slow.ask("a", 30)
+    slow.require(("a", 10), ("b", 10), ("a", 30), moving_s=60)
+    slow.checkpoints.finish()
+
+
+def test_nothing_rests_when_all_are_to_be_written_and_an_end_waits_for_no_rest() -> None:
+    slow = Slow()
+    for version in (10, 20):
+        slow.ask("a", version)
+        slow.checkpoints.finish()
+    assert slow.written == [("a", 10), ("a", 20)]
+    slow.ask("a", 30)
+    began_s = time.monotonic()
+    slow.checkpoints.close(_LONG_S)
+    assert time.monotonic() - began_s < _LONG_S / 2
+    assert slow.written == [("a", 10), ("a", 20)]

@@ -1,0 +1,304 @@
+"""The clean-up over real files: what nothing refers to goes, and whatever anything refers to stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import TableError, UsageError
+from common.metrics import Metrics
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import marker_to_bytes
+from common.stage.outboxes import OutboxName
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata
+from delta_loader.cleaning.clean import CleanUp
+from delta_loader.cleaning.schedule import ScheduledCleanUp
+from delta_loader.core.cleaning import as_json, as_text, require_safe
+from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from common.stage.markers import Marker
+    from delta_loader.core.cleaning import Tally
+
+DAY_S = 86_400
+WEEK_S = 7 * DAY_S
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging.below(tmp_path)
+
+
+def paths_of(marker: Marker) -> list[str]:
+    return [file.path for table in marker.tables for file in table.files]
+
+
+def commit(staging: Staging, version: int, *actions: dict[str, object]) -> None:
+    lines = "\n".join(json.dumps(action) for action in actions)
+    staging.store(staging.table).write(f"_delta_log/{version:020d}.json", lines.encode())
+
+
+def add(path: str) -> dict[str, object]:
+    return {"add": {"path": path, "size": 1, "partitionValues": {}, "dataChange": True, "modificationTime": 1}}
+
+
+def remove(path: str) -> dict[str, object]:
+    return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}}
+
+
+def orphan(staging: Staging, start: int, end: int) -> list[str]:
+    """Data files of a claim that was lost: they have no marker."""
+    marker = staging.flush(0, start, end)
+    staging.store(staging.stage_url).delete([marker.name.path])
+    return paths_of(marker)
+
+
+def grow_old(staging: Staging, days: float = 8) -> None:
+    for path in Path(staging.root).rglob("*"):
+        if path.is_file():
+            os.utime(path, (time.time() - days * DAY_S,) * 2)
+
+
+def clean(staging: Staging, *, remove: bool = True, older_than_s: float = WEEK_S) -> dict[str, Tally]:
+    work = CleanUp(settings_for(staging), lambda url: FsspecStore(url, staging.storage_options), in_turn)
+    tallies = work.run(older_than_s, remove=remove)
+    return {f"{tally.what} {tally.url.removeprefix(staging.root)}": tally for tally in tallies}
+
+
+def files(staging: Staging) -> set[str]:
+    return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
+
+
+def test_what_nothing_refers_to_goes_and_a_dry_run_only_tells(staging: Staging) -> None:
+    kept = paths_of(staging.flush(0, 0, 10))
+    gone = orphan(staging, 10, 20)
+    grow_old(staging)
+    for removing in (False, True):
+        tally = clean(staging, remove=removing)["data files /tables/orders"]
+        assert (tally.count, tally.examples) == (1, tuple(gone))
+        assert tally.size_bytes > 0
+        assert files(staging) == {*kept, *([] if removing else gone)}
+    assert clean(staging)["data files /tables/orders"].count == 0
+
+
+def test_what_is_young_is_not_looked_at(staging: Staging) -> None:
+    orphan(staging, 10, 20)
+    grow_old(staging, days=6)
+    assert clean(staging)["data files /tables/orders"].count == 0
+
+
+def test_an_age_that_is_not_safe_is_refused(staging: Staging) -> None:
+    with pytest.raises(UsageError, match="waiting for its marker") as caught:
+        require_safe(settings_for(staging), DAY_S)
+    assert "give at least 90080s" in caught.value.remedy
+
+
+def test_every_version_that_can_be_read_keeps_its_files(staging: Staging) -> None:
+    first, second, third = (orphan(staging, start, start + 10)[0] for start in (0, 10, 20))
+    # A path in the log is a URI, and may be an absolute one.
+    commit(staging, 0, add(first.replace("=", "%3D")), add(f"{staging.table}/{second}"))
+    commit(staging, 1, remove(first), remove(second))
+    grow_old(staging)
+    clean(staging)
+    assert files(staging) == {first, second}
+    assert third not in files(staging)
+
+
+def test_a_table_that_another_stage_feeds_with_the_same_topic_is_left(staging: Staging) -> None:
+    def loaded(version: int, app_id: str, topic: str) -> None:
+        span = Span(Position(0), Position(9))
+        metadata = CommitMetadata("c", app_id, {TopicPartition(Topic(topic), Partition(0)): span}, None)
+        commit(staging, version, {"commitInfo": {"operation": "W", "userMetadata": metadata.to_json()}})
+
+    (path,) = orphan(staging, 0, 10)
+    loaded(0, "orders", "orders")
+    loaded(1, "payments", "payments")
+    grow_old(staging)
+    loaded(2, "orders_us", "orders")  # of another cluster, through another stage
+    tally = clean(staging)["data files /tables/orders"]
+    assert (tally.count, files(staging)) == (0, {path})
+    assert tally.failure is not None
+    assert "version 2" in tally.failure
+    assert "'orders_us', which is no stream of this config" in tally.failure
+    staging.store(staging.table).delete([f"_delta_log/{2:020d}.json"])
+    assert clean(staging)["data files /tables/orders"].failure is None
+    assert files(staging) == set()
+
+
+def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> None:
+    orphan(staging, 0, 10)
+    commit(staging, 0, add("a"))
+    commit(staging, 2, add("b"))
+    grow_old(staging)
+    tally = clean(staging)["data files /tables/orders"]
+    assert (tally.count, len(files(staging))) == (0, 1)
+    assert tally.failure is not None
+    assert "lacks version 1" in tally.failure
+
+
+def test_a_marker_that_cannot_be_read_keeps_its_partition(staging: Staging) -> None:
+    orphan(staging, 0, 10)
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000050.done", b"{torn")
+    grow_old(staging)
+    clean(staging)
+    assert len(files(staging)) == 1
+
+
+def test_a_marker_of_a_later_format_is_understood(staging: Staging) -> None:
+    (path,) = orphan(staging, 0, 10)
+    content = json.dumps({"version": 9, "tables": [{"new": [{"path": path}]}]})
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000000.done", content.encode())
+    grow_old(staging)
+    clean(staging)
+    assert files(staging) == {path}
+
+
+def test_a_staged_replacement_keeps_its_files(staging: Staging) -> None:
+    (path,) = orphan(staging, 0, 10)
+    content = json.dumps({"tables": [{"files": [{"path": path}]}]})
+    staging.store(staging.stage_url).write("replace/orders/0/00000000000000000000-x.replace", content.encode())
+    grow_old(staging)
+    clean(staging)
+    assert files(staging) == {path}
+
+
+def test_what_others_put_below_the_table_is_left(staging: Staging) -> None:
+    store = staging.store(staging.table)
+    others = [
+        "part-00000-3e0fca18-0001-c000.snappy.parquet",
+        "day=1/others-0-00000000000000000000-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.snappy.parquet",
+        "notes.txt",
+        "_change_data/cdc-00000-3e0fca18.snappy.parquet",
+    ]
+    for path in others:
+        store.write(path, b"x")
+    grow_old(staging)
+    clean(staging)
+    assert {found.path for found in store.list("")} == set(others)
+
+
+def test_a_file_that_is_loaded_and_settled_while_the_clean_up_looks_is_seen(staging: Staging) -> None:
+    """Its marker is there when the files are listed, and gone when the markers are: then the log has it."""
+    marker = staging.flush(0, 0, 10)
+    grow_old(staging)
+
+    class Loading(FsspecStore):
+        def read(self, path: str) -> bytes | None:
+            data = super().read(path)
+            if path == marker.name.path:
+                commit(staging, 0, *map(add, paths_of(marker)))
+                self.delete([path])
+            return data
+
+    work = CleanUp(settings_for(staging), Loading, in_turn)
+    work.run(WEEK_S, remove=True)
+    assert files(staging) == set(paths_of(marker))
+
+
+def test_copies_of_late_claims_go_and_those_of_a_rewind_stay(staging: Staging) -> None:
+    store = staging.store(staging.stage_url)
+    rewound = "stray/done/orders/0/00000000000000000010.done"
+    store.write(rewound, b"x")
+    store.write(f"{rewound}.late-0123456789abcdef", b"x")
+    grow_old(staging)
+    assert clean(staging)["stray markers /stage/stray"].count == 1
+    assert [found.path for found in store.list("stray/")] == [rewound]
+
+
+def test_dead_letters_and_what_waits_for_spark_are_looked_at_too(staging: Staging) -> None:
+    marker = staging.flush(0, 0, 10, dead=[3])
+    staging.store(staging.stage_url).delete([marker.name.path])
+    waiting = f"data/orders/{paths_of(marker)[0]}"
+    staging.store(staging.stage_url).write(waiting, b"x")
+    grow_old(staging)
+    found = clean(staging)
+    assert [tally.count for tally in found.values() if tally.what == "data files"] == [1, 1, 1]
+    assert staging.store(staging.stage_url).stat(waiting) is None
+
+
+def test_the_report(staging: Staging) -> None:
+    orphan(staging, 0, 10)
+    grow_old(staging)
+    tallies = list(clean(staging, remove=False).values())
+    text = as_text(tallies, WEEK_S, done=False)
+    assert "/tables/orders: 1 data files to remove, " in text
+    assert text.endswith("nothing was changed; --yes removes it")
+    assert json.loads(as_json(tallies, WEEK_S, done=False))["found"][0]["count"] == 1
+    assert "nothing that is older than 1w" in as_text([], WEEK_S, done=True)
+
+
+def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_start(staging: Staging) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    orphan(staging, 0, 10)
+    grow_old(staging)
+    start = datetime.now(UTC)
+
+    def scheduled(**loader: object) -> ScheduledCleanUp:
+        settings = settings_for(staging, **loader)
+        return ScheduledCleanUp(settings, CleanUp(settings, FsspecStore, in_turn), structlog.get_logger(), Metrics())
+
+    off, daily = scheduled(), scheduled(clean_up="1d")
+    for moment in (start, start + timedelta(hours=23)):
+        off.look(moment)
+        daily.look(moment)
+    off.look(start + timedelta(days=9))
+    assert len(files(staging)) == 1
+    daily.look(start + timedelta(hours=25))
+    assert len(files(staging)) == 0
+    with pytest.raises(UsageError):
+        scheduled(clean_up="1d", clean_up_older_than="2h")
+
+
+def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> None:
+    orphan(staging, 0, 10)
+    grow_old(staging)
+
+    class Failing(FsspecStore):
+        def list(self, prefix: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            if prefix == "_delta_log":
+                msg = "away"
+                raise TableError(msg)
+            return super().list(prefix)
+
+    tallies = CleanUp(settings_for(staging), Failing, in_turn).run(WEEK_S, remove=True)
+    assert [tally.failure for tally in tallies if tally.failure] == ["away", "away"]
+    assert len(files(staging)) == 1
+
+
+def test_outboxes_go_that_no_marker_of_their_chain_names(staging: Staging) -> None:
+    store, source = staging.store(staging.stage_url), staging.source(0)
+    marker = staging.flush(0, 0, 10)
+    assert marker.manifest is not None
+    waiting, lost = (OutboxName(source, Position(0), 0, unique).path for unique in ("waiting", "lost"))
+    elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
+    strange = "outbox/orders/0/notes.txt"
+    named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
+    store.write(marker.name.path, marker_to_bytes(named))
+    for path in (waiting, lost, elsewhere, strange):
+        store.write(path, b"records")
+    assert clean(staging)["outboxes /stage"].count == 0  # too young
+    grow_old(staging)
+    for removing in (False, True):
+        tally = clean(staging, remove=removing)["outboxes /stage"]
+        assert (tally.count, set(tally.examples)) == (2, {lost, elsewhere})
+    assert {found.path for found in store.list("outbox")} == {waiting, strange}
+
+
+def test_a_marker_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
+    store = staging.store(staging.stage_url)
+    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(2)]
+    for path in paths:
+        store.write(path, b"records")
+    store.write(staging.flush(0, 0, 10).name.path, b"{")
+    grow_old(staging)
+    assert clean(staging)["outboxes /stage"].examples == (paths[1],)

@@ -1,0 +1,128 @@
+"""What goes into a commit, and what settles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from common.tables.transactions import TxnIds
+from delta_loader.core.commits import (
+    Naming,
+    Target,
+    needed,
+    rows_commit,
+    side_commit,
+)
+from delta_loader.core.plan import Load, Run, TableShape
+from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
+from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
+
+IDS = TxnIds("app", several_topics=False)
+NAMING = Naming(IDS, "c1")
+ROWS = Target("/t", "id", TableShape("{}", ()), {})
+DEAD = Target("/dead", "id2", TableShape("{}", ()), {})
+
+
+def with_dead_letters(found: Marker) -> Marker:
+    assert found.manifest is not None
+    table = StagedTable(
+        "/dead", TableKind.DEAD_LETTERS, "{}", (), (StagedFile(f"d{found.span.start}", {}, 1, 1, "{}"),)
+    )
+    return replace(found, manifest=replace(found.manifest, tables=(*found.tables, table)))
+
+
+def test_txn_ids_are_those_of_kafka_delta_ingest() -> None:
+    assert IDS.of(SOURCE) == "app-0"
+    assert TxnIds("app", several_topics=True).of(SOURCE) == "app-orders-0"
+    assert IDS.position({"app-0": 41}, SOURCE) == 42
+    assert IDS.position({"app-0": 0}, SOURCE) == 1
+    assert IDS.position({"app-1": 41}, SOURCE) is None
+
+
+def test_every_marker_moves_the_tables_own_txn() -> None:
+    load = Load({SOURCE: Run((marker(0, 10), by_hand(10), marker(11, 20, files=0)))})
+    commit = rows_commit(ROWS, NAMING, load, 7)
+    assert (commit.expected, commit.advances) == ({"app-0": None}, {"app-0": 19})
+    assert [file.path for file in commit.files] == ["f0-0"]
+    # The position that was typed by hand is nobody's record.
+    counts = Counts(records=0, rows=1, tombstones=0, dead_letters=0, given_up=(Span(Position(10), Position(11)),))
+    spans = {SOURCE: Span(Position(0), Position(20))}
+    assert commit.metadata == CommitMetadata("c1", "app", spans, 7, {SOURCE: counts})
+    assert ROWS.after(commit, 1).transactions == {"app-0": 19}
+
+
+def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
+    load = Load({SOURCE: Run((marker(0, 10), with_dead_letters(marker(10, 20)), marker(20, 30)))})
+    commit = side_commit(DEAD, NAMING, load)
+    assert commit is not None
+    assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
+    assert side_commit(DEAD.after(commit, 1), NAMING, load) is None
+    assert side_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
+
+
+def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> None:
+    """The loader died between the two commits, and the next plan brings more."""
+    first, second = with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))
+    ahead = replace(DEAD, transactions={"app-0": 9})
+    commit = side_commit(ahead, NAMING, Load({SOURCE: Run((first, second))}))
+    assert commit is not None
+    assert [file.path for file in commit.files] == ["d10"]
+    assert commit.expected == {"app-0": 9}
+    assert needed(ahead, IDS, Load({SOURCE: Run((first, second))}), first).files == ()
+
+
+def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
+    """The same, and the chain was rebuilt: the marker's other table takes all of it."""
+    straddled = replace(DEAD, transactions={"app-0": 4})
+    load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
+    commit = side_commit(straddled, NAMING, load)
+    assert commit is not None
+    assert [(write.start, [file.path for file in write.files]) for write in commit.written] == [(5, ["d0"])]
+    assert [file.path for file in commit.files] == ["d10"]
+    assert commit.metadata.spans == {SOURCE: Span(Position(5), Position(20))}
+    assert rows_commit(ROWS, NAMING, load, None).written == ()
+
+
+def test_metadata_of_others_is_nobodys() -> None:
+    assert CommitMetadata.from_json("") is None
+    assert CommitMetadata.from_json('{"x": 1}') is None
+
+
+def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
+    written_ms = {MarkerName(SOURCE, Position(start)): start for start in (0, 10, 20, 30)}
+    candidates = settle_candidates(sorted(written_ms), written_ms, Position(30), 1000)
+    assert [name.start for name in candidates] == [0, 10, 20]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 1000)] == [0, 10, 20]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(30), 10)] == [0]
+    assert settle_candidates(sorted(written_ms), written_ms, None, 1000) == ()
+    assert [name.start for name in settled([marker(20, 30), marker(0, 10), marker(10, 20)], Position(30))] == [
+        0,
+        10,
+        20,
+    ]
+
+
+def test_settling_goes_from_the_low_end_only() -> None:
+    """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
+    written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
+    stray = marker(10, 35)
+    assert [name.start for name in settled([marker(0, 10), stray, marker(20, 30)], Position(30))] == [0]
+
+
+def test_a_table_is_complete_through_the_slowest_partition() -> None:
+    other = TopicPartition(Topic("orders"), Partition(1))
+    assert valid_through_ms({SOURCE: 5, other: 3}) == 3
+    assert valid_through_ms({SOURCE: 5, other: None}) is None
+    assert valid_through_ms({}) is None
+    timed = [
+        replace(found, manifest=replace(found.manifest, highest_timestamp_ms=time))
+        for found, time in ((marker(0, 10), 8), (marker(10, 20), 6), (marker(20, 30), 99))
+        if found.manifest is not None
+    ]
+    assert highest_timestamp_ms(timed, Position(20)) == 8
+    assert highest_timestamp_ms(timed, None) is None
+    assert highest_timestamp_ms([by_hand(3)], Position(4)) is None

@@ -1,0 +1,166 @@
+"""Whether the loader begins: at once, later, or not; and what it says of streams that are not fit."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from fsspec.implementations.memory import MemoryFileSystem
+from structlog.testing import capture_logs
+
+from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.metrics import Metrics
+from common.storage.store import FsspecStore
+from delta_loader.checks.fitness import Fitness
+from delta_loader.core.preflight import Check, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FINE = Check("stage", Level.OK, "works")
+AWAY = Check("stage", Level.ERROR, "the stage does not answer", "start it", away=True)
+UNFIT = Check("columns", Level.ERROR, "orders: the column id is not in it", "ALTER TABLE", "orders")
+
+
+class World:
+    """What each look finds, one after the other; the last one for ever."""
+
+    def __init__(self, *looks: Sequence[Check], proofs: Sequence[StoreError | None] = (None,)) -> None:
+        self.looks = list(looks)
+        self.proofs = list(proofs)
+        self.pauses_s: list[float] = []
+        self.seen: list[str | None] = []
+        self.stop_after = 99
+        self.stream: list[Check] = []
+        self.metrics = Metrics()
+        self.fitness = Fitness(
+            ["orders", "returns"],
+            look=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
+            look_at=lambda app_id: [found for found in self.stream if found.app_id == app_id],
+            prove=self._prove,
+            log=structlog.get_logger(),
+            metrics=self.metrics,
+        )
+
+    def _prove(self) -> None:
+        found = self.proofs.pop(0) if len(self.proofs) > 1 else self.proofs[0]
+        if found is not None:
+            raise found
+
+    def problems(self) -> list[str]:
+        return list(self.fitness.problems)
+
+    def begin(self, *, once: bool = False) -> None:
+        def wait(seconds: float) -> bool:
+            self.pauses_s.append(seconds)
+            self.seen.append(self.fitness.away)
+            return len(self.pauses_s) >= self.stop_after
+
+        self.fitness.begin(once=once, wait=wait)
+
+
+def test_a_store_that_is_away_is_waited_for_and_told() -> None:
+    world = World([AWAY], [AWAY], [FINE], proofs=[StoreError("Spark cannot create", ""), None])
+    with capture_logs() as logs:
+        world.begin()
+    assert world.pauses_s == [1.0, 2.0, 4.0]
+    assert world.seen == ["the stage does not answer"] * 2 + ["Spark cannot create"]
+    assert world.fitness.away is None
+    assert world.problems() == []
+    assert [line["problem"] for line in logs if line["event"] == "waiting for a store"] == world.seen
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    world = World([AWAY])
+    world.stop_after = 8
+    world.begin()
+    assert world.pauses_s[-1] == 30.0
+    assert world.fitness.away is not None
+
+
+def test_who_asked_for_one_pass_gets_the_error() -> None:
+    with pytest.raises(StoreError, match="does not answer") as caught:
+        World([AWAY]).begin(once=True)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_what_a_person_has_to_mend_ends_the_start_with_2(*, once: bool) -> None:
+    refused = Check("stage", Level.ERROR, "may not create", "check the credentials")
+    for world in (
+        World([refused]),
+        World([FINE], proofs=[StoreRefusedError("no rights", "")]),
+        World([FINE], proofs=[StoreUnfitError("ignores conditions", "")]),
+    ):
+        with pytest.raises((ConfigError, StoreUnfitError)) as caught:
+            world.begin(once=once)
+        assert caught.value.exit_code == 2
+        assert world.pauses_s == []
+
+
+def test_streams_that_are_not_fit_end_no_start_since_their_files_may_be() -> None:
+    world = World([UNFIT, Check("table", Level.ERROR, "returns: no", "", "returns")])
+    world.begin()
+    assert len(world.problems()) == 2
+
+
+def test_a_stream_that_is_not_fit_is_told_until_it_is_and_the_other_is_loaded() -> None:
+    world = World([FINE, UNFIT])
+    with capture_logs() as logs:
+        world.begin()
+        told = [(line["log_level"], line["problem"]) for line in logs if line["event"] == "preflight"]
+        assert told == [("error", UNFIT.message)]
+        assert world.problems() == ["not fit to load: orders: the column id is not in it"]
+        world.stream = [UNFIT]
+        world.fitness.look_again()
+        assert len(world.problems()) == 1
+        world.stream = [Check("columns", Level.OK, "fine", "", "orders")]
+        world.fitness.look_again()
+    assert world.problems() == []
+    assert [line["app_id"] for line in logs if line["event"] == "stream is fit to load"] == ["orders"]
+
+
+class HttpError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"status {code}")
+        self.code = code
+
+
+class NoCredentialsError(Exception):
+    """Botocore's, by its name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (PermissionError("Access Denied"), True),
+        (FileNotFoundError("The specified bucket does not exist"), True),
+        (NoCredentialsError(), True),
+        (HttpError(403), True),
+        (HttpError(503), False),
+        (ConnectionRefusedError(), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_a_store_that_says_no_is_told_from_one_that_is_away(
+    error: Exception, *, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    monkeypatch.setattr(MemoryFileSystem, "find", fail)
+    with pytest.raises(StoreError) as caught:
+        list(store.list("done"))
+    assert isinstance(caught.value, StoreRefusedError) is refused
+
+
+def test_streams_that_are_not_fit_are_a_metric() -> None:
+    world = World([FINE, UNFIT])
+    world.fitness.begin(once=True, wait=lambda _: False)
+    assert 'delta_loader_unfit{app_id="orders"} 1.0' in world.metrics.exposition().decode()
+    assert 'delta_loader_unfit{app_id="returns"} 0.0' in world.metrics.exposition().decode()
+    world.fitness.look_again()
+    assert 'delta_loader_unfit{app_id="orders"} 0.0' in world.metrics.exposition().decode()

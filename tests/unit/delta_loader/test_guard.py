@@ -1,0 +1,156 @@
+"""Files that are old when they are committed, and a VACUUM that has listed them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.stage.data_files import DataFileName
+from delta_loader.core.commits import Conflicted
+from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s, vacuum_problem
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+DAY_S = 86_400.0
+PROPERTY = "delta.deletedFileRetentionDuration"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 7 * DAY_S),
+        ("interval 7 days", 7 * DAY_S),
+        ("interval 1 week", 7 * DAY_S),
+        ("INTERVAL 36 HOURS", 1.5 * DAY_S),
+        ("interval 1 day 12 hours", 1.5 * DAY_S),
+        ("interval 0 seconds", 0.0),
+        ("30 days", 30 * DAY_S),
+        ("interval", None),
+        ("interval 1 month", None),
+        ("for ever", None),
+    ],
+)
+def test_retention_as_delta_spells_it(text: str | None, seconds: float | None) -> None:
+    assert retention_s({} if text is None else {PROPERTY: text}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "age_s"),
+    [
+        ("interval 7 days", 3.5 * DAY_S),
+        ("interval 2 days", DAY_S),
+        ("interval 36 hours", DAY_S / 2),
+        ("interval 12 hours", 0.0),
+        ("interval 0 hours", 0.0),
+        ("for ever", 0.0),
+    ],
+)
+def test_the_guarded_age(text: str, age_s: float) -> None:
+    assert guarded_age_s({PROPERTY: text}) == age_s
+
+
+@given(st.floats(0, 60 * DAY_S))
+def test_what_is_added_as_it_is_is_a_day_away_from_any_list(retention: float) -> None:
+    age_s = guarded_age_s({PROPERTY: f"interval {int(retention)} seconds"})
+    assert age_s == 0 or (age_s + DAY_S <= int(retention) and age_s <= retention / 2)
+
+
+def test_problems_are_told() -> None:
+    assert vacuum_problem({}, DAY_S) is None
+    assert "nothing can guard them" in str(vacuum_problem({PROPERTY: "interval 0 hours"}, 0))
+    assert "cannot be read" in str(vacuum_problem({PROPERTY: "soon"}, 0))
+    assert "is 12h, and files may be staged for 1d" in str(vacuum_problem({PROPERTY: "interval 12 hours"}, DAY_S))
+
+
+def test_a_fresh_name_is_in_the_same_folder_and_says_the_same() -> None:
+    path = "day=a%2Fb/orders-0-00000000000000000041-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.snappy.parquet"
+    fresh = fresh_path(path, "load-1")
+    old, new = DataFileName.parse(path), DataFileName.parse(fresh)
+    assert (new.topic_partition, new.start, new.partition_values) == (
+        old.topic_partition,
+        old.start,
+        old.partition_values,
+    )
+    assert new.unique not in {old.unique, DataFileName.parse(fresh_path(path, "load-2")).unique}
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging.below(tmp_path)
+
+
+def grow_old(staging: Staging, days: float) -> None:
+    for path in Path(staging.root).rglob("*.parquet"):
+        os.utime(path, (time.time() - days * DAY_S,) * 2)
+
+
+def staged(staging: Staging) -> set[str]:
+    return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
+
+
+def test_young_files_are_added_as_they_are(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    staging.flush(0, 0, 10)
+    grow_old(staging, days=3)
+    loader_for(staging, tables).run_pass()
+    assert set(tables.tables[staging.table].paths) == staged(staging)
+
+
+def test_old_files_are_copied_and_a_vacuum_that_has_listed_them_does_no_harm(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    staging.flush(0, 0, 10, days=["2026-01-01", "a/b=c %ü"], dead=[3])
+    grow_old(staging, days=4)
+    staging.flush(0, 10, 20)
+    listed = staged(staging)
+    old = {path for path in listed if "00000000000000000000" in path}
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.failure, report.rows) == (None, 20)
+    paths = set(tables.tables[staging.table].paths)
+    assert paths.isdisjoint(old)
+    assert len(paths) == len(listed)
+    staging.store(staging.table).delete(old)
+    assert paths == staged(staging)
+
+
+def test_a_plan_made_anew_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:
+    class Raced(MemoryDeltaTables):
+        raced = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if not self.raced:
+                self.raced = True
+                return Conflicted("a foreign commit")
+            return super().commit(commit)
+
+    tables = Raced()
+    staging.flush(0, 0, 10)
+    grow_old(staging, days=4)
+    loader_for(staging, tables).run_pass()
+    assert len(staged(staging)) == 2
+    assert set(tables.tables[staging.table].paths) < staged(staging)
+
+
+def test_a_crash_between_copy_and_commit_leaves_a_file_and_nothing_else(staging: Staging) -> None:
+    class Dying(MemoryDeltaTables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            raise RuntimeError(commit.app_id)
+
+    staging.flush(0, 0, 10)
+    grow_old(staging, days=4)
+    (report,) = loader_for(staging, Dying()).run_pass()
+    assert report.failure is not None
+    tables = MemoryDeltaTables()
+    (report,) = loader_for(staging, tables).run_pass()
+    assert (report.failure, report.rows) == (None, 10)
+    (path,) = tables.tables[staging.table].paths
+    assert path in staged(staging)

@@ -1,0 +1,389 @@
+"""What the loader's parts do to one another: answers, generations, replacements and several loaders in one pass."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import TableError
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import Settings
+from common.spans import Position, Span
+from common.stage.answers import Answer
+from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.markers import TableKind
+from common.stage.replacements import Replacement, ReplacementName, ReplacementTable, replacement_to_bytes
+from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.history import LoggedCommit
+from delta_loader.commands.summary import as_json, as_text
+from delta_loader.core.commits import Committed, Conflicted, TableCommit, Target
+from delta_loader.core.plan import TableShape
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage.reading import Stage
+from delta_loader.tables.replace import Replacements
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+from tests.unit.delta_loader.test_service import Later
+from tests.unit.test_generations import begin_again, stage_again
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_loader.core.commits import CommitOutcome
+    from delta_loader.core.replace import Request, Step
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+class Restorable(MemoryDeltaTables):
+    """Tables that can be put back. Their rows are not modelled; their histories are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.restored: dict[tuple[str, int], int] = {}
+
+    def restore(self, url: str, to: int) -> int:
+        table = self.tables[url]
+        shape = TableShape(table.schema, table.partition_by)
+        nothing = CommitMetadata("restore", "somebody", {}, None)
+        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "somebody", (), {}, {}, nothing))
+        self.restored[url, len(table.commits)] = to
+        return len(table.commits)
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        for commit in super().history(url, newest):
+            to = self.restored.get((url, commit.version))
+            if to is None:
+                yield commit
+            else:
+                yield LoggedCommit(commit.version, "RESTORE", restored_version=to, read_version=commit.version - 1)
+
+
+def accept(staging: Staging, tables: MemoryDeltaTables, version: int, position: int, generation: int = 0) -> None:
+    """What `bootstrap accept --replay` leaves in the stage."""
+    table_id = tables.tables[staging.table].table_id
+    positions = {staging.source(0): Position(position)}
+    generations = {staging.source(0): generation}
+    answer = Answer("orders", staging.table, table_id, version, Decision.REPLAY, positions, "eve", 5, generations)
+    staging.store(staging.stage_url).write(answer.path, answer.to_bytes())
+
+
+def test_a_table_that_two_streams_share_is_looked_at_for_each_of_them(staging: Staging) -> None:
+    settings = settings_for(staging).model_dump(mode="json", exclude_unset=True)
+    other = Staging(staging.root, "payments")
+    settings["streams"].append({**settings["streams"][0], "app_id": "payments", "topics": ["payments"]})
+    shared = Settings.model_validate(settings)
+    tables = Restorable()
+    loader = loader_for(staging, tables, shared)
+    staging.flush(0, 0, 10)
+    loader.run_pass()
+    other.flush(0, 0, 10)
+    loader.run_pass()
+    tables.restore(staging.table, 1)  # takes the payments, and nothing of the orders
+    staging.flush(0, 10, 20)
+    orders, payments = loader.run_pass()
+    assert not orders.held
+    assert [held.reason for held in payments.held.values()] == ["table_restored"]
+
+
+def test_an_answer_about_a_chain_without_a_marker_is_about_its_newest_generation(staging: Staging) -> None:
+    """A chain that is rewound to its beginning has no marker; the topic was made anew before."""
+    tables = Restorable()
+    staging.flush(1, 0, 10)
+    loader_for(staging, tables).run_pass()
+    begin_again(staging, 1)
+    stage_again(staging, 0, 12, None, 1)
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": 11}
+    version = tables.restore(staging.table, 1)
+    staging.store(staging.stage_url).delete([f"done/orders/0/{0:020d}.done"])
+    accept(staging, tables, version, 0, generation=1)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    assert tables.tables[staging.table].transactions == {"orders-1": 9, "orders-0@1": -1}
+
+
+def test_what_a_table_lost_of_a_topic_that_was_made_anew_is_not_the_old_one_s(staging: Staging) -> None:
+    """The old topic's twenty records are in the table, and none of the new one's twelve."""
+    tables = Restorable()
+    staging.flush(0, 0, 20)
+    loader_for(staging, tables).run_pass()
+    staging.store(staging.stage_url).delete(staging.markers())
+    begin_again(staging, 1)
+    stage_again(staging, 0, 12, None, 1)
+    loader_for(staging, tables).run_pass()
+    tables.restore(staging.table, 1)
+    (report,) = loader_for(staging, tables).run_pass()
+    (held,) = report.held.values()
+    assert "orders/0 up to 0" in held.problem
+
+
+def test_an_answer_that_was_obeyed_meanwhile_is_not_obeyed_again(staging: Staging) -> None:
+    """A loader is stopped before it obeys; another one obeys, and loads up to the very position that was there."""
+
+    class Slow(Restorable):
+        stopped = True
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if commit.is_answer and self.stopped:
+                self.stopped = False
+                loader_for(staging, self).run_pass()
+            return super().commit(commit)
+
+    tables = Slow()
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    accept(staging, tables, tables.restore(staging.table, 1), 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.failure is None
+    table = tables.tables[staging.table]
+    assert table.transactions == {"orders-0": 19}
+    loads = [commit.metadata.spans[staging.source(0)].start for commit in table.commits if commit.files]
+    assert loads == [0, 10, 10]  # before the RESTORE and after it
+
+
+@pytest.mark.parametrize("position", [0, 40])
+def test_a_load_is_planned_anew_when_its_table_is_elsewhere_after_its_dead_letters(
+    staging: Staging, position: int
+) -> None:
+    """While dead letters are committed another loader obeys an answer, or loads, and somebody writes to both tables."""
+
+    class Busy(MemoryDeltaTables):
+        busy = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if self.busy and commit.target.url == staging.dead_letters:
+                self.busy = False
+                outcome = super().commit(commit)
+                assert isinstance(outcome, Committed)
+                other = CommitMetadata("foreign", "somebody", {}, None)
+                for url in (staging.dead_letters, staging.table):
+                    self.tables[url].commits.append(replace(commit, files=(), written=(), metadata=other))
+                self.tables[staging.table].transactions["orders-0"] = position - 1
+                return Committed(outcome.version + 1)
+            return super().commit(commit)
+
+    tables = Busy()
+    for start in (0, 10, 20, 30):
+        staging.flush(0, start, start + 10, dead=[start])
+        if start == 0:
+            loader_for(staging, tables).run_pass()
+            tables.busy = True
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=2)).run_pass()
+    assert report.failure is None
+    table = tables.tables[staging.table]
+    assert table.transactions == {"orders-0": 39}
+    brought = [commit.metadata.spans[staging.source(0)] for commit in table.commits[2:] if commit.metadata.spans]
+    assert [span.start for span in brought] == ([0, 10, 20, 30] if position == 0 else [])
+
+
+def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(staging: Staging) -> None:
+    class Meddled(Restorable):
+        def create(self, url: str, shape: TableShape) -> None:
+            super().create(url, shape)
+            if url == staging.dead_letters:
+                self.restore(staging.table, 1)
+
+    tables = Meddled()
+    for start in (0, 10):
+        staging.flush(0, start, start + 10)
+        loader_for(staging, tables).run_pass()
+    staging.flush(0, 20, 30, dead=[25])
+    (report,) = loader_for(staging, tables).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+    assert report.commits == 0
+    (report,) = loader_for(staging, tables).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
+def test_a_marker_of_a_newer_topic_is_neither_loaded_nor_settled_as_one_of_the_old(staging: Staging) -> None:
+    """A topic gets a new chain while a pass goes on, and its markers have the names of those that were listed."""
+
+    class Restarted(MemoryDeltaTables):
+        now = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if self.now:
+                self.now = False
+                staging.store(staging.stage_url).delete(staging.markers())
+                begin_again(staging, 1)
+                for start, previous in ((0, None), (10, 0), (20, 10)):
+                    stage_again(staging, start, start + 10, previous, 1)
+            return super().commit(commit)
+
+    tables = Restarted()
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    for start in (10, 20, 30):
+        staging.flush(0, start, start + 10)
+    tables.now = True
+    settings = settings_for(staging, max_files=1, marker_retention=0)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert len(staging.markers()) == 3
+    (report,) = loader_for(staging, tables, settings).run_pass()
+    assert (report.failure, report.held) == (None, {})
+    assert tables.tables[staging.table].transactions["orders-0@1"] == 29
+
+
+def test_an_old_topic_s_late_claim_that_reaches_far_does_not_keep_the_chain_from_settling(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    begin_again(staging, 1)
+    for start, previous in ((0, None), (10, 0), (20, 10), (30, 20)):
+        stage_again(staging, start, start + 10, previous, 1)
+    settings = settings_for(staging, marker_retention=0)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert len(staging.markers()) == 1
+    staging.previous.clear()
+    staging.flush(0, 5, 5_000)
+    stage_again(staging, 40, 50, 30, 1)
+    loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert staging.markers() == [f"done/orders/0/{40:020d}.done"]
+
+
+def test_nothing_is_settled_that_a_restore_after_the_last_load_may_want_again(staging: Staging) -> None:
+    class Meddled(Restorable):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            outcome = super().commit(commit)
+            if commit.metadata.spans[staging.source(0)].start:
+                self.restore(staging.table, 1)
+            return outcome
+
+    tables, settings = Meddled(), settings_for(staging, marker_retention=0)
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables, settings).run_pass()
+    staging.flush(0, 10, 20)
+    staging.flush(0, 20, 30)
+    (report,) = loader_for(staging, tables, settings, Later(1)).run_pass()
+    assert (report.rows, len(staging.markers())) == (20, 3)
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
+# Replacements
+
+
+class Replacer:
+    """Does what a test says."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.done: list[str] = []
+
+    def lost(self, request: Request, _urls: tuple[str, ...]) -> int:
+        if request.name.request == self.fails:
+            msg = "cannot read the Delta table: a staged file is damaged"
+            raise TableError(msg, "look at it")
+        return 0
+
+    def stale(self, _request: Request, _url: str) -> int:
+        return 0
+
+    def replace(self, request: Request, _url: str, _step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        assert metadata
+        assert not keep_stale
+        self.done.append(request.name.request)
+        return True
+
+
+def ask(staging: Staging, start: int, end: int, digit: str) -> str:
+    name = ReplacementName(staging.source(0), Position(start), digit * 32)
+    table = ReplacementTable(staging.table, TableKind.ROWS, staging.schema(), ())
+    content = Replacement(Span(Position(start), Position(end)), "orders", "eve", int(digit), 0, 0, tables=(table,))
+    staging.store(staging.stage_url).write(name.path, replacement_to_bytes(name, content))
+    return name.request
+
+
+def loader_with(staging: Staging, tables: MemoryDeltaTables, replacer: Replacer, **loader: object) -> LoaderService:
+    settings, stage = settings_for(staging, **loader), staging.store(staging.stage_url)
+    ports = Ports(
+        stage=Stage(stage, in_turn),
+        tables=tables,
+        open_store=staging.store,
+        parallel=in_turn,
+        clock=SystemClock(),
+        new_id=lambda: uuid.uuid4().hex,
+        log=structlog.get_logger(),
+        metrics=Metrics(),
+        replacements=Replacements(stage, tables, replacer, lambda: "r", structlog.get_logger()),
+    )
+    return LoaderService(settings.streams, settings.loader, ports)
+
+
+def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    staging.flush(0, 0, 10)
+    broken, whole = ask(staging, 0, 5, "1"), ask(staging, 5, 9, "2")
+    replacer = Replacer(fails=broken)
+    (report,) = loader_with(staging, tables, replacer).run_pass()
+    assert (report.failure, replacer.done, report.replacements) == (None, [whole], 1)
+    assert "requests of a replay carried out: 1" in as_text([report], [])
+    assert json.loads(as_json([report], []))["streams"][0]["replacements"] == 1
+    (held,) = report.held.values()
+    assert (held.reason, "a staged file is damaged" in held.problem) == ("replacement_failed", True)
+
+
+def test_a_replacement_waits_when_the_table_went_back_while_it_was_loaded(staging: Staging) -> None:
+    class Meddled(Restorable):
+        """Somebody puts the table back right after the last load."""
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            outcome = super().commit(commit)
+            if commit.metadata.spans[staging.source(0)].start == 10:
+                self.restore(staging.table, 1)
+            return outcome
+
+    tables, replacer = Meddled(), Replacer()
+    staging.flush(0, 0, 10)
+    loader_with(staging, tables, replacer).run_pass()
+    staging.flush(0, 10, 20)
+    ask(staging, 5, 15, "1")
+    (report,) = loader_with(staging, tables, replacer).run_pass()
+    assert replacer.done == []
+    assert report.failure is None
+    (report,) = loader_with(staging, tables, replacer).run_pass()
+    assert [held.reason for held in report.held.values()] == ["table_restored"]
+
+
+def test_a_replacement_of_a_topic_that_was_made_anew_does_not_touch_the_old_one_s_rows(staging: Staging) -> None:
+    """The new chain has begun and has no marker yet."""
+    tables, replacer = MemoryDeltaTables(), Replacer()
+    staging.flush(0, 0, 10)
+    loader_with(staging, tables, replacer).run_pass()
+    store = staging.store(staging.stage_url)
+    store.delete(staging.markers())
+    store.write(begin_path(staging.source(0)), beginning_to_bytes(Beginning(Position(0), 1, "new")))
+    ask(staging, 0, 5, "1")
+    (report,) = loader_with(staging, tables, replacer).run_pass()
+    assert replacer.done == []
+    assert [held.reason for held in report.held.values()] == ["replacement_waits"]
+
+
+def test_conflicts_that_a_stop_ends_are_no_failure(staging: Staging) -> None:
+    class Stubborn(Restorable):
+        tries = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if not commit.is_answer:
+                return super().commit(commit)
+            self.tries += 1
+            return Conflicted("as ever")
+
+    tables = Stubborn()
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables).run_pass()
+    accept(staging, tables, tables.restore(staging.table, 1), 10)
+    (report,) = loader_for(staging, tables).run_pass(lambda: tables.tries >= 2)
+    assert (report.failure, tables.tries) == (None, 2)

@@ -1,0 +1,372 @@
+"""A table's history and its offsets, judged without a table: each rule of the ledger and of the reconciliation."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.counts import Counts, Replaced
+from common.tables.transactions import TxnIds
+from delta_loader.core.findings import Finding, Verdict
+from delta_loader.core.history import parse_version
+from delta_loader.core.ledger import Ledger
+from delta_loader.core.offsets import BUCKET, Bucket
+from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.regions import regions
+from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+IDS = TxnIds("app", several_topics=False)
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Position(start), Position(end))
+
+
+def add(name: str, low: int, high: int, rows: int) -> dict[str, object]:
+    bounds = {"_kafka_topic": "orders", "_kafka_partition": 0}
+    statistics = {
+        "numRecords": rows,
+        "minValues": bounds | {"_kafka_offset": low},
+        "maxValues": bounds | {"_kafka_offset": high},
+    }
+    return {"add": {"path": name, "partitionValues": {}, "dataChange": True, "stats": json.dumps(statistics)}}
+
+
+def remove(name: str) -> dict[str, object]:
+    return {"remove": {"path": name, "dataChange": True}}
+
+
+def quietly(action: dict[str, object]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(json.dumps(action).replace('"dataChange": true', '"dataChange": false'))
+    return found
+
+
+def txn(last: int, app_id: str = "app-0") -> dict[str, object]:
+    return {"txn": {"appId": app_id, "version": last}}
+
+
+def brought(
+    start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0, *, generation: int = 0
+) -> CommitMetadata:
+    counts = {} if rows is None else {SOURCE: Counts(rows + dead + gone, rows, gone, dead)}
+    return shaped(start, end, counts, generation)
+
+
+def shaped(start: int, end: int, counts: dict[TopicPartition, Counts], generation: int = 0) -> CommitMetadata:
+    return CommitMetadata("c", "app", {SOURCE: span(start, end)}, None, counts, generations={SOURCE: generation})
+
+
+class History:
+    """Puts a ledger together."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger("t", IDS, ("orders",))
+        self.version = 0
+
+    def commit(self, *actions: dict[str, object], operation: str = "WRITE", ours: CommitMetadata | None = None) -> None:
+        information = {"operation": operation, "userMetadata": None if ours is None else ours.to_json()}
+        lines = [{"commitInfo": information}, *actions]
+        self.ledger.take(parse_version(self.version, "\n".join(map(json.dumps, lines)).encode()))
+        self.version += 1
+
+    def load(self, start: int, end: int, rows: int | None = None, dead: int = 0) -> None:
+        metadata = brought(start, end, rows, dead)
+        self.commit(add(f"f{start}", start, end - 1, rows or 0), txn(end - 1), ours=metadata)
+
+    def faults(self) -> list[tuple[str, int | None]]:
+        return [(one.kind, one.version) for one in self.ledger.findings if one.verdict is Verdict.FAULT]
+
+
+def bucket(*offsets: int) -> Bucket:
+    return Bucket(0, len(offsets), sum(1 << offset for offset in set(offsets)))
+
+
+def judged(
+    history: History,
+    rows: Iterable[int],
+    kafka: Iterable[int] | None = None,
+    dead: Iterable[int] = (),
+    settings: Shape | None = None,
+) -> list[Finding]:
+    """``settings`` are what the stream's say of its records."""
+    tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
+    found = regions(history.ledger, None, SOURCE)
+    spans = [one for region in found for one in region.spans]
+    shape = tables.shape.of(found)
+    left_out = LeftOut.of(found, shape)
+    position = history.ledger.positions[SOURCE]
+    records = [] if kafka is None else [(bucket(*kafka), Bucket(0, 0, 0))]
+    seen = walk(spans, position, [bucket(*rows)], [bucket(*dead)], kafka=records, left_out=left_out)
+    explained = Explained()
+    _, findings = reconcile(tables, SOURCE, seen, explained, Explained())
+    findings += explained.findings("t")
+    findings += exploded_findings(tables, SOURCE, seen.total - seen.distinct)
+    return [*findings, *(kafka_findings(tables, SOURCE, seen, findings) if kafka is not None else ())]
+
+
+def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
+    return [(one.verdict.value, one.kind, one.version) for one in findings]
+
+
+def test_spans_follow_one_another() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 15, 5)
+    assert history.faults() == []
+    assert judged(history, range(15)) == []
+    history.load(17, 20, 3)
+    history.load(18, 25, 7)
+    assert history.faults() == [("gap", 2), ("overlap", 3)]
+
+
+def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_not() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("ingested", 10, 19, 10), txn(19))
+    history.commit(txn(29))
+    history.commit(txn(5))
+    assert history.faults() == [("txn_action_moved_ahead", 2), ("txn_action_set_back", 3)]
+    assert ("brought_by_another_program", 1) in [(one.kind, one.version) for one in history.ledger.findings]
+
+
+def test_what_another_program_brought_without_offsets_is_not_proved_and_with_some_of_them_a_fault() -> None:
+    history = History()
+    history.commit(add("ingested", 0, 9, 10), txn(9))
+    history.commit(add("ingested too", 10, 19, 10), txn(19))
+    history.commit(add("and this", 20, 29, 10), txn(29))
+    history.load(30, 40, 10)
+    verdicts = {one.kind: one for one in judged(history, range(30, 40), kafka=range(40))}
+    assert [kind for kind, one in verdicts.items() if one.verdict is Verdict.FAULT] == []
+    assert verdicts["brought_without_offsets"].verdict is Verdict.UNPROVED
+    assert [(one.start, one.end) for one in verdicts["brought_without_offsets"].spans] == [(10, 30)]
+    verdicts = {one.kind: one for one in judged(history, range(12, 40), kafka=range(40))}
+    assert [(one.start, one.end) for one in verdicts["missing_from_tables"].spans] == [(10, 12)]
+
+
+def test_a_commit_that_counts_otherwise_than_its_files_is_a_fault() -> None:
+    history = History()
+    history.commit(add("f", 0, 9, 9), txn(9), ours=brought(0, 10, 10))
+    history.commit(add("g", 10, 19, 10), txn(18), ours=brought(10, 20, 10))
+    assert history.faults() == [("files_differ_from_counts", 0), ("txn_action_differs", 1)]
+
+
+def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 20, 10)
+    actions = (remove("f0"), remove("f10"), add("o", 0, 19, 19))
+    quiet = [quietly(action) for action in actions]
+    history.commit(*quiet, operation="OPTIMIZE")
+    assert history.faults() == [("rows_changed_on_the_way", 2)]
+
+
+def test_what_is_missing_is_told_apart_by_who_took_it() -> None:
+    for operation, verdict in (("DELETE", ("noted", "deleted", 1)), ("WRITE", ("fault", "rows_removed", 1))):
+        history = History()
+        history.load(0, 10, 10)
+        history.commit(remove("f0"), add("rest", 0, 7, 8), operation=operation)
+        assert kinds(judged(history, range(8))) == [verdict]
+    history = History()
+    history.load(0, 10, 10)
+    assert kinds(judged(history, range(8))) == [("fault", "rows_missing", 0)]
+
+
+def test_a_delete_excuses_no_more_than_it_took() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(remove("f0"), add("rest", 0, 8, 9), operation="DELETE")
+    assert [kind for _, kind, _ in kinds(judged(history, range(8)))] == ["deleted", "more_missing_than_deleted"]
+
+
+def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.load(10, 20, 10)
+    replaced = Replaced(span(5, 15), "r", Counts(10, 8, 2, 0))
+    metadata = CommitMetadata("c", "app", {}, None, {}, {SOURCE: replaced})
+    actions = [remove("f0"), remove("f10"), add("n", 5, 14, 8), add("c0", 0, 4, 5), add("c1", 15, 19, 5)]
+    history.commit(*actions, ours=metadata)
+    assert history.faults() == []
+    rows = [*range(5), *range(5, 13), *range(15, 20)]
+    assert judged(history, rows) == []
+    assert [kind for _, kind, _ in kinds(judged(history, rows[1:]))] == ["rows_missing"]
+    assert [kind for _, kind, _ in kinds(judged(history, [*rows[:9], *range(10, 13), 14, *range(15, 20)]))] == []
+
+
+def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
+    history = History()
+    history.commit(add("f", 0, 9, 6), txn(10), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 4, 0)}))
+    few = Replaced(span(1, 10), "r", Counts(3, 3, 0, 0), positions=3)
+    history.commit(add("g", 1, 9, 3), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: few}))
+    assert few.words == "3 offsets of [1, 10)"
+    assert judged(history, [0, 1, 2, 3, 4, 5, 6, 8, 9]) == []
+    assert [kind for _, kind, _ in kinds(judged(history, [0, 1, 2, 3, 4, 5, 6, 8]))] == ["rows_missing"]
+
+
+def test_spans_that_nobody_counted_are_not_proved() -> None:
+    history = History()
+    history.load(0, 10, None)
+    assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
+
+
+def test_rows_that_nobody_brought_are_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
+
+
+def test_a_topic_that_was_made_anew_starts_over() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
+
+
+def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    history.load(10, 20, 10)
+    history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=brought(5, 9, 4, generation=1))
+    assert (history.faults(), history.ledger.positions[SOURCE]) == ([], 9)
+    assert [str(one.span) for one in history.ledger.brought[SOURCE]] == ["[0, 5)", "[5, 9)"]
+    assert [(one.kind, one.version) for one in history.ledger.findings] == [("older_generation", 2)]
+
+
+def test_a_span_of_one_topic_under_the_txn_action_of_another_is_a_fault() -> None:
+    history = History()
+    history.load(0, 10, 10)
+    history.commit(add("n", 10, 14, 5), txn(14), ours=brought(10, 15, 5, generation=1))
+    assert ("no_txn_action", 1) in history.faults()
+
+
+def test_an_answer_of_an_operator_makes_it_right() -> None:
+    for decision, position in ((Decision.REPLAY, 10), (Decision.GO_ON, 20)):
+        history = History()
+        history.load(0, 10, 10)
+        history.load(10, 20, 10)
+        history.commit(remove("f10"), operation="RESTORE")
+        assert ("fault", "rows_removed", 2) in kinds(judged(history, range(10)))
+        answers = Answered(2, decision, {SOURCE: Position(position)})
+        history.commit(txn(position - 1), ours=CommitMetadata("c", "app", {}, None, answers=answers))
+        history.load(position, position + 10, 10)
+        assert history.faults() == []
+        found = judged(history, [*range(10), *range(position, position + 10)])
+        assert kinds(found) == ([] if decision is Decision.REPLAY else [("noted", "deleted", 2)])
+
+
+def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
+    history = History()
+    history.load(0, 10, None)
+    found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
+    (fault,) = [one for one in found if one.verdict is Verdict.FAULT]
+    assert (fault.kind, fault.spans, fault.version) == ("missing_from_tables", (span(3, 6),), 0)
+    assert [one.kind for one in judged(history, range(1, 10), kafka=range(1, 12), dead=[0])] == [
+        "not_counted",
+        "gone_from_kafka",
+        "all_in_tables",
+    ]
+
+
+def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
+    history = History()
+    history.load(5, 10, 5)
+    assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("noted", "before_the_chain", None)
+    history = History()
+    history.version = 3
+    history.load(5, 10, 5)
+    assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("not proved", "missing_before_history", None)
+    history = History()
+    history.load(0, 10, None)
+    history.commit(remove("f0"), add("rest", 0, 7, 8), operation="DELETE")
+    found = [kind for _, kind, _ in kinds(judged(history, range(8), kafka=range(10)))]
+    assert found == ["not_counted", "may_be_deleted", "all_in_tables"]
+
+
+def test_a_record_in_both_tables_is_seen() -> None:
+    seen = walk([], Position(10), [bucket(1, 2, 3)], [bucket(3, 4)])
+    assert (seen.both.spans, seen.total, seen.dead_total) == ([span(3, 4)], 3, 2)
+    twice = walk([], Position(10), [Bucket(BUCKET, 3, 0b11)], [])
+    assert twice.twice.spans == [span(BUCKET, 2 * BUCKET)]
+
+
+def test_records_that_a_condition_left_out_are_as_many_as_were_counted() -> None:
+    history = History()
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {SOURCE: Counts(10, 6, 0, 0, filtered=4)}))
+    assert history.faults() == []
+    (proved,) = judged(history, [0, 2, 4, 6, 7, 8], kafka=range(10))
+    assert (proved.kind, "filtered (4)" in proved.text) == ("all_in_tables", True)
+    # Kafka has compacted one of those, and nobody can say which.
+    assert kinds(judged(history, [0, 2, 4, 6, 7, 8], kafka=range(9))) == [("proved", "all_in_tables", None)]
+    # A row is gone: there are more in Kafka alone than were left out.
+    found = kinds(judged(history, [0, 2, 4, 6, 7], kafka=range(10)))
+    assert found == [("fault", "rows_missing", 0), ("fault", "missing_from_tables", 0)]
+
+
+def test_what_is_left_out_by_commits_that_do_not_count_is_not_proved() -> None:
+    history = History()
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, {}))
+    rows = [0, 2, 4, 6, 7, 8]
+    found = kinds(judged(history, rows, kafka=range(10), settings=Shape(filters=True)))
+    assert found == [("not proved", "not_counted", None), ("not proved", "filtered_uncounted", None)]
+    assert ("fault", "missing_from_tables", 0) in kinds(judged(history, rows, kafka=range(10)))
+
+
+def test_given_up_positions_are_not_taken_for_filtered_ones() -> None:
+    history = History()
+    counts = Counts(8, 6, 0, 0, (span(8, 10),), filtered=2)
+    history.commit(add("f", 0, 7, 6), txn(9), ours=shaped(0, 10, {SOURCE: counts}))
+    found = kinds(judged(history, range(6), kafka=range(10)))
+    assert found == [("noted", "given_up", 0), ("proved", "all_in_tables", None)]
+
+
+def test_several_rows_of_a_record_are_as_many_as_were_counted() -> None:
+    history = History()
+    history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
+    assert history.faults() == []
+    assert judged(history, [0, 0, 0, 1, 2, 2]) == []
+    assert kinds(judged(history, [0, 0, 0, 0, 1, 2, 2])) == [("fault", "rows_twice", None)]
+    assert kinds(judged(history, [0, 0, 1, 2, 2])) == [("fault", "rows_missing", None)]
+    assert ("fault", "rows_missing", 0) in kinds(judged(history, [0, 0, 0, 0, 2, 2]))
+    history.commit(remove("f"), add("g", 0, 2, 5), operation="DELETE")
+    assert kinds(judged(history, [0, 0, 1, 2, 2])) == [("not proved", "exploded_deleted", None)]
+
+
+def test_several_rows_of_a_record_in_a_replaced_range_are_counted_when_all_of_it_was() -> None:
+    history = History()
+    history.commit(add("f", 0, 2, 6), txn(2), ours=shaped(0, 3, {SOURCE: Counts(3, 6, 0, 0, exploded=3)}))
+    again = Replaced(span(0, 3), "r", Counts(3, 4, 0, 0, filtered=1, exploded=2))
+    history.commit(remove("f"), add("g", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: again}))
+    assert judged(history, [0, 0, 0, 2], kafka=range(3))[-1].kind == "all_in_tables"
+    assert ("fault", "rows_twice", None) in kinds(judged(history, [0, 0, 0, 0, 2]))
+    part = Replaced(span(0, 1), "r", Counts(1, 3, 0, 0, exploded=2))
+    history.commit(remove("g"), add("h", 0, 2, 4), ours=CommitMetadata("c", "app", {}, None, {}, {SOURCE: part}))
+    found = kinds(judged(history, [0, 0, 0, 2]))
+    assert found == [("not proved", "not_counted", None), ("not proved", "exploded_uncounted", None)]
+
+
+def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not_proved_and_no_fault() -> None:
+    history, letters = History(), History()
+    letters.ledger = Ledger("d", IDS, ("orders",), dead_letters=True)
+    counts = {SOURCE: Counts(10, 6, 0, 1, filtered=3)}
+    history.commit(add("f", 0, 8, 6), txn(9), ours=shaped(0, 10, counts))
+    letters.commit(add("d", 9, 9, 1), txn(9), ours=shaped(0, 10, counts))
+    letters.commit(remove("d"), operation="DELETE")
+    tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
+    found = tables.regions(SOURCE)
+    left_out = LeftOut.of(found, tables.shape)
+    kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
+    rows = [bucket(0, 2, 4, 6, 7, 8)]
+    seen = walk([one.span for one in found], Position(10), rows, [], kafka=kafka, left_out=left_out)
+    _, findings = reconcile(tables, SOURCE, seen, Explained(), Explained())
+    findings += kafka_findings(tables, SOURCE, seen, findings)
+    assert [(one.verdict.value, one.kind) for one in findings] == [
+        ("noted", "deleted"),
+        ("not proved", "may_be_deleted"),
+    ]

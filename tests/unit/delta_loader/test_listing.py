@@ -1,0 +1,108 @@
+"""The stage's listing as the loader holds it: any spelling of a name in few bytes, and what an idle pass reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import StoredObject
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import MarkerName
+from common.storage.store import FsspecStore
+from delta_loader.core.listed import listing_of, without
+from delta_loader.service import LoaderService
+from delta_loader.stage.reading import Stage
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from delta_loader.core.listed import Listing
+
+SOURCE = TopicPartition(Topic("orders"), Partition(3))
+
+
+def _listing(*found: tuple[str, int]) -> Listing:
+    objects = (StoredObject(path, 1, written_ms) for path, written_ms in found)
+    return listing_of((name, item) for item in objects if (name := MarkerName.parse(item.path)) is not None)
+
+
+def _name(start: int) -> MarkerName:
+    return MarkerName(SOURCE, Position(start))
+
+
+def test_names_come_by_position_in_whatever_spelling_and_order_they_were_listed() -> None:
+    padded = _name(7).path
+    listed = _listing((_name(40).path, 4), ("done/orders/3/9.done", 2), (padded, 1), ("done/orders/3/7.done", 1))[
+        SOURCE
+    ]
+    assert list(listed.names) == [_name(7), _name(9), _name(40)]
+    assert dict(listed.modified_ms) == {_name(7): 1, _name(9): 2, _name(40): 4}
+    assert list(listed.modified_ms.values()) == [1, 2, 4]
+    assert listed.paths(_name(7)) == (padded, "done/orders/3/7.done")
+    assert listed.paths(_name(9)) == ("done/orders/3/9.done",)
+    assert listed.paths(_name(40)) == (_name(40).path,)
+    assert _name(9) in listed.modified_ms
+    assert _name(8) not in listed.modified_ms
+    assert (listed.names[0], listed.names[-1], len(listed.names)) == (_name(7), _name(40), 3)
+
+
+def test_a_window_begins_with_the_marker_before_the_position() -> None:
+    listed = _listing(*((_name(start).path, start) for start in range(0, 100, 10)))[SOURCE]
+    assert listed.around(None, 2) == [_name(0), _name(10)]
+    assert listed.around(Position(30), 2) == [_name(20), _name(30), _name(40)]
+    assert listed.around(Position(35), 2) == [_name(30), _name(40), _name(50)]
+    assert listed.around(Position(100), 2) == [_name(90)]
+    assert [listed.waiting(Position(at)) for at in (0, 30, 35, 100)] == [10, 7, 6, 0]
+    assert listed.waiting(None) == 10
+
+
+def test_what_is_put_aside_is_not_listed_and_a_partition_without_markers_neither() -> None:
+    other = TopicPartition(Topic("orders"), Partition(4))
+    listing = _listing((_name(0).path, 1), (_name(10).path, 2), (MarkerName(other, Position(0)).path, 3))
+    left = without(listing, [_name(0), MarkerName(other, Position(0))])
+    assert {source: list(listed.names) for source, listed in left.items()} == {SOURCE: [_name(10)]}
+    assert list(left[SOURCE].modified_ms.items()) == [(_name(10), 2)]
+
+
+def test_a_marker_of_a_listing_takes_few_bytes() -> None:
+    listed = _listing(*((_name(start).path, start) for start in range(10_000)))[SOURCE]
+    assert sys.getsizeof(listed.starts) + sys.getsizeof(listed.written_ms) < 10_000 * 20
+    assert not listed.spelled
+
+
+class _Counted(FsspecStore):
+    """A store that counts its reads."""
+
+    reads = 0
+
+    def read(self, path: str) -> bytes | None:
+        self.reads += path.startswith("done/")
+        return super().read(path)
+
+
+@pytest.mark.parametrize("apart_s", [60, 0])
+def test_an_idle_pass_reads_little_however_many_markers_are_kept(tmp_path: Path, apart_s: int) -> None:
+    """One marker of each partition; a few more when the store's times do not tell that nobody came late."""
+    staging = Staging(str(tmp_path))
+    for start in range(0, 400, 10):
+        for partition in range(2):
+            staging.flush(partition, start, start + 10)
+    now_s = time.time()
+    for path in Path(staging.stage_url).rglob("*.done"):
+        written_s = now_s - 6000 + apart_s * int(path.stem) // 10
+        os.utime(path, (written_s, written_s))
+    tables = MemoryDeltaTables()
+    loader_for(staging, tables).run_pass()
+    store = _Counted(staging.stage_url)
+    settings = settings_for(staging)
+    ports = replace(loader_for(staging, tables)._ports, stage=Stage(store, in_turn))
+    (report,) = LoaderService(settings.streams, settings.loader, ports).run_pass()
+    assert (report.failure, report.commits, report.strays) == (None, 0, 0)
+    assert store.reads <= (2 if apart_s else 2 * 17)

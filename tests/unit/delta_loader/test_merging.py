@@ -1,0 +1,137 @@
+"""Merge streams in the loader's core: bounds, shares, plans, and what a verification says."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.schema import backticks, parse_ddl
+from common.settings.loading import LoadSetting
+from common.spans import Position, Span
+from common.stage.markers import MarkerName, StagedFile, StagedTable, TableKind
+from common.storage.store import FsspecStore
+from common.tables.changes import MergeBy
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from common.tables.delta_log import TableState
+from delta_loader.checks.verify import Verifier
+from delta_loader.core.findings import Verdict
+from delta_loader.core.merging.bounds import key_bounds
+from delta_loader.core.plan import Limits, Run, plan_load
+from delta_loader.core.shares import share_of
+from delta_loader.core.ways.way import Refused, way_of_loading
+from tests.fakes.loading import in_turn
+from tests.fakes.markers import ORDERS, flush
+from tests.fakes.streams import stream_of
+from tests.unit.delta_loader.test_verify_shared import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.stage.markers import Marker
+
+BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
+
+
+def file_of(low: Mapping[str, object] | None, high: Mapping[str, object] | None = None) -> StagedFile:
+    statistics = "" if low is None else json.dumps({"minValues": low, "maxValues": high or low})
+    return StagedFile("data/orders/f", None, 1, 1, statistics)
+
+
+def bounds(columns: str, *files: StagedFile) -> tuple[str, ...]:
+    found = parse_ddl(columns)
+    return key_bounds(files, found, found.names, backticks)
+
+
+def test_bounds_are_the_lowest_and_highest_of_all_files_as_literals() -> None:
+    days = file_of({"id": 3, "d": "2026-01-02"}, {"id": 9, "d": "2026-01-03"})
+    more = file_of({"id": -1, "d": "2026-01-03"}, {"id": 4, "d": "2026-01-09"})
+    assert bounds("id BIGINT, d DATE", days, more) == (
+        "t.`id` >= -1L",
+        "t.`id` <= 9L",
+        "t.`d` >= DATE '2026-01-02'",
+        "t.`d` <= DATE '2026-01-09'",
+    )
+
+
+def test_what_a_file_does_not_tell_or_has_no_exact_literal_has_no_bound() -> None:
+    assert bounds("id INT", file_of({"id": 3}), file_of(None)) == ()
+    assert bounds("id INT", file_of({})) == ()
+    assert bounds("id INT") == ()
+    assert bounds("id STRING", file_of({"id": "it's"})) == ()
+    assert bounds("id STRING", file_of({"id": "a\\"}, {"id": "b"})) == ()
+    assert bounds("id STRING", file_of({"id": "a"}, {"id": "b\U0010ffff"}))[0] == "t.`id` >= 'a'"
+    assert bounds("id DECIMAL(3,1)", file_of({"id": 1.5})) == ()
+    assert bounds("id TIMESTAMP", file_of({"id": "2026-01-01T00:00:00.000Z"})) == ()
+
+
+def merged(start: int, end: int, by: MergeBy | None, previous: int | None = None) -> Marker:
+    marker = flush(start, end, previous)
+    offsets = {"_kafka_offset": start}
+    file = file_of(offsets, {"_kafka_offset": end - 1})
+    table = StagedTable("/t", TableKind.ROWS, '{"type":"struct","fields":[]}', ("day",), (file,), by)
+    assert marker.manifest is not None
+    return replace(marker, manifest=replace(marker.manifest, tables=(table,)))
+
+
+def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
+    chain = (merged(0, 3, BY), merged(3, 5, BY, 0), merged(5, 9, replace(BY, sequence="at"), 3), merged(9, 12, None, 5))
+    load = plan_load({ORDERS: Run(chain)}, Limits(100, 100))
+    assert load is not None
+    assert [marker.name for marker in load.markers] == [MarkerName(ORDERS, Position(start)) for start in (0, 3)]
+    (write,) = share_of("/t", chain[1], Position(4)).written
+    assert (write.shape.merge, write.start, write.root) == (BY, 4, None)
+    (write,) = share_of("/t", chain[3], Position(9)).written
+    assert (write.shape.merge, write.start) == (None, None)
+
+
+def test_an_append_only_table_is_refused() -> None:
+    state = TableState(
+        version=0,
+        table_id="t",
+        schema='{"type":"struct","fields":[]}',
+        partition_by=(),
+        properties={"delta.appendOnly": "true"},
+        reader_version=1,
+        writer_version=2,
+        features=frozenset(),
+        transactions={},
+    )
+    assert isinstance(way_of_loading(state, LoadSetting.MERGE), Refused)
+    assert not isinstance(way_of_loading(state, LoadSetting.AUTO), Refused)
+
+
+class Twice(Rows):
+    """A table in which somebody else wrote a key's row once more."""
+
+    def keys_twice(self, _url: str, version: int, keys: Sequence[str]) -> list[str]:
+        return ['{"id":7}'] if (version, tuple(keys)) == (1, ("id",)) else []
+
+
+def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counted() -> None:
+    table = f"memory://{uuid.uuid4().hex}"
+    stream = stream_of(columns="id INT", table=table, load="merge", merge={"keys": ["id"]})
+    store = FsspecStore(table)
+    for version, (start, end) in enumerate(((0, 10), (10, 30))):
+        span = Span(Position(start), Position(end))
+        counts = {ORDERS: Counts(end - start, end - start, 0, 0)}
+        metadata = CommitMetadata(f"c{version}", "orders", {ORDERS: span}, None, counts)
+        actions = (
+            {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+            {"txn": {"appId": "orders-0", "version": end - 1}},
+            {"add": {"path": f"{version}.parquet", "stats": '{"numRecords":4}', "dataChange": True}},
+            *([{"remove": {"path": "0.parquet", "dataChange": True}}] if version else []),
+        )
+        store.write(f"_delta_log/{version:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+        store.write(f"{version}.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
+    assert (report.failure, report.is_clean) == (None, True)
+    assert [(one.kind, one.verdict) for one in report.findings] == [("merged", Verdict.UNPROVED)]
+    assert [(one.source, one.begins, one.position) for one in report.partitions] == [(ORDERS, 0, 30)]
+    report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
+    assert [(one.kind, one.version, '{"id":7}' in one.text) for one in report.faults] == [("keys_twice", 1, True)]
+    store.write(f"_delta_log/{1:020d}.json", store.read(f"_delta_log/{0:020d}.json") or b"")
+    report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
+    assert "overlap" in [one.kind for one in report.faults]

@@ -1,0 +1,202 @@
+"""The planner on cases that a person would draw on a board."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
+from delta_loader.core.held import held
+from delta_loader.core.plan import (
+    Gap,
+    Idle,
+    Limits,
+    Rootless,
+    Run,
+    Straddle,
+    Uncuttable,
+    UnreadableMarker,
+    cuttable,
+    for_tables,
+    next_run,
+    plan_load,
+)
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+LIMITS = Limits(max_files=100, max_bytes=10_000)
+
+
+def name(start: int, source: TopicPartition = SOURCE) -> MarkerName:
+    return MarkerName(source, Position(start))
+
+
+def by_hand(offset: int) -> Marker:
+    return Marker(name(offset), None)
+
+
+def marker(
+    start: int,
+    end: int,
+    previous: int | None = 0,
+    *,
+    files: int = 1,
+    schema: str = "{}",
+    partition: int = 0,
+    created_ms: int | None = None,
+    table: str = "/t",
+    size_bytes: int = 10,
+) -> Marker:
+    source = TopicPartition(Topic("orders"), Partition(partition))
+    staged = tuple(StagedFile(f"f{start}-{index}", {}, size_bytes, 1, "{}") for index in range(files))
+    manifest = Manifest(
+        span=Span(Position(start), Position(end)),
+        previous=None if previous is None else Position(previous),
+        app_id="orders",
+        origin=Origin.FLUSH,
+        writer="w",
+        created_ms=start if created_ms is None else created_ms,
+        tables=(StagedTable(table, TableKind.ROWS, schema, (), staged),),
+    )
+    return Marker(name(start, source), manifest)
+
+
+def run_of(*markers: Marker) -> Run:
+    return Run(markers)
+
+
+def test_a_run_is_unbroken_and_ends_at_the_gap() -> None:
+    first, second, far = marker(10, 20), marker(20, 30), marker(40, 50)
+    assert next_run(Position(10), [far, second, first]) == run_of(first, second)
+    assert next_run(Position(30), [far, second, first]) == Gap(Position(30), Position(40))
+    assert next_run(Position(50), [far, second, first]) == Idle()
+
+
+def test_nothing_staged_is_idle() -> None:
+    assert next_run(None, []) == Idle()
+    assert next_run(Position(7), []) == Idle()
+
+
+def test_a_marker_made_by_hand_covers_one_position() -> None:
+    follows = marker(42, 50, 41)
+    assert next_run(None, [follows, by_hand(41)]) == run_of(by_hand(41), follows)
+
+
+def test_a_table_without_position_begins_at_a_root_only() -> None:
+    assert next_run(None, [marker(5, 9, None)]) == run_of(marker(5, 9, None))
+    assert next_run(None, [marker(5, 9, 3)]) == Rootless(marker(5, 9, 3))
+
+
+def test_a_straddling_marker_is_cut_unless_another_begins_at_the_position() -> None:
+    straddling, exact = marker(5, 15), marker(10, 12)
+    assert next_run(Position(10), [straddling]) == Straddle(Position(10), straddling)
+    assert next_run(Position(10), [straddling, exact]) == run_of(exact)
+    assert next_run(Position(10), [straddling, marker(15, 20)]) == Straddle(Position(10), straddling)
+
+
+def test_an_unreadable_marker_ends_the_run_before_it() -> None:
+    broken = UnreadableMarker(name(20), "no JSON")
+    first, third = marker(10, 20), marker(30, 40)
+    assert next_run(Position(10), [third, broken, first]) == run_of(first)
+    assert next_run(Position(20), [third, broken, first]) == broken
+    assert next_run(Position(30), [third, broken, first]) == run_of(third)
+    assert next_run(None, [broken]) == broken
+
+
+def test_of_two_names_for_one_position_the_one_with_content_counts() -> None:
+    written = marker(41, 50)
+    assert next_run(Position(41), [by_hand(41), written]) == run_of(written)
+
+
+@pytest.mark.parametrize(
+    ("position", "chain", "reason", "command"),
+    [
+        (10, [marker(20, 30)], "gap", "rewind CONFIG --topic orders --partition 0 --to 10"),
+        (10, [marker(20, 30)], "gap", "skip CONFIG --topic orders --partition 0 --to 20"),
+        (None, [marker(5, 30, 2)], "no_root", "skip CONFIG --topic orders --partition 0 --to 5"),
+        (
+            4,
+            [UnreadableMarker(name(4), "torn")],
+            "unreadable_marker",
+            "rewind CONFIG --topic orders --partition 0 --to 4",
+        ),
+    ],
+)
+def test_what_is_held_names_the_command_that_mends_it(
+    position: int | None, chain: list[Marker | UnreadableMarker], reason: str, command: str
+) -> None:
+    outcome = next_run(None if position is None else Position(position), chain)
+    found = held(SOURCE, outcome)
+    assert found is not None
+    assert (found.reason, command in found.remedy) == (reason, True)
+
+
+def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it() -> None:
+    found = held(SOURCE, Uncuttable(Position(10), marker(5, 30)))
+    assert found is not None
+    assert found.reason == "straddle"
+    assert "kafka_columns" in found.problem
+    assert "rewind CONFIG --topic orders --partition 0 --to 10" in found.remedy
+
+
+def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
+    source = TopicPartition(Topic("orders+payments"), Partition(0))
+    straddling = replace(marker(5, 30), name=MarkerName(source, Position(5)))
+    found = held(source, cuttable(Straddle(Position(10), straddling), ["/t"], kafka_columns=True))
+    assert found is not None
+    assert found.reason == "straddle"
+    assert "another order" in found.problem
+    assert "stray/" in found.remedy
+
+
+def test_what_moves_is_not_held() -> None:
+    assert held(SOURCE, Straddle(Position(10), marker(5, 30))) is None
+    assert held(SOURCE, Idle()) is None
+    assert held(SOURCE, run_of(marker(1, 2))) is None
+
+
+def test_files_for_a_strange_table_are_never_passed_over() -> None:
+    tables = {"s3://lake/t": "s3://lake/t/"}
+    strange = for_tables(marker(0, 5, table="s3://lake/other"), tables)
+    assert isinstance(strange, UnreadableMarker)
+    assert "s3://lake/other" in strange.problem
+    same = for_tables(marker(0, 5, table="s3a://lake/t"), tables)
+    assert isinstance(same, Marker)
+    assert same.tables[0].url == "s3://lake/t/"
+
+
+def test_a_load_has_one_schema_the_oldest() -> None:
+    old, new = marker(0, 10, schema="old", created_ms=5), marker(10, 20, schema="new", created_ms=7)
+    other = marker(0, 9, schema="new", partition=1, created_ms=6)
+    load = plan_load({SOURCE: run_of(old, new), other.name.topic_partition: run_of(other)}, LIMITS)
+    assert load is not None
+    assert load.markers == (old,)
+
+
+def test_a_marker_without_files_fits_every_schema() -> None:
+    old, empty, new = marker(0, 10, schema="old"), marker(10, 20, files=0, schema="new"), marker(20, 30, schema="new")
+    load = plan_load({SOURCE: run_of(old, empty, new)}, LIMITS)
+    assert load is not None
+    assert load.markers == (old, empty)
+
+
+def test_a_marker_larger_than_the_limits_goes_alone() -> None:
+    large, small = marker(0, 10, files=500), marker(10, 20)
+    load = plan_load({SOURCE: run_of(large, small)}, LIMITS)
+    assert load is not None
+    assert load.markers == (large,)
+
+
+def test_partitions_take_turns() -> None:
+    runs = {}
+    for partition in (0, 1):
+        chain = [marker(start, start + 1, partition=partition) for start in range(100)]
+        runs[chain[0].name.topic_partition] = run_of(*chain)
+    load = plan_load(runs, LIMITS)
+    assert load is not None
+    assert [len(run.markers) for run in load.runs.values()] == [50, 50]
+
+
+def test_nothing_to_load_is_no_load() -> None:
+    assert plan_load({}, LIMITS) is None

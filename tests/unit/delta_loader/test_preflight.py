@@ -1,0 +1,280 @@
+"""What is looked at before the loader starts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.ports import SystemClock
+from common.schema.spark_json import schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from common.settings import Settings
+from common.settings.loading import Evolution
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.dead_letters import KAFKA_FIELDS
+from common.tables.delta_log import TableState
+from common.tables.properties import retention_ms
+from delta_loader.checks.preflight import Preflight
+from delta_loader.core.preflight import (
+    Check,
+    Level,
+    checks_as_text,
+    exit_code,
+    fatal,
+    shared_tables,
+    table_checks,
+    vacuum_check,
+)
+from delta_loader.core.status import to_json, to_text
+from delta_loader.stage.reading import Stage
+from delta_loader.status import stream_status
+from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings import Stream
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+ID = Field("id", Primitive.LONG)
+COLUMNS = schema_to_json(StructType((ID, *KAFKA_FIELDS)))
+LOG = (
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "t",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema_to_json(StructType((Field("id", Primitive.STRING),))),
+            "partitionColumns": [],
+            "configuration": {},
+        }
+    },
+)
+STREAM = settings_for(Staging("memory://nowhere")).streams[0]
+
+
+def table(schema: str = COLUMNS, features: frozenset[str] = frozenset(), **properties: str) -> TableState:
+    found = {f"delta.{name}": value for name, value in properties.items()}
+    return TableState(3, "id", schema, (), found, 3, 7, features)
+
+
+def levels(checks: list[Check]) -> dict[str, Level]:
+    return {check.name: check.level for check in checks}
+
+
+def test_a_table_to_be_made_is_fine() -> None:
+    assert levels(list(table_checks(STREAM, None))) == {"table": Level.OK}
+
+
+def test_a_table_that_takes_what_is_declared_is_fine() -> None:
+    assert levels(list(table_checks(STREAM, table()))) == {"table": Level.OK, "columns": Level.OK}
+
+
+def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
+    assert levels(list(table_checks(STREAM, table(features=frozenset({"catalogManaged"})))))["table"] is Level.ERROR
+    text = schema_to_json(StructType((Field("id", Primitive.STRING),)))
+    found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
+    assert found.level is Level.ERROR
+    assert "the column id is STRING, staged as BIGINT" in found.message
+
+
+def columns_check(stream: Stream, state: TableState) -> Check:
+    return {check.name: check for check in table_checks(stream, state)}["columns"]
+
+
+def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_that_adds_them() -> None:
+    foreign = table(schema_to_json(StructType((ID,))))
+    found = columns_check(STREAM, foreign)
+    assert found.level is Level.ERROR
+    assert "the column _kafka_topic is not in it" in found.message
+    added = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
+    assert f"ALTER TABLE delta.`{STREAM.table}` ADD COLUMNS ({added})" in found.remedy
+    assert "kafka_columns: false" in found.remedy
+    assert columns_check(STREAM.model_copy(update={"kafka_columns": False}), foreign).level is Level.OK
+    assert columns_check(STREAM.model_copy(update={"evolution": Evolution.ADD}), foreign).level is Level.OK
+
+
+def test_a_derived_column_that_the_table_lacks_is_told_before_anything_is_staged() -> None:
+    derives = STREAM.model_copy(update={"derive": {"day": "CAST(now() AS DATE)"}})
+    assert "the column day, which writers make, is not in it" in columns_check(derives, table()).message
+    has_it = table(schema_to_json(StructType((ID, *KAFKA_FIELDS, Field("day", Primitive.DATE)))))
+    assert columns_check(derives, has_it).level is Level.OK
+
+
+def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() -> None:
+    forgets = table(setTransactionRetentionDuration="interval 1 days", logRetentionDuration="interval 1 days")
+    found = [check for check in table_checks(STREAM, forgets) if check.name == "memory"]
+    assert [check.level for check in found] == [Level.WARNING, Level.WARNING]
+    assert "UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')" in found[0].remedy
+    assert "'delta.logRetentionDuration' = 'interval 30 days'" in found[1].remedy
+
+
+@pytest.mark.parametrize(
+    ("window", "waiting_ms", "retention_ms", "level", "says"),
+    [
+        (None, None, DAY_MS, Level.OK, "7 days"),
+        (None, 6 * DAY_MS, DAY_MS, Level.OK, "7 days"),
+        (None, 3 * DAY_MS, DAY_MS, Level.OK, "longer than what waits"),
+        (None, 4 * DAY_MS, DAY_MS, Level.OK, "files older than 4 days wait, which are copied"),
+        (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, and files may be staged for 8d"),
+        ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, and files may be staged for 1d"),
+        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "nothing can guard them"),
+        ("interval soon", None, HOUR_MS, Level.WARNING, "cannot be read"),
+        ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
+    ],
+)
+def test_vacuum_is_held_against_what_waits(
+    window: str | None, waiting_ms: int | None, retention_ms: int, level: Level, says: str
+) -> None:
+    state = table() if window is None else table(deletedFileRetentionDuration=window)
+    found = vacuum_check("orders", "/t", state, waiting_ms, retention_ms)
+    assert found.level is level
+    assert says in found.message + found.remedy
+
+
+def test_an_interval_is_read_as_delta_writes_it() -> None:
+    assert retention_ms("interval 30 days") == 30 * DAY_MS
+    assert retention_ms("1 week 2 hours") == 7 * DAY_MS + 2 * HOUR_MS
+    assert retention_ms("interval soon") is None
+    assert retention_ms("") is None
+
+
+def test_the_start_is_refused_for_what_concerns_all_streams_only() -> None:
+    one, two = (Check("table", Level.ERROR, "no", "", app_id) for app_id in ("one", "two"))
+    fine = Check("table", Level.OK, "", "", "two")
+    assert fatal([one, two, fine]) == ()
+    stage = Check("stage", Level.ERROR, "no")
+    assert fatal([one, stage]) == (stage,)
+    assert (exit_code([fine]), exit_code([one, fine])) == (0, 2)
+
+
+def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_wrong() -> None:
+    stage = Check("stage", Level.ERROR, "does not answer", away=True)
+    one, two = Check("table", Level.ERROR, "no", "", "one"), Check("table", Level.ERROR, "away", "", "two", away=True)
+    assert fatal([stage, one, two]) == ()
+    assert (exit_code([stage]), exit_code([stage, one])) == (1, 2)
+    assert checks_as_text([stage]).endswith("not fit to load while something is away")
+    assert checks_as_text([stage, one]).endswith("not fit to load")
+
+
+def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.store(staging.table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
+    (declared,) = settings_for(staging).streams
+    status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
+    text, found = to_text([status]), to_json([status])
+    assert "not fit to load: orders:" in text
+    assert "the column id is STRING, staged as BIGINT" in text
+    assert "→ ALTER TABLE delta." in text
+    assert "'unfit': [{'problem': 'orders: " in str(found)
+
+
+def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
+    found = preflight(staging, {})
+    assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]
+    assert fatal(found) == ()
+    assert exit_code(found) == 2
+
+
+def stream(app_id: str, topic: str) -> dict[str, object]:
+    return {"app_id": app_id, "topics": [topic], "table": "s3://lake/t", "columns": "id BIGINT"}
+
+
+def test_streams_that_share_a_table_are_told() -> None:
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": "memory://s"},
+            "streams": [stream("orders", "a"), stream("returns", "b")],
+        }
+    )
+    (found,) = shared_tables(settings.streams)
+    assert found.level is Level.WARNING
+    assert "orders, returns" in found.message
+
+
+class Refusing:
+    """A stage that may not be written to, or that is away."""
+
+    def __init__(self, inner: object, kind: type[StoreError]) -> None:
+        self._inner = inner
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def create(self, path: str, data: bytes) -> object:
+        msg = f"may not create {path}: {len(data)} bytes"
+        raise self._kind(msg, "check the credentials")
+
+
+def preflight(
+    staging: Staging, ends: Mapping[TopicPartition, Position], refusing: type[StoreError] | None = None
+) -> list[Check]:
+    settings = settings_for(staging)
+    store = staging.store(staging.stage_url)
+
+    def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position]:
+        return ends if stream.app_id else {}
+
+    return list(
+        Preflight(
+            settings,
+            Refusing(store, refusing) if refusing else store,  # type: ignore[arg-type]
+            Stage(store, in_turn),
+            staging.store,
+            kafka_ends,
+            SystemClock(),
+        ).checks()
+    )
+
+
+def test_all_is_well_and_nothing_is_left_behind() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.flush(0, 0, 10)
+    before = sorted(found.path for found in staging.store(staging.root).list(""))
+    found = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
+    assert [check for check in found if check.level is not Level.OK] == []
+    assert {"config", "stage", "table", "vacuum", "kafka"} <= {check.name for check in found}
+    assert sorted(found.path for found in staging.store(staging.root).list("")) == before
+
+
+@pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (StoreUnfitError, False), (StoreError, True)])
+def test_a_stage_that_fails_is_everybodys_error_and_a_silent_kafka_a_warning(
+    kind: type[StoreError], *, away: bool
+) -> None:
+    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), {}, kind)
+    by_name = {check.name: check for check in found}
+    assert (by_name["stage"].level, by_name["stage"].app_id, by_name["stage"].away) == (Level.ERROR, None, away)
+    if away:  # nothing more is looked at
+        assert set(by_name) == {"config", "stage"}
+        return
+    assert "check the credentials" in by_name["stage"].remedy
+    assert by_name["kafka"].level is Level.WARNING
+
+
+def test_a_control_topic_that_cannot_be_read_keeps_no_loader_from_starting() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    loader = {"schedule": "on-marker", "control_topic": "control"}
+    settings = Settings.model_validate({**settings_for(staging).model_dump(exclude={"loader"}), "loader": loader})
+    store = staging.store(staging.stage_url)
+
+    def refuse() -> None:
+        msg = "Kafka does not have it"
+        raise ConfigError(msg, "create the topic")
+
+    for require, level in ((refuse, Level.WARNING), (lambda: None, Level.OK)):
+        stage = Stage(store, in_turn)
+        look = Preflight(settings, store, stage, staging.store, lambda _: {}, SystemClock(), require)
+        found = {check.name: check for check in look.checks()}["control"]
+        assert found.level is level
+        assert (found.remedy == "create the topic") is (level is Level.WARNING)
+        assert list(fatal([found])) == []

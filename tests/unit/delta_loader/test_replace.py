@@ -1,0 +1,312 @@
+"""Replacements whose tables are put back, or that meet one another, between two steps: no record gets lost."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.metrics import Metrics
+from common.spans import Position, Span
+from common.stage.markers import TableKind
+from common.stage.replacements import (
+    Replacement,
+    ReplacementFile,
+    ReplacementName,
+    ReplacementTable,
+    replacement_to_bytes,
+)
+from common.tables.commit_metadata import CommitMetadata
+from delta_loader.core.commits import TableCommit, Target
+from delta_loader.core.plan import TableShape
+from delta_loader.core.replace import Step, txn_id
+from delta_loader.tables.replace import Replacements
+from tests.fakes.loading import routed_settings_for, settings_for
+from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
+from tests.unit.delta_loader.test_interplay import Restorable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from delta_loader.core.held import Held
+    from delta_loader.core.replace import Request
+
+RANGE = frozenset(range(10))
+
+
+class Books(Restorable):
+    """Tables whose rows are the offsets of one Kafka partition, version by version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contents: dict[str, list[frozenset[int]]] = {}
+
+    def now(self, url: str) -> frozenset[int]:
+        return self.contents[url][-1]
+
+    def begin(self, url: str, schema: str, offsets: AbstractSet[int]) -> None:
+        self.create(url, TableShape(schema, ()))
+        self.contents[url] = [frozenset()]
+        self.put(url, offsets, {}, CommitMetadata("load", "orders", {}, None))
+
+    def put(self, url: str, offsets: AbstractSet[int], advances: dict[str, int], metadata: CommitMetadata) -> None:
+        table = self.tables[url]
+        shape = TableShape(table.schema, table.partition_by)
+        table.commits.append(TableCommit(Target(url, table.table_id, shape, {}), "orders", (), {}, advances, metadata))
+        table.transactions |= advances
+        self.contents[url].append(frozenset(offsets))
+
+    def restore(self, url: str, to: int) -> int:
+        version = super().restore(url, to)
+        self.contents[url].append(self.contents[url][to])
+        return version
+
+
+class Replacer:
+    """What Spark does to the rows, and what a test has happen before a step or after it."""
+
+    def __init__(self, books: Books, staged: dict[str, tuple[frozenset[int], frozenset[int]]]) -> None:
+        self.books = books
+        self.staged = staged
+        self.routed: dict[tuple[str, str], frozenset[int]] = {}
+        """By request and table of a route, what is staged for that."""
+        self.before: dict[tuple[str, TableKind, Step], Callable[[], bool]] = {}
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
+        return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - staged)
+
+    def stale(self, request: Request, url: str) -> int:
+        return len(self._inside(request, url) - self._new(request, url))
+
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        kind = TableKind.DEAD_LETTERS if url.endswith("_dead_letters") else TableKind.ROWS
+        meanwhile = self.before.pop((request.name.request, kind, step), lambda: True)
+        if not meanwhile():
+            return False
+        txn, table = txn_id(request.name.request), self.books.tables[url]
+        if table.transactions.get(txn, 0) >= step:
+            return True  # as Delta does with a write that it knows
+        inside = self._inside(request, url)
+        new = self._new(request, url) | (inside if keep_stale else set())
+        said = CommitMetadata.from_json(metadata)
+        assert said is not None
+        self.books.put(url, (self.books.now(url) - inside) | new, {txn: int(step)}, said)
+        return True
+
+    def _new(self, request: Request, url: str) -> frozenset[int]:
+        of_both = self.staged[request.name.request][url.endswith("_dead_letters")]
+        return self.routed.get((request.name.request, url), of_both)
+
+    def _inside(self, request: Request, url: str) -> frozenset[int]:
+        span = request.content.span
+        return frozenset(offset for offset in self.books.now(url) if span.start <= offset < span.end)
+
+
+class World:
+    """A stream loaded up to 10: even offsets are rows, odd ones dead letters."""
+
+    def __init__(self) -> None:
+        self.staging = Staging(f"memory://{uuid.uuid4().hex}")
+        self.stream = (
+            settings_for(
+                self.staging,
+            )
+            .streams[0]
+            .model_copy(update={"kafka_columns": True})
+        )
+        self.rows, self.dead = self.staging.table, self.staging.dead_letters
+        self.books = Books()
+        self.books.begin(self.rows, self.staging.schema(), {0, 2, 4, 6, 8})
+        self.books.begin(self.dead, _schema(DEAD_LETTERS), {1, 3, 5, 7, 9})
+        self.replacer = Replacer(self.books, {})
+        self.store = self.staging.store(self.staging.stage_url)
+        self.metrics = Metrics()
+
+    def ask(
+        self,
+        digit: str,
+        rows: AbstractSet[int],
+        letters: AbstractSet[int],
+        *,
+        start: int = 0,
+        end: int = 10,
+        route: AbstractSet[int] = frozenset(),
+    ) -> None:
+        name = ReplacementName(self.staging.source(0), Position(start), digit * 32)
+        self.replacer.staged[name.request] = frozenset(rows), frozenset(letters)
+        file = ReplacementFile(f"data/{digit}.parquet", len(letters), 1)
+        self.store.write(file.path, b"1")
+        tables: tuple[ReplacementTable, ...] = (
+            ReplacementTable(self.rows, TableKind.ROWS, self.staging.schema(), ()),
+            ReplacementTable(self.dead, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (file,)),
+        )
+        if route:
+            url = self.staging.route("a")
+            self.replacer.routed[name.request, url] = frozenset(route)
+            tables = (*tables, ReplacementTable(url, TableKind.ROWS, self.staging.schema(), (file,)))
+        content = Replacement(Span(Position(start), Position(end)), "orders", "eve", int(digit), 10, 0, tables=tables)
+        self.store.write(name.path, replacement_to_bytes(name, content))
+
+    def run(self) -> list[Held]:
+        log = structlog.get_logger()
+        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics)
+        return list(replacements.run(self.stream, lambda _: Position(10), lambda: False).held.values())
+
+    def requests(self) -> list[str]:
+        return [found.path for found in self.store.list("replace/")]
+
+    def now(self) -> tuple[set[int], set[int]]:
+        """The rows, and the dead letters."""
+        return set(self.books.now(self.rows)), set(self.books.now(self.dead))
+
+    def missing(self) -> set[int]:
+        return set(RANGE) - self.books.now(self.rows) - self.books.now(self.dead)
+
+
+ODD, EVEN = {1, 3, 5, 7, 9}, {0, 2, 4, 6, 8}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    assert world.run() == []
+    assert (world.now(), world.requests()) == ((ODD, EVEN), [])
+
+
+def in_the_way() -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("stopped_at", "table"),
+    [
+        ((TableKind.DEAD_LETTERS, Step.DROP), "rows"),  # the old rows are back, the letters would go
+        ((TableKind.ROWS, Step.ROWS), "dead"),  # the new letters are gone, the old rows would go
+    ],
+)
+def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
+    world: World, stopped_at: tuple[TableKind, Step], table: str
+) -> None:
+    world.ask("1", ODD, EVEN)
+    world.replacer.before["1" * 32, *stopped_at] = in_the_way
+    assert world.run() == []
+    assert len(world.requests()) == 1
+    world.books.restore(getattr(world, table), 1)
+    (held,) = world.run()
+    assert held.reason == "replacement_refused"
+    assert "taken back" in held.problem
+    assert world.missing() == set()
+    # What the loader asks for puts all right.
+    world.store.delete(world.requests())
+    world.ask("2", ODD, EVEN)
+    assert world.run() == []
+    assert world.now() == (ODD, EVEN)
+
+
+def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    world.replacer.before["1" * 32, TableKind.DEAD_LETTERS, Step.DROP] = in_the_way
+    world.run()
+    world.books.restore(world.rows, 2)
+    assert world.run() == []
+    assert world.now() == (ODD, EVEN)
+
+
+@pytest.mark.parametrize(
+    ("before", "table"),
+    [
+        ((TableKind.ROWS, Step.ROWS), "dead"),
+        ((TableKind.DEAD_LETTERS, Step.DROP), "rows"),
+    ],
+)
+def test_a_restore_between_two_steps_of_one_pass_is_told(
+    world: World, before: tuple[TableKind, Step], table: str
+) -> None:
+    def restore() -> bool:
+        world.books.restore(getattr(world, table), 1)
+        return True
+
+    world.ask("1", ODD, EVEN)
+    world.replacer.before["1" * 32, *before] = restore
+    for _ in range(2):  # and as long as the request is there
+        (held,) = world.run()
+        assert (held.reason, "in none" in held.problem) == ("replacement_refused", True)
+    world.store.delete(world.requests())
+    world.ask("2", ODD, EVEN)
+    assert world.run() == []
+    assert world.now() == (ODD, EVEN)
+
+
+def test_a_later_request_over_the_same_range_waits_for_one_that_was_stopped(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    world.ask("2", EVEN | {1}, ODD - {1})
+    world.ask("3", {9}, {8}, start=8)
+    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    (held,) = world.run()
+    assert held.reason == "replacement_waits"
+    assert "1.replace, which replaces [0, 10)" in held.problem
+    assert (len(world.requests()), world.missing()) == (3, set())
+    assert counted(world) == (1, 0, 3)
+    assert world.run() == []
+    assert world.now() == ({0, 1, 2, 4, 6, 9}, {3, 5, 7, 8})
+    assert counted(world) == (1, 3, 0)
+
+
+def counted(world: World) -> tuple[int, int, int]:
+    """Conflicts, requests that were carried out, and those that were left."""
+    lines = dict(line.rsplit(" ", 1) for line in world.metrics.exposition().decode().splitlines() if line[0] != "#")
+    names = ("conflicts_total", "replacements_total", "replacements_left")
+    conflicts, done, left = (int(float(lines.get(f'delta_loader_{name}{{app_id="orders"}}', 0))) for name in names)
+    return conflicts, done, left
+
+
+def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> None:
+    world.ask("1", {1}, {0}, end=2)
+    world.ask("2", {9}, {8}, start=8)
+    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    assert world.run() == []
+    assert world.books.now(world.rows) == {0, 2, 4, 6, 9}
+
+
+def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    world.run()
+    world.books.tables[world.dead].commits[-1] = world.books.tables[world.dead].commits[0]
+    (held,) = world.run()
+    assert (held.reason, world.now()[0]) == ("replacement_refused", EVEN)
+
+
+def test_a_record_that_takes_another_route_goes_from_table_to_table_and_is_in_one_at_any_time(world: World) -> None:
+    """Even offsets were rows of the own table and are of the route's now, which has had 1 and 3."""
+    route = world.staging.route("a")
+    settings = routed_settings_for(world.staging, ["a"])
+    world.stream = settings.streams[0].model_copy(update={"kafka_columns": True})
+    world.books.begin(route, world.staging.schema(), {1, 3})
+    world.books.contents[world.dead][-1] -= {1, 3}
+    seen: list[bool] = []
+
+    def look() -> bool:
+        everywhere = frozenset[int]().union(*(world.books.now(url) for url in (world.rows, world.dead, route)))
+        seen.append(everywhere == set(RANGE))
+        return True
+
+    world.ask("1", set(), {9}, route=EVEN | {5, 7})
+    world.replacer.routed["1" * 32, world.rows] = frozenset({1, 3})
+    for kind in TableKind:
+        for step in (Step.ADD, Step.DROP):
+            world.replacer.before["1" * 32, kind, step] = look
+    assert world.run() == []
+    assert look()
+    assert (world.now(), set(world.books.now(route))) == (({1, 3}, {9}), EVEN | {5, 7})
+    assert seen
+    assert all(seen)
+    assert world.requests() == []

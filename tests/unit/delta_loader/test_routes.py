@@ -1,0 +1,245 @@
+"""A stream with several tables: each gets its own; one that fails is told, left out, and brought the rest later."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import StoreError, TableError
+from tests.fakes.clock import IdleClock
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, routed_settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.tables.delta_log import TableState
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.plan import TableShape
+    from delta_loader.streams.report import StreamReport
+
+AWAY = StoreError("it is away", "wait")
+
+
+class Broken(MemoryDeltaTables):
+    """Tables of which some do not work, in one way or another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: set[str] = set()
+        self.creates: set[str] = set()
+        self.commits: set[str] = set()
+        self.loses_answers: set[str] = set()
+        self.order: list[str] = []
+
+    def state(self, url: str) -> TableState | None:
+        if url in self.reads:
+            msg = "its log is broken"
+            raise TableError(msg, "mend it")
+        return super().state(url)
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if url in self.creates:
+            raise AWAY
+        super().create(url, shape)
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if commit.target.url in self.commits:
+            raise AWAY
+        self.order.append(commit.target.url)
+        outcome = super().commit(commit)
+        if commit.target.url in self.loses_answers:
+            raise AWAY
+        return outcome
+
+    def mend(self) -> None:
+        for broken in (self.reads, self.creates, self.commits, self.loses_answers):
+            broken.clear()
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def tables() -> Broken:
+    return Broken()
+
+
+def one_pass(staging: Staging, tables: MemoryDeltaTables, **loader: object) -> StreamReport:
+    settings = routed_settings_for(staging, ("a", "b"), **loader)
+    (report,) = loader_for(staging, tables, settings, IdleClock()).run_pass()
+    return report
+
+
+def rows(tables: MemoryDeltaTables, url: str) -> int:
+    table = tables.tables.get(url)
+    return 0 if table is None else sum(file.rows for commit in table.commits for file in commit.files)
+
+
+def counted(staging: Staging, tables: MemoryDeltaTables) -> tuple[int, int, int, int]:
+    """Rows of the own table, of both routes, and dead letters."""
+    urls = (staging.table, staging.route("a"), staging.route("b"), staging.dead_letters)
+    own, a, b, dead = (rows(tables, url) for url in urls)
+    for url in urls:
+        if url in tables.tables:
+            paths = tables.tables[url].paths
+            assert len(paths) == len(set(paths)), "a file was added twice"
+    return own, a, b, dead
+
+
+def staged(staging: Staging) -> None:
+    """Three flushes: for all tables, for none but the own and one route, and for all again."""
+    staging.flush(0, 0, 10, routed={"a": [1, 2], "b": [3]}, dead=[4])
+    staging.flush(0, 10, 20, routed={"a": [11]})
+    staging.flush(0, 20, 30, routed={"a": [21], "b": [22, 23]}, dead=[24, 25])
+
+
+WHOLE = (30 - 4 - 3 - 3, 4, 3, 3)
+
+
+def test_each_table_gets_its_rows_and_the_streams_own_comes_last(staging: Staging, tables: Broken) -> None:
+    staged(staging)
+    assert one_pass(staging, tables).failure is None
+    assert counted(staging, tables) == WHOLE
+    assert tables.order == [staging.route("a"), staging.route("b"), staging.dead_letters, staging.table]
+
+
+def test_a_table_that_has_nothing_to_get_is_not_committed_to_and_that_is_no_gap(
+    staging: Staging, tables: Broken
+) -> None:
+    staging.flush(0, 0, 10, routed={"a": [1]})
+    one_pass(staging, tables, marker_retention=0)
+    for start in range(10, 100, 10):
+        staging.flush(0, start, start + 10, routed={"b": [start]})
+        one_pass(staging, tables, marker_retention=0)
+    assert tables.tables[staging.route("a")].transactions == {"orders-0": 9}
+    assert len(staging.markers()) == 1
+    staging.flush(0, 100, 110, routed={"a": [101]})
+    report = one_pass(staging, tables)
+    assert (report.failure, report.held) == (None, {})
+    assert counted(staging, tables)[:3] == (110 - 2 - 9, 2, 9)
+
+
+def _unreadable(tables: Broken, url: str) -> None:
+    tables.reads.add(url)
+
+
+def _not_created(tables: Broken, url: str) -> None:
+    tables.creates.add(url)
+
+
+def _refusing(tables: Broken, url: str) -> None:
+    tables.commits.add(url)
+
+
+def _mute(tables: Broken, url: str) -> None:
+    tables.loses_answers.add(url)
+
+
+@pytest.mark.parametrize("which", ["a", "b", "dead letters"])
+@pytest.mark.parametrize("how", [_unreadable, _not_created, _refusing, _mute])
+def test_one_broken_table_is_told_and_holds_no_other(
+    staging: Staging, tables: Broken, how: Callable[[Broken, str], None], which: str
+) -> None:
+    url = staging.dead_letters if which == "dead letters" else staging.route(which)
+    how(tables, url)
+    staged(staging)
+    report = one_pass(staging, tables, marker_retention=0)
+    assert report.failure is not None
+    assert url in report.failure.problem
+    assert (report.held, rows(tables, staging.table)) == ({}, WHOLE[0])
+    others = {staging.route("a"), staging.route("b"), staging.dead_letters} - {url}
+    assert all(rows(tables, other) for other in others)
+    # Nothing that it lacks is settled, however old.
+    assert len(staging.markers()) == 3
+    tables.mend()
+    assert one_pass(staging, tables, marker_retention=0).failure is None
+    assert counted(staging, tables) == WHOLE
+    assert len(staging.markers()) == 1
+
+
+def test_what_a_broken_table_lacks_grows_and_comes_in_order(staging: Staging, tables: Broken) -> None:
+    url = staging.route("a")
+    tables.commits.add(url)
+    for start in range(0, 50, 10):
+        staging.flush(0, start, start + 10, routed={"a": [start]} if start != 20 else {"b": [start]})
+        assert one_pass(staging, tables, marker_retention=0).failure is not None
+    tables.mend()
+    staging.flush(0, 50, 60, routed={"a": [50]})
+    assert one_pass(staging, tables, marker_retention=0, max_files=3).failure is None
+    assert counted(staging, tables)[:3] == (60 - 6, 5, 1)
+    offsets = [commit.advances["orders-0"] for commit in tables.tables[url].commits]
+    assert offsets == sorted(set(offsets))
+    assert tables.tables[url].transactions["orders-0"] == 59
+
+
+def test_a_crash_between_two_tables_is_mended_by_the_next_loader() -> None:
+    for dies_after in range(1, 5):
+
+        class Dying(Broken):
+            commits_left = dies_after
+
+            def commit(self, commit: TableCommit) -> CommitOutcome:
+                if not self.commits_left:
+                    raise KeyboardInterrupt
+                self.commits_left -= 1
+                return super().commit(commit)
+
+        fresh, dying = Staging(f"memory://{uuid.uuid4().hex}"), Dying()
+        staged(fresh)
+        if dies_after < 4:
+            with pytest.raises(KeyboardInterrupt):
+                one_pass(fresh, dying)
+        dying.commits_left = 1000
+        assert one_pass(fresh, dying).failure is None
+        assert counted(fresh, dying) == WHOLE
+
+
+def test_what_a_table_lacks_and_nobody_has_staged_any_more_is_told_with_the_way_to_get_it(
+    staging: Staging, tables: Broken
+) -> None:
+    tables.commits.add(staging.route("a"))
+    staged(staging)
+    one_pass(staging, tables)
+    tables.mend()
+    store = staging.store(staging.stage_url)
+    store.delete([staging.markers()[0]])
+    report = one_pass(staging, tables)
+    assert report.failure is not None
+    assert "lacks what came from 0 to 30 of orders/0" in report.failure.problem
+    assert "--to 0 --below-table" in report.failure.remedy
+    assert counted(staging, tables)[1] == 0
+    # Staged again, in other flushes than before.
+    for marker in staging.markers():
+        store.delete([marker])
+    staging.flush(0, 0, 15, routed={"a": [1, 2, 11], "b": [3]}, dead=[4])
+    staging.flush(0, 15, 40, routed={"a": [21], "b": [22, 23]}, dead=[24, 25])
+    assert one_pass(staging, tables).failure is None
+    assert counted(staging, tables)[1] == 4
+
+
+def test_files_that_do_not_fit_one_table_hold_no_other(staging: Staging, tables: Broken) -> None:
+    url = staging.route("a")
+    staging.flush(0, 0, 10, routed={"a": [1]})
+    one_pass(staging, tables)
+    tables.tables[url].schema = '{"type":"struct","fields":[]}'
+    staging.flush(0, 10, 20, routed={"a": [11], "b": [12]})
+    report = one_pass(staging, tables)
+    assert report.failure is not None
+    assert url in report.failure.problem
+    assert counted(staging, tables)[:3] == (17, 1, 1)
+
+
+def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partition(
+    staging: Staging, tables: Broken
+) -> None:
+    staging.flush(0, 0, 10, routed={"c": [1]})
+    report = one_pass(staging, tables)
+    (held,) = report.held.values()
+    assert staging.route("c") in held.problem
+    assert tables.tables == {}

@@ -1,0 +1,255 @@
+"""The loop over real markers and files in memory, and tables in memory: what happens when others interfere."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import SystemClock
+from common.spans import Position
+from common.stage.idle import IdleFact, facts_to_bytes, idle_path
+from delta_loader.core.commits import Conflicted
+from tests.fakes.clock import IdleClock
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def tables() -> MemoryDeltaTables:
+    return MemoryDeltaTables()
+
+
+class Later(SystemClock):
+    """A clock that is ahead of the stores' by some hours."""
+
+    def __init__(self, hours: int) -> None:
+        self._hours = hours
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._hours * HOUR_MS
+
+
+def loaded(tables: MemoryDeltaTables, url: str) -> list[str]:
+    return sorted(tables.tables[url].paths)
+
+
+def test_the_dead_letters_are_committed_first(staging: Staging) -> None:
+    order: list[str] = []
+
+    class Watched(MemoryDeltaTables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            order.append(commit.target.url)
+            return super().commit(commit)
+
+    staging.flush(0, 0, 10, dead=[4])
+    loader_for(staging, Watched()).run_pass()
+    assert order == [staging.dead_letters, staging.table]
+
+
+def test_a_plan_made_anew_after_a_conflict_loads_the_rest(staging: Staging) -> None:
+    class Raced(MemoryDeltaTables):
+        raced = False
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            if not self.raced:
+                self.raced = True
+                # Another loader, which does not know of the second marker yet, is faster.
+                super().commit(
+                    type(commit)(
+                        commit.target,
+                        commit.app_id,
+                        commit.files[:1],
+                        commit.expected,
+                        {"orders-0": 9},
+                        commit.metadata,
+                    )
+                )
+            return super().commit(commit)
+
+    raced = Raced()
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    (report,) = loader_for(staging, raced).run_pass()
+    assert (report.failure, report.commits) == (None, 1)
+    paths = loaded(raced, staging.table)
+    assert len(paths) == len(set(paths)) == 2
+
+
+def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
+    class Stubborn(MemoryDeltaTables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            return Conflicted(f"as ever, {commit.app_id}")
+
+    staging.flush(0, 0, 10)
+    clock = IdleClock()
+    (report,) = loader_for(staging, Stubborn(), clock=clock).run_pass()
+    assert "other writers' commits" in str(report.failure)
+    assert clock.monotonic_s() >= 60
+
+
+def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -> None:
+    class Stubborn(MemoryDeltaTables):
+        commits = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            self.commits += 1
+            return Conflicted(f"as ever, {commit.app_id}")
+
+    staging.flush(0, 0, 10)
+    clock, tables = IdleClock(), Stubborn()
+    (report,) = loader_for(staging, tables, clock=clock).run_pass(lambda: tables.commits >= 5)
+    assert (report.failure, tables.commits) == (None, 5)
+    assert clock.monotonic_s() < 5
+
+
+def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fail(staging: Staging) -> None:
+    class Busy(MemoryDeltaTables):
+        won = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            self.won += 1
+            return Conflicted("its properties were changed") if self.won <= 14 else super().commit(commit)
+
+    staging.flush(0, 0, 10)
+    (report,) = loader_for(staging, Busy(), clock=IdleClock()).run_pass()
+    assert (report.failure, report.commits) == (None, 1)
+
+
+def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(0, 10, 20)
+    loader = loader_for(staging, tables, settings_for(staging, max_files=1))
+    (report,) = loader.run_pass(lambda: staging.table in tables.tables and bool(tables.tables[staging.table].commits))
+    assert report.commits == 1
+    (report,) = loader.run_pass()
+    assert report.commits == 1
+
+
+def test_a_stop_before_the_first_commit_loads_nothing(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    asked = iter([False, True, True, True])
+    (report,) = loader_for(staging, tables).run_pass(lambda: next(asked))
+    assert (report.commits, report.failure) == (0, None)
+
+
+def test_only_markers_of_the_window_are_held_in_memory(staging: Staging, tables: MemoryDeltaTables) -> None:
+    for start in range(0, 400, 10):
+        staging.flush(0, start, start + 10)
+    (report,) = loader_for(staging, tables, settings_for(staging, max_files=5)).run_pass()
+    assert (report.commits, report.files) == (8, 40)
+    paths = loaded(tables, staging.table)
+    assert len(paths) == len(set(paths)) == 40
+
+
+def test_dead_letters_alone_are_loaded_too(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 3, dead=(0, 1, 2))
+    (report,) = loader_for(staging, tables).run_pass()
+    assert not report.held
+    assert tables.tables[staging.table].transactions == {"orders-0": 2}
+    assert len(tables.tables[staging.dead_letters].paths) == 1
+
+
+def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.touch(0, 41)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert [held.reason for held in report.held.values()] == ["no_table"]
+    staging.flush(0, 42, 50)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert not report.held
+    assert tables.tables[staging.table].transactions == {"orders-0": 49}
+
+
+def test_a_corrupt_marker_holds_its_partition_after_what_is_before_it(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    staging.flush(0, 0, 10)
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", b"{not json")
+    staging.flush(1, 0, 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.held[staging.source(0)].reason == "unreadable_marker"
+    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
+
+
+def test_a_chain_whose_beginning_is_lost_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 50, 60, previous=40)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert report.held[staging.source(0)].reason == "no_root"
+    assert not tables.tables
+
+
+def test_markers_of_other_topics_are_nobodys_business(staging: Staging, tables: MemoryDeltaTables) -> None:
+    Staging(staging.root, topic="others").flush(0, 0, 10)
+    staging.flush(0, 0, 10)
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].transactions == {"orders-0": 9}
+
+
+def test_retention_is_counted_from_when_a_marker_was_written(staging: Staging, tables: MemoryDeltaTables) -> None:
+    for start in range(0, 30, 10):
+        staging.flush(0, start, start + 10)
+    settings = settings_for(staging, marker_retention="24h")
+    (report,) = loader_for(staging, tables, settings, Later(23)).run_pass()
+    assert report.settled == 0
+    (report,) = loader_for(staging, tables, settings, Later(25)).run_pass()
+    assert report.settled == 2
+    assert staging.markers() == ["done/orders/0/00000000000000000020.done"]
+
+
+def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.touch(0, 41)
+    staging.flush(0, 42, 50)
+    staging.flush(0, 50, 60)
+    loader_for(staging, tables, settings_for(staging, marker_retention=0), Later(1)).run_pass()
+    assert staging.markers() == ["done/orders/0/00000000000000000050.done"]
+
+
+def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_it(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    """Partition 1 is staged to 4 and loaded; a writer finds nothing beyond; of partition 2 not all is loaded."""
+
+    def idle(partition: int, position: int, after_ms: int, generation: int = 0) -> IdleFact:
+        return IdleFact(staging.source(partition), Position(position), staging.created_ms + after_ms, generation)
+
+    store = staging.store(staging.stage_url)
+    staging.flush(0, 0, 10)
+    staging.flush(1, 0, 4)
+    store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 7)]))
+    store.write(idle_path("two"), facts_to_bytes([idle(1, 4, 6), idle(1, 5, 90), idle(1, 4, 95, 1), idle(9, 0, 1)]))
+    store.write(idle_path("broken"), b"{")
+    loader_for(staging, tables).run_pass()
+    assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 7
+    store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 50)]))
+    staging.flush(0, 10, 30)
+    loader_for(staging, tables, clock=Later(1)).run_pass()
+    assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 29
+    staging.flush(0, 30, 40)
+    loader_for(staging, tables, clock=Later(48)).run_pass()
+    assert not list(store.list("idle")), "a day later they go"
+
+
+def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    staging.touch(1, 5)
+    loader_for(staging, tables).run_pass()
+    staging.flush(1, 6, 9)
+    loader_for(staging, tables).run_pass()
+    first, second = (commit.metadata for commit in tables.tables[staging.table].commits)
+    assert first.valid_through_ms is None
+    # Partition 0 was loaded before, by a loader that remembers nothing: its last marker tells.
+    assert second.valid_through_ms == staging.created_ms + 8
+    assert list(second.spans) == [staging.source(1)]
+    assert second.spans[staging.source(1)].start == Position(6)

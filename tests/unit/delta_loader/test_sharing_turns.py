@@ -1,0 +1,318 @@
+"""When the loader loads, by hand-made times: the schedule, writers' news, requests, pauses, a lease that went."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.errors import StoreError
+from common.metrics import Metrics
+from common.stage.news import news_path
+from common.storage.store import FsspecStore
+from delta_loader.on_marker.asking import Asked, Desk
+from delta_loader.on_marker.news import StoredNews, ToldNews
+from delta_loader.on_marker.turns import Turn, Turns
+from delta_loader.schedule import Schedule
+from delta_loader.streams.report import StreamReport
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.ports import StoredObject
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+STREAMS = ("orders", "a/b=c")
+
+
+class Said:
+    """News that a test tells."""
+
+    def __init__(self) -> None:
+        self.streams: set[str] = set()
+        self.looks = 0
+
+    def take(self) -> frozenset[str]:
+        self.looks += 1
+        taken, self.streams = frozenset(self.streams), set()
+        return taken
+
+
+class World:
+    """Turns in a time that a test moves."""
+
+    set_back_s = 0.0
+
+    def __init__(self, schedule: str = "on-marker", per_minute: int = 6) -> None:
+        self.clock = HandClock(0.0)
+        self.news = Said()
+        self.desk = Desk()
+        news = self.news if schedule == "on-marker" else None
+        self.turns = Turns(
+            Schedule(schedule),
+            self.desk,
+            self.clock,
+            Metrics(),
+            news=news,
+            app_ids=STREAMS,
+            loads_per_minute=per_minute,
+        )
+
+    @property
+    def now(self) -> datetime:
+        return NOON + timedelta(seconds=self.clock.now_s - self.set_back_s)
+
+    def look(self, after_s: float = 0.0, *, paused: bool = False) -> set[str] | str | None:
+        """What is loaded after some time, by a pass that takes none and fails nowhere."""
+        turn = self.next(after_s, paused=paused)
+        if turn is None:
+            return None
+        app_ids = STREAMS if turn.app_ids is None else sorted(turn.app_ids)
+        self.turns.ended(turn, [StreamReport(app_id) for app_id in app_ids], self.now)
+        return "all" if turn.app_ids is None else set(turn.app_ids)
+
+    def next(self, after_s: float = 0.0, *, paused: bool = False) -> Turn | None:
+        self.clock.now_s += after_s
+        return self.turns.next(self.now, paused=paused)
+
+
+def test_news_is_loaded_at_the_next_look_and_nothing_without_it() -> None:
+    world = World()
+    assert world.look() == "all"
+    assert [world.look(1) for _ in range(10)] == [None] * 10
+    world.news.streams.add("orders")
+    assert world.look(1) == {"orders"}
+    assert world.look(1) is None
+
+
+def test_news_that_never_ends_is_loaded_at_an_even_pace() -> None:
+    world = World(per_minute=6)
+    world.look()
+    loaded = []
+    for second in range(1, 60):
+        world.news.streams.add("orders")
+        if world.look(1) is not None:
+            loaded.append(second)
+    assert loaded == [10, 20, 30, 40, 50]
+
+
+def test_streams_have_their_own_pace() -> None:
+    world = World()
+    world.look()
+    world.clock.now_s = 20
+    world.news.streams.add("orders")
+    assert world.look() == {"orders"}
+    world.news.streams |= {"orders", "a/b=c"}
+    assert world.look(1) == {"a/b=c"}
+    assert [world.look(1) for _ in range(9)][-1] == {"orders"}
+
+
+def test_the_stage_is_looked_at_once_a_second() -> None:
+    world = World()
+    world.look()
+    looks = world.news.looks
+    for _ in range(100):
+        world.look(0.1)
+    assert 9 <= world.news.looks - looks <= 11
+
+
+def test_everything_is_looked_at_once_a_minute_though_nobody_told_of_it() -> None:
+    world = World()
+    assert [world.look(1) for _ in range(130)].count("all") == 3
+
+
+def test_a_date_that_is_set_back_delays_no_look_at_everything() -> None:
+    world = World()
+    assert world.look() == "all"
+    world.set_back_s = 3_600.0
+    assert [world.look(1) for _ in range(60)].count("all") == 1
+
+
+def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> None:
+    world = World()
+    tried: list[float] = []
+    for _ in range(5900):
+        turn = world.next(0.01)
+        if turn is not None:
+            failed = StreamReport("orders", failure=StoreError("the store is away"))
+            world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
+            tried.append(round(world.clock.now_s))
+    assert tried == [0, 5, 15, 35]
+
+
+def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
+    world = World()
+    world.look()
+    world.clock.now_s = 20
+    world.news.streams.add("orders")
+    turn = world.next()
+    assert turn is not None
+    at_it = frozenset({"orders"})
+    world.news.streams |= {"orders"}
+    world.clock.now_s += 15
+    assert not world.turns.hurries(at_it), "its own turn comes after that one"
+    world.news.streams |= {"a/b=c"}
+    assert not world.turns.hurries(at_it), "the stage is looked at once a second"
+    world.clock.now_s += 1
+    assert world.turns.hurries(at_it)
+    world.turns.ended(turn, [], world.now)
+    assert world.look() == {"orders", "a/b=c"}
+
+
+def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
+    world = World()
+    world.look()
+    world.clock.now_s = 20
+    world.news.streams.add("orders")
+    turn = world.next()
+    assert turn is not None
+    world.turns.ended(turn, [], world.now, cut_short=True)
+    assert [world.look(1) for _ in range(10)][-1] == {"orders"}
+
+
+def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() -> None:
+    world = World()
+    turn = world.next()
+    assert turn is not None
+    failed = StreamReport("orders", failure=StoreError("the store is away"))
+    world.turns.ended(turn, [failed, StreamReport("a/b=c")], world.now)
+    again = world.next(6)
+    assert again is not None
+    world.turns.ended(again, [], world.now)
+    assert [world.next(1) for _ in range(20)] == [None] * 20
+    world.turns.collected([failed])
+    found = [world.next(1) for _ in range(12)]
+    assert [turn.app_ids for turn in found if turn is not None] == [frozenset({"orders"})]
+
+
+def test_a_schedule_without_news_loads_at_its_times_only() -> None:
+    world = World("15m")
+    world.news.streams.add("orders")
+    assert [world.look(60) for _ in range(31)].count("all") == 3
+    assert world.news.looks == 0
+
+
+def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
+    world = World("*/15 * * * *")
+    turn = world.next()
+    assert turn is not None
+    world.clock.now_s += 40 * 60
+    world.turns.ended(turn, [], world.now)
+    assert world.next() is None
+    assert world.next(4 * 60) is None
+    assert world.next(60) is not None
+
+
+def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
+    world = World("15m")
+    under_way = world.next()
+    asked = world.desk.ask()
+    assert under_way is not None
+    world.turns.ended(under_way, [], world.now)
+    assert asked.wait(0) is None, "that load may have passed over what the asker means"
+    turn = world.next()
+    assert turn is not None
+    world.turns.ended(turn, [StreamReport("orders", rows=3)], world.now)
+    reports = asked.wait(0)
+    assert reports is not None
+    assert [report.rows for report in reports] == [3]
+    assert world.look(1) is None
+
+
+def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
+    for end in ("cut short", "lease went"):
+        world = World("15m")
+        asked = world.desk.ask()
+        if end == "cut short":
+            turn = world.next()
+            assert turn is not None
+            world.turns.ended(turn, [], world.now, cut_short=True)
+        else:
+            world.turns.begin_again()
+        assert _is_answered(asked)
+        assert asked.wait(0) is None
+
+
+def test_a_pause_stops_everything_and_its_end_loads_everything() -> None:
+    world = World()
+    world.look()
+    world.news.streams.add("orders")
+    assert [world.look(30, paused=True) for _ in range(5)] == [None] * 5
+    assert world.news.streams == {"orders"}, "it stays where the loader, or another one, will find it"
+    assert world.look(1) == "all"
+
+
+def test_after_the_lease_came_back_everything_is_loaded() -> None:
+    world = World("15m")
+    world.look()
+    world.turns.begin_again()
+    assert world.look(1) == "all"
+
+
+def test_signs_are_taken_from_the_stage_once_with_those_of_streams_that_are_no_more() -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    news = StoredNews(store, STREAMS, structlog.get_logger())
+    assert news.take() == frozenset()
+    for app_id in ("a/b=c", "gone"):
+        for writer in ("w/1", "w-2"):
+            store.write(news_path(app_id, writer), b"")
+    assert news.take() == {"a/b=c"}
+    assert news.take() == frozenset()
+    assert list(store.list("news/")) == []
+
+
+def test_a_store_that_is_away_has_no_news() -> None:
+    class Away(FsspecStore):
+        def list(self, prefix: str) -> Iterator[StoredObject]:
+            raise StoreError(prefix)
+
+    assert StoredNews(Away("memory://x"), STREAMS, structlog.get_logger()).take() == frozenset()
+
+
+class Topic(Said):
+    """A control topic that a test speaks in."""
+
+    is_heard = True
+
+
+def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
+    topic, stored, clock = Topic(), Said(), HandClock(0.0)
+    news = ToldNews(topic, stored, clock)
+    told: list[tuple[float, set[str]]] = []
+    topic.streams, stored.streams = {"orders"}, {"a/b=c"}
+    for tenth in range(300):
+        clock.now_s = tenth / 10
+        if tenth == 50:
+            topic.streams.add("orders")
+            stored.streams.add("a/b=c")
+        if found := news.take():
+            told.append((clock.now_s, set(found)))
+    assert told == [(0.0, {"orders", "a/b=c"}), (5.0, {"orders"}), (10.0, {"a/b=c"})]
+    assert stored.looks == 3
+    topic.is_heard = False
+    for tenth in range(300, 400):
+        clock.now_s = tenth / 10
+        news.take()
+    assert 12 <= stored.looks <= 14, "each second"
+
+
+def test_what_costs_no_request_is_taken_at_once() -> None:
+    clock, news = HandClock(0.0), Said()
+    turns = Turns(Schedule("on-marker"), Desk(), clock, Metrics(), news=news, look_every_s=0, app_ids=STREAMS)
+    first = turns.next(NOON)
+    assert first is not None
+    turns.ended(first, [StreamReport(app_id) for app_id in STREAMS], NOON)
+    clock.now_s = 30.0
+    assert turns.next(NOON) is None
+    news.streams.add("orders")
+    clock.now_s += 0.01
+    turn = turns.next(NOON)
+    assert turn is not None
+    assert turn.app_ids == frozenset({"orders"})
+
+
+def _is_answered(asked: Asked) -> bool:
+    return asked._ended.is_set()

@@ -1,0 +1,132 @@
+"""What Spark is told, and when the loader runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from common.errors import ConfigError
+from common.settings import Settings
+from delta_loader.schedule import Schedule
+from delta_loader.shell.log_store import CLASS, is_ours
+from delta_loader.shell.spark import jar_groups, s3_options, session_options, spark_url
+from delta_loader.shell.trust import authorities_of
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+S3A = "spark.hadoop.fs.s3a."
+LOG_STORE = "spark.delta.logStore."
+
+
+def settings(spark: dict[str, object] | None = None, table: str = "/lake/t") -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "k:9092"},
+            "stage": {"url": "/lake/stage"},
+            "loader": {"spark": spark or {}},
+            "streams": [{"app_id": "a", "topics": ["t"], "table": table, "columns": "a INT"}],
+        }
+    )
+
+
+def test_what_the_user_says_wins() -> None:
+    options = session_options(settings({"spark.sql.session.timeZone": "CET", "spark.ui.enabled": True}), [], {})
+    assert options["spark.sql.session.timeZone"] == "CET"
+    assert options["spark.ui.enabled"] == "true"
+
+
+def test_the_users_jars_come_beside_ours() -> None:
+    options = session_options(settings({"spark.jars": "/opt/mine.jar"}), [Path("/cache/delta.jar")], {})
+    assert options["spark.jars"] == "file:///cache/delta.jar,/opt/mine.jar"
+
+
+def test_a_local_session_listens_on_the_loopback_address_only() -> None:
+    assert session_options(settings(), [], {})["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in session_options(settings({"spark.master": "spark://m:7077"}), [], {})
+
+
+def test_heartbeats_within_one_process_wait_for_a_slow_start_and_fit_what_the_user_says_of_timeouts() -> None:
+    key = "spark.executor.heartbeatInterval"
+    assert session_options(settings(), [], {})[key] == "100s"
+    assert key not in session_options(settings({"spark.network.timeout": "60s"}), [], {})  # Spark refuses a longer one
+    assert key not in session_options(settings({"spark.master": "spark://m:7077"}), [], {})
+
+
+def test_s3_jars_are_fetched_for_s3_only() -> None:
+    assert jar_groups(settings()) == ["delta"]
+    assert jar_groups(settings(table="s3://lake/t")) == ["delta", "s3"]
+    assert spark_url("s3://lake/t") == "s3a://lake/t"
+    assert spark_url("file:///lake/t") == "file:///lake/t"
+
+
+def test_s3_gets_the_log_store_that_is_safe_with_two_drivers_unless_the_user_names_one() -> None:
+    def chosen(spark: dict[str, object] | None = None) -> dict[str, str]:
+        options = session_options(settings(spark), [], {})
+        return {key.removeprefix(LOG_STORE): value for key, value in options.items() if key.startswith(LOG_STORE)}
+
+    assert chosen() == {"s3.impl": CLASS, "s3a.impl": CLASS, "s3n.impl": CLASS}
+    assert chosen({f"{LOG_STORE}s3a.impl": "a.Dynamo"})["s3a.impl"] == "a.Dynamo"
+    # Delta refuses one for all schemes beside one for a scheme.
+    assert chosen({f"{LOG_STORE}class": "a.Store"}) == {"class": "a.Store"}
+    assert is_ours({})
+    assert is_ours({f"{LOG_STORE}gs.impl": "a.Store"})
+    assert not is_ours({f"{LOG_STORE}s3a.impl": "a.Dynamo"})
+    assert not is_ours({f"{LOG_STORE}class": "a.Store"})
+
+
+def test_s3_is_reached_as_fsspec_reaches_it() -> None:
+    options = s3_options(
+        {"key": "k", "secret": "s", "token": "t", "client_kwargs": {"endpoint_url": "http://h:1", "region_name": "r"}},
+        {},
+    )
+    found = {key.removeprefix(S3A): value for key, value in options.items() if key.startswith(S3A)}
+    assert found.pop("aws.credentials.provider").split(",")[0].endswith(".TemporaryAWSCredentialsProvider")
+    assert found == {
+        "access.key": "k",
+        "secret.key": "s",
+        "session.token": "t",
+        "endpoint": "http://h:1",
+        "endpoint.region": "r",
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "key", "value"),
+    [
+        ({"anon": True}, {}, "aws.credentials.provider", "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"),
+        ({"profile": "p"}, {}, "auth.profile.name", "p"),
+        ({}, {}, "aws.credentials.provider", "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"),
+        ({}, {"AWS_ENDPOINT_URL": "http://e:1"}, "endpoint", "http://e:1"),
+        ({}, {"AWS_DEFAULT_REGION": "eu-west-1"}, "endpoint.region", "eu-west-1"),
+        ({"endpoint_url": "https://e"}, {}, "connection.ssl.enabled", "true"),
+    ],
+)
+def test_credentials_and_endpoints_come_from_where_fsspec_takes_them(
+    given: dict[str, object], environ: dict[str, str], key: str, value: str
+) -> None:
+    assert s3_options(given, environ)[f"{S3A}{key}"].split(",")[-1] == value
+
+
+def test_the_stores_authority_is_the_one_of_fsspecs_client() -> None:
+    assert authorities_of({}, {}) is None
+    assert authorities_of({"client_kwargs": {"verify": True}}, {}) is None
+    assert authorities_of({}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/a.pem")
+    assert authorities_of({"client_kwargs": {"verify": "/b.pem"}}, {"AWS_CA_BUNDLE": "/a.pem"}) == Path("/b.pem")
+
+
+def test_an_interval_counts_from_a_runs_beginning() -> None:
+    schedule = Schedule("15m")
+    assert schedule.next_after(NOON, NOON + timedelta(minutes=2)) == NOON + timedelta(minutes=15)
+    assert schedule.next_after(NOON, NOON + timedelta(minutes=40)) == NOON + timedelta(minutes=40)
+
+
+def test_a_cron_line_is_in_utc() -> None:
+    assert Schedule("*/10 * * * *").next_after(NOON, NOON + timedelta(minutes=1)) == NOON + timedelta(minutes=10)
+
+
+def test_a_broken_cron_line_names_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"loader\.schedule: '99 \* \* \* \*'"):
+        Schedule("99 * * * *")

@@ -1,0 +1,198 @@
+"""Late claims beside a running loader, each a named history: put aside, counted, told, and nothing lost by it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.spans import Position
+from common.stage.markers import MarkerName
+from delta_loader.core.status import to_json, to_text
+from delta_loader.stage.reading import Stage
+from delta_loader.status import stream_status
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.errors import StoreError
+    from delta_loader.service import LoaderService
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def tables() -> MemoryDeltaTables:
+    return MemoryDeltaTables()
+
+
+@pytest.fixture
+def loader(staging: Staging, tables: MemoryDeltaTables) -> LoaderService:
+    return loader_for(staging, tables)
+
+
+def settle(staging: Staging, *starts: int) -> None:
+    staging.store(staging.stage_url).delete(name(staging, start) for start in starts)
+
+
+def name(staging: Staging, start: int) -> str:
+    return MarkerName(staging.source(0), Position(start)).path
+
+
+def starts(staging: Staging) -> list[int]:
+    return sorted(int(path.rpartition("/")[2].removesuffix(".done")) for path in staging.markers())
+
+
+def aside(staging: Staging) -> list[str]:
+    return sorted(found.path for found in staging.store(staging.stage_url).list("stray/"))
+
+
+def loaded_chain(staging: Staging, loader: LoaderService) -> None:
+    """[0, 10), [10, 20), [20, 30), all in the table; the first two are settled."""
+    for start in range(0, 30, 10):
+        staging.flush(0, start, start + 10)
+    loader.run_pass()
+    settle(staging, 0, 10)
+
+
+def late_claim(staging: Staging, start: int, end: int, previous: int | None) -> None:
+    living = staging.previous.get(0)
+    if previous is None:
+        staging.previous.pop(0, None)
+    staging.flush(0, start, end, previous=previous)
+    if living is not None:
+        staging.previous[0] = living
+
+
+def test_a_claim_of_a_freed_position_is_put_aside_and_counted(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 25, 0)
+    data = staging.store(staging.stage_url).read(name(staging, 10))
+    (report,) = loader.run_pass()
+    assert (report.strays, report.held, report.rows) == (1, {}, 0)
+    assert starts(staging) == [20]
+    (copy,) = aside(staging)
+    assert copy.startswith(f"stray/{name(staging, 10)}.late-")
+    assert staging.store(staging.stage_url).read(copy) == data
+    (report,) = loader.run_pass()
+    assert report.strays == 0
+
+
+def test_one_that_reaches_beyond_the_table_goes_once_the_chain_has_staged_as_far(
+    staging: Staging, loader: LoaderService, tables: MemoryDeltaTables
+) -> None:
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 90, 0)
+    staging.flush(0, 30, 80)
+    (report,) = loader.run_pass()
+    assert (report.strays, report.rows, starts(staging)) == (0, 50, [10, 20, 30])
+    staging.flush(0, 80, 120)
+    (report,) = loader.run_pass()
+    assert (report.strays, report.rows, starts(staging)) == (1, 40, [20, 30, 80])
+    assert tables.tables[staging.table].transactions == {"orders-0": 119}
+
+
+def test_a_claim_by_one_who_saw_no_chain_is_put_aside(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    late_claim(staging, 0, 25, None)
+    (report,) = loader.run_pass()
+    assert (report.strays, starts(staging)) == (1, [20])
+
+
+def test_a_branch_of_several_markers_goes_as_a_whole(staging: Staging, loader: LoaderService) -> None:
+    """Late writers follow one another on freed positions; what they claim is linked, and none of it is the chain."""
+    loaded_chain(staging, loader)
+    late_claim(staging, 0, 12, None)
+    late_claim(staging, 12, 28, 0)
+    (report,) = loader.run_pass()
+    assert (report.strays, starts(staging)) == (2, [20])
+
+
+def test_a_branch_beside_which_the_chain_has_gone_on_is_put_aside_with_its_far_end(
+    staging: Staging, loader: LoaderService, tables: MemoryDeltaTables
+) -> None:
+    """A zombie that knows no rules goes on from its own end; the living writer passes it by."""
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 45, 0)
+    late_claim(staging, 45, 55, 10)
+    for start in range(30, 80, 10):
+        staging.flush(0, start, start + 10)
+    (report,) = loader.run_pass()
+    assert (report.strays, report.held) == (2, {})
+    assert starts(staging) == [20, 30, 40, 50, 60, 70]
+    assert tables.tables[staging.table].transactions == {"orders-0": 79}
+
+
+def test_the_branch_from_which_writers_go_on_stays(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 25, 0)
+    late_claim(staging, 25, 29, 10)
+    (report,) = loader.run_pass()
+    assert (report.strays, starts(staging)) == (0, [10, 20, 25])
+
+
+def test_a_second_claim_of_a_position_whose_first_claim_was_put_aside(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    for end in (25, 28):
+        late_claim(staging, 10, end, 0)
+        (report,) = loader.run_pass()
+        assert report.strays == 1
+    assert len(aside(staging)) == 2
+
+
+def test_what_operators_make_is_no_stray(staging: Staging, loader: LoaderService) -> None:
+    """The end of a gap that an operator closed, a chain begun by hand, and one from which a marker was lost."""
+    staging.touch(0, 41)
+    staging.flush(0, 42, 50)
+    staging.flush(0, 50, 60)
+    staging.flush(0, 60, 70)
+    loader.run_pass()
+    settle(staging, 50)
+    (report,) = loader.run_pass()
+    assert (report.strays, starts(staging)) == (0, [41, 42, 60])
+
+
+def test_a_crash_between_copy_and_deletion_is_mended_by_the_next_pass(
+    staging: Staging, tables: MemoryDeltaTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = loader_for(staging, tables)
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 25, 0)
+
+    def crash(_self: object, _paths: Iterable[str]) -> StoreError | None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("common.storage.store.FsspecStore.delete", crash)
+        (report,) = loader.run_pass()
+        assert report.failure is not None
+    assert (starts(staging), len(aside(staging))) == ([10, 20], 1)
+    (report,) = loader.run_pass()
+    assert (report.failure, report.strays) == (None, 1)
+    assert (starts(staging), len(aside(staging))) == ([20], 1)
+
+
+def test_a_stray_that_cannot_be_read_is_left(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    staging.store(staging.stage_url).write(name(staging, 10), b"{torn")
+    (report,) = loader.run_pass()
+    assert (report.failure, report.strays, starts(staging)) == (None, 0, [10, 20])
+
+
+def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService) -> None:
+    loaded_chain(staging, loader)
+    late_claim(staging, 10, 25, 0)
+    loader.run_pass()
+    store = staging.store(staging.stage_url)
+    store.write(f"stray/{name(staging, 70)}", b"by a rewind")
+    (stream,) = settings_for(staging).streams
+    status = stream_status(stream, Stage(store, in_turn), staging.store, lambda _: {})
+    assert "put aside below stray/: 1 late claims, 1 rewound markers" in to_text([status])
+    assert '"put_aside": {"late_claims": 1, "rewound": 1}' in str(to_json([status])).replace("'", '"')

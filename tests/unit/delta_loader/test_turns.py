@@ -1,0 +1,199 @@
+"""Many streams in one loader: several at a time; one that hangs, fails or has much to load holds none of the others."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import TableError
+from common.metrics import Metrics
+from common.ports import SystemClock
+from common.settings import Settings
+from delta_loader import service as loader_service
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage.reading import Stage
+from delta_loader.streams.pools import OwnPools
+from delta_loader.streams.turns import StreamTurns
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.staging import OneOfMany
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from common.tables.delta_log import TableState
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+
+NAMES = [f"stream{number}" for number in range(6)]
+
+
+@dataclass
+class Watched:
+    """A turn that counts who runs beside whom; a stream named in ``hangs`` waits for its event."""
+
+    hangs: dict[str, Event] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
+    """How many slices a stream needs."""
+    story: list[str] = field(default_factory=list)
+    beside: int = 0
+    most_beside: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
+        with self.lock:
+            self.story.append(app_id)
+            self.beside += 1
+            self.most_beside = max(self.most_beside, self.beside)
+        if app_id in self.hangs:
+            self.hangs[app_id].wait(20)
+        time.sleep(0.01)
+        with self.lock:
+            self.beside -= 1
+            self.slices[app_id] = self.slices.get(app_id, 1) - 1
+            return self.slices[app_id] > 0 and gives_way()
+
+    def progress(self, app_id: str, /) -> object:
+        return self.story.count(app_id)
+
+
+@pytest.fixture
+def turns() -> Iterator[StreamTurns]:
+    made = StreamTurns(2, patience_s=0.5, slice_s=0.0)
+    yield made
+    made.close(5.0)
+
+
+def test_no_more_streams_at_a_time_than_there_are_places(turns: StreamTurns) -> None:
+    watched = Watched()
+    for _ in range(3):
+        assert turns(watched, NAMES) == frozenset()
+    assert watched.most_beside == 2
+    assert sorted(watched.story) == sorted(NAMES * 3)
+
+
+def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(turns: StreamTurns) -> None:
+    hangs = {name: Event() for name in NAMES[:3]}  # more than there are places
+    watched = Watched(hangs)
+    assert turns(watched, NAMES) == frozenset(NAMES[:3])
+    assert turns(watched, NAMES) == frozenset(NAMES[:3])
+    assert [watched.story.count(name) for name in NAMES] == [1, 1, 1, 2, 2, 2]
+    for event in hangs.values():
+        event.set()
+    assert turns(watched, NAMES, to_the_end=True) == frozenset()
+    assert [watched.story.count(name) for name in NAMES] == [2, 2, 2, 3, 3, 3]
+
+
+def test_who_has_much_to_load_gives_way_to_who_waits() -> None:
+    turns, watched = StreamTurns(1, slice_s=0.0), Watched(slices={"large": 3})
+    assert turns(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
+    assert watched.story == ["large", "small", "other", "large"]  # then nobody waits any more
+    turns.close(5.0)
+
+
+def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
+    turns, hang, seen = StreamTurns(2, patience_s=60.0), Event(), list[frozenset[str]]()
+    watched = Watched({"slow": hang})
+
+    def hurries(at_it: frozenset[str], /) -> bool:
+        seen.append(at_it)
+        return "quick" not in at_it
+
+    assert turns(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
+    assert turns(watched, ["quick"]) == {"slow"}
+    assert turns(watched, ["slow"], hurries=hurries) == {"slow"}, "it is at it, and has another turn then"
+    assert turns(watched, []) == {"slow"}
+    hang.set()
+    while turns(watched, []):
+        time.sleep(0.01)
+    assert [watched.story.count(name) for name in ("slow", "quick")] == [2, 2]
+    turns.close(5.0)
+
+
+def test_a_pass_to_the_end_waits_for_who_is_late(turns: StreamTurns) -> None:
+    hang = Event()
+    watched = Watched({"stream0": hang})
+    assert turns(watched, ["stream0"]) == {"stream0"}
+    hang.set()
+    assert turns(watched, ["stream0"], to_the_end=True) == frozenset()
+
+
+def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: StreamTurns) -> None:
+    hang = Event()
+    turns(Watched({"stream0": hang}), ["stream0"])
+    assert turns.close(0.05) == ("stream0",)
+    hang.set()
+    assert turns.close(5.0) == ()
+
+
+# The service over real markers, with tables in memory.
+
+
+class BrokenTables(MemoryDeltaTables):
+    """One table whose commit hangs, and one whose state cannot be read."""
+
+    def __init__(self, hangs: str, broken: str) -> None:
+        super().__init__()
+        self.goes_on = Event()
+        self._hangs, self._broken = hangs, broken
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if commit.target.url == self._hangs:
+            self.goes_on.wait(20)
+        return super().commit(commit)
+
+    def state(self, url: str) -> TableState | None:
+        if url == self._broken:
+            msg = "the store is away"
+            raise TableError(msg, "wait")
+        return super().state(url)
+
+
+def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    stagings = {name: OneOfMany(f"{root}/{name}", topic=name) for name in NAMES}
+    hanging, broken, *well = stagings.values()
+    tables = BrokenTables(hanging.table, broken.table)
+    numbers = itertools.count()
+    streams = [
+        {"app_id": name, "topics": [name], "table": staging.table, "columns": "id BIGINT"}
+        for name, staging in stagings.items()
+    ]
+    settings = Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "127.0.0.1:1"}, "stage": {"url": hanging.stage_url}, "streams": streams}
+    )
+    parallel, turns = OwnPools(2), StreamTurns(2, patience_s=0.2)
+    ports = Ports(
+        stage=Stage(hanging.store(hanging.stage_url), parallel),
+        tables=tables,
+        open_store=hanging.store,
+        parallel=parallel,
+        clock=SystemClock(),
+        new_id=lambda: f"load-{next(numbers)}",
+        log=structlog.get_logger(),
+        metrics=Metrics(),
+    )
+    service = LoaderService(settings.streams, settings.loader, replace(ports, turns=turns))
+    for begin in (0, 10, 20):
+        for staging in stagings.values():
+            staging.flush(0, begin, begin + 10)
+        reports = {report.app_id: report for _ in range(20) for report in service.run_pass()}  # or a slow machine's
+        assert NAMES[0] not in reports
+        assert reports[NAMES[1]].failure is not None
+    assert all(len(tables.tables[staging.table].commits) == 3 for staging in well)
+    monkeypatch.setattr(loader_service, "STUCK_S", 0.1)
+    assert [NAMES[0] in problem for problem in service.problems] == [False, True]
+
+    tables.goes_on.set()
+    (hung, *_) = service.run_pass(to_the_end=True)
+    assert hung.rows == 30, "what the turn knew of that hung, and what came meanwhile"
+    assert service.collect() == []
+    assert turns.close(5.0) == ()
+    parallel.close()

@@ -1,0 +1,73 @@
+"""Through what time a table is complete: by its history, and as a property of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from common.errors import TableError
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit
+from delta_loader.core.valid_through import PROPERTY, moment_text, valid_through_of
+from delta_loader.streams.report import StreamReport
+from delta_loader.tables.valid_through import ValidThrough
+from tests.fakes.clock import IdleClock
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+
+
+def load(version: int, through_ms: int | None, app_id: str = "orders") -> LoggedCommit:
+    spans = {SOURCE: Span(Position(version), Position(version + 1))}
+    return LoggedCommit(version, "STREAMING UPDATE", metadata=CommitMetadata("x", app_id, spans, through_ms))
+
+
+def through(*commits: LoggedCommit) -> int | None:
+    return valid_through_of(sorted(commits, key=lambda one: -one.version), "orders")
+
+
+def test_the_newest_own_commit_on_the_line_tells() -> None:
+    history = (load(1, 100), load(2, 200), load(3, 900, "another"), LoggedCommit(4, "OPTIMIZE"))
+    assert through(*history) == 200
+    assert through(*history, LoggedCommit(5, "RESTORE", restored_version=1)) == 100
+    assert through(*history, load(5, None)) is None
+    assert through(*history, LoggedCommit(5, "CREATE OR REPLACE TABLE")) is None
+    assert through(LoggedCommit(0, "CREATE TABLE")) is None
+
+
+@dataclass
+class Setter:
+    fails: bool = False
+    told: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def set_property(self, url: str, key: str, value: str) -> None:
+        if self.fails:
+            msg = "a MERGE was faster"
+            raise TableError(msg, "")
+        self.told.append((url, key, value))
+
+
+def test_the_property_is_set_now_and_then_and_never_fails_a_load() -> None:
+    staging, clock, setter = Staging("memory://lake"), IdleClock(), Setter()
+    (stream,) = settings_for(staging).streams
+    wanted = type(stream).model_validate({**stream.model_dump(by_alias=True), "valid_through_property": "15m"})
+    valid_through = ValidThrough([stream, wanted], setter, clock, structlog.get_logger())
+
+    def pass_of(through_ms: int | None) -> list[tuple[str, str, str]]:
+        valid_through.tell([StreamReport("orders", valid_through_ms=through_ms)])
+        told, setter.told = setter.told, []
+        return told
+
+    assert pass_of(None) == []
+    assert pass_of(1_772_359_265_000) == [(staging.table, PROPERTY, "2026-03-01T10:01:05.000Z")]
+    assert pass_of(1_772_359_266_000) == []
+    clock.sleep_s(900)
+    setter.fails = True
+    assert pass_of(None) == []
+    setter.fails = False
+    assert pass_of(None) == [(staging.table, PROPERTY, "2026-03-01T10:01:06.000Z")]
+    assert pass_of(None) == []
+    assert moment_text(0) == "1970-01-01T00:00:00.000Z"

@@ -1,0 +1,213 @@
+"""`delta-loader verify` over a stream with routes: its tables for rows are one account."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from common.tables.debts import DebtIds
+from common.tables.transactions import TxnIds
+from delta_loader.checks.verify import Verifier
+from delta_loader.core.findings import Verdict
+from delta_loader.core.offsets import Bucket
+from tests.fakes.loading import in_turn, routed_settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.settings import Stream
+    from delta_loader.core.findings import StreamReport
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+
+
+class Contents:
+    """Offsets by table; what a verification asks for is put together."""
+
+    def __init__(self, **tables: Sequence[int]) -> None:
+        self.tables = tables
+        self.versions: dict[str, int] = {}
+
+    def offsets(self, *places: tuple[str, int]) -> Offsets:
+        self.versions |= {url.rpartition("/")[2]: version for url, version in places}
+        return Offsets([offset for url, _ in places for offset in self.tables.get(url.rpartition("/")[2], ())])
+
+    def count(self, url: str, _version: int) -> int:
+        return len(self.tables.get(url.rpartition("/")[2], ()))
+
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+        raise AssertionError
+
+
+class Offsets:
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self.all = offsets
+
+    def sources(self) -> list[TopicPartition]:
+        return [SOURCE] if self.all else []
+
+    def nameless(self) -> int:
+        return 0
+
+    def buckets(self, _source: TopicPartition) -> Iterator[Bucket]:
+        if self.all:
+            yield Bucket(0, len(self.all), sum(1 << offset for offset in set(self.all)))
+
+    def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        return [(offset, ("f0.parquet",)) for offset in sorted(set(self.all)) if self.all.count(offset) > 1]
+
+    def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class Logs:
+    """The logs of a stream with the routes a and b, written by hand."""
+
+    def __init__(self) -> None:
+        self.staging = Staging(f"memory://{uuid.uuid4().hex}")
+        settings = routed_settings_for(self.staging, ["a", "b"])
+        self.stream: Stream = settings.streams[0].model_copy(update={"kafka_columns": True})
+        self.versions: dict[str, int] = {}
+
+    def load(self, url: str, start: int, end: int, here: int, rows: int, **txns: int) -> None:
+        """A commit of ours: of so many rows ``here`` are in this table."""
+        span = Span(Position(start), Position(end))
+        counts = Counts(end - start, rows, end - start - rows, 0, here=None if here == rows else here)
+        metadata = CommitMetadata("c", "orders", {SOURCE: span}, None, {SOURCE: counts})
+        version = self.versions.get(url, 0)
+        bounds = {"_kafka_topic": "orders", "_kafka_partition": 0}
+        statistics = {
+            "numRecords": here,
+            "minValues": {**bounds, "_kafka_offset": start},
+            "maxValues": {**bounds, "_kafka_offset": end - 1},
+        }
+        path = f"f{version}.parquet"
+        self.write(
+            url,
+            {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+            {"add": {"path": path, "partitionValues": {}, "stats": json.dumps(statistics), "dataChange": True}},
+            *(_txn(name, last) for name, last in {"orders-0": end - 1, **txns}.items()),
+        )
+        FsspecStore(url).write(path, b"rows")
+
+    def write(self, url: str, *actions: dict[str, object]) -> None:
+        version = self.versions.get(url, 0)
+        self.versions[url] = version + 1
+        lines = "\n".join(map(json.dumps, actions)).encode()
+        FsspecStore(url).write(f"_delta_log/{version:020d}.json", lines)
+
+    def verify(self, contents: Contents) -> StreamReport:
+        report = Verifier(FsspecStore, in_turn, contents, None).verify(self.stream)
+        assert report.failure is None
+        return report
+
+    @property
+    def own(self) -> str:
+        return self.staging.table
+
+    def route(self, name: str) -> str:
+        return self.staging.route(name)
+
+
+def _txn(name: str, last: int) -> dict[str, object]:
+    return {"txn": {"appId": name, "version": last}}
+
+
+@pytest.fixture
+def logs() -> Logs:
+    """Ten records: four rows in the own table, three in each route's."""
+    made = Logs()
+    made.load(made.route("a"), 0, 10, here=3, rows=10)
+    made.load(made.route("b"), 0, 10, here=3, rows=10)
+    made.load(made.own, 0, 10, here=4, rows=10)
+    return made
+
+
+WHOLE: dict[str, Sequence[int]] = {"orders": [0, 1, 2, 3], "orders_a": [4, 5, 6], "orders_b": [7, 8, 9]}
+
+
+def kinds(report: StreamReport, verdict: Verdict) -> list[tuple[str, str]]:
+    return [(one.kind, one.table.rpartition("/")[2]) for one in report.findings if one.verdict is verdict]
+
+
+def test_the_rows_of_all_tables_together_are_those_that_were_staged(logs: Logs) -> None:
+    report = logs.verify(Contents(**WHOLE))
+    assert [(one.proved, one.rows) for one in report.partitions] == [(True, 10)]
+    assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
+    assert report.routed == {logs.route("a"): 0, logs.route("b"): 0}
+
+
+def test_a_record_in_two_tables_is_a_fault(logs: Logs) -> None:
+    report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
+    assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
+
+
+def test_a_record_that_one_table_has_lost_is_a_fault(logs: Logs) -> None:
+    report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
+def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> None:
+    gone = {"path": "f0.parquet", "dataChange": True, "deletionTimestamp": 0}
+    kept = {"path": "f1.parquet", "partitionValues": {}, "stats": '{"numRecords":2}', "dataChange": True}
+    logs.write(logs.route("b"), {"commitInfo": {"operation": "DELETE"}}, {"remove": gone}, {"add": kept})
+    FsspecStore(logs.route("b")).write("f1.parquet", b"rows")
+    report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
+    assert kinds(report, Verdict.FAULT) == []
+    (deleted,) = [one for one in report.findings if one.kind == "deleted"]
+    assert "DELETE" in deleted.text
+
+
+def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
+    ids = DebtIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
+    logs.load(logs.own, 10, 20, here=5, rows=10, **{ids.start: 9, ids.end: 19})
+    rows = {**WHOLE, "orders": [0, 1, 2, 3, 10, 11, 12, 13, 14]}
+    report = logs.verify(Contents(**rows))
+    assert kinds(report, Verdict.FAULT) == []
+    assert kinds(report, Verdict.UNPROVED) == [("owed", "orders_b"), ("table_waits", "orders_b")]
+    # What was never owed is a fault all the same.
+    report = logs.verify(Contents(**{**rows, "orders_a": [4, 5]}))
+    assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
+def test_what_has_not_reached_the_own_table_yet_is_left_out(logs: Logs) -> None:
+    logs.load(logs.route("a"), 10, 20, here=3, rows=10)
+    contents = Contents(**WHOLE)
+    report = logs.verify(contents)
+    assert (kinds(report, Verdict.FAULT), contents.versions["orders_a"]) == ([], 0)
+
+
+def test_a_routes_table_may_have_nothing_of_many_spans(logs: Logs) -> None:
+    logs.load(logs.own, 10, 30, here=20, rows=20)
+    logs.load(logs.route("a"), 30, 40, here=1, rows=1)
+    logs.load(logs.own, 30, 40, here=0, rows=1)
+    own = [0, 1, 2, 3, *range(10, 30)]
+    report = logs.verify(Contents(**{**WHOLE, "orders": own, "orders_a": [4, 5, 6, 33]}))
+    assert (kinds(report, Verdict.FAULT), report.partitions[0].proved) == ([], True)
+
+
+def test_files_with_more_rows_than_their_commit_counts_are_a_fault(logs: Logs) -> None:
+    span = Span(Position(10), Position(20))
+    counts = {SOURCE: Counts(10, 10, 0, 0, here=2)}
+    metadata = CommitMetadata("c", "orders", {SOURCE: span}, None, counts)
+    logs.write(
+        logs.route("a"),
+        {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+        {"add": {"path": "g.parquet", "partitionValues": {}, "stats": '{"numRecords":3}', "dataChange": True}},
+        {"txn": {"appId": "orders-0", "version": 19}},
+    )
+    FsspecStore(logs.route("a")).write("g.parquet", b"rows")
+    logs.load(logs.own, 10, 20, here=8, rows=10)
+    rows = {**WHOLE, "orders": [0, 1, 2, 3, *range(10, 18)], "orders_a": [4, 5, 6, 18, 19]}
+    assert kinds(logs.verify(Contents(**rows)), Verdict.FAULT) == [("files_differ_from_counts", "orders_a")]

@@ -1,0 +1,100 @@
+"""A table that two streams share: each is proved by its own commits, and the other's rows are no fault of it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from delta_loader.checks.verify import Verifier
+from delta_loader.core.findings import Verdict
+from delta_loader.core.offsets import Bucket
+from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MINE = TopicPartition(Topic("orders"), Partition(0))
+OTHERS = TopicPartition(Topic("payments"), Partition(0))
+
+
+class Rows:
+    """Ten rows of each of some Kafka partitions, as offset columns and as the contents of every table."""
+
+    def __init__(self, *sources: TopicPartition) -> None:
+        self._sources = sources
+
+    def offsets(self, *_places: tuple[str, int]) -> Rows:
+        return self
+
+    def count(self, _url: str, _version: int) -> int:
+        return 10 * len(self._sources)
+
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+        return []
+
+    def sources(self) -> list[TopicPartition]:
+        return list(self._sources)
+
+    def nameless(self) -> int:
+        return 0
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        if source in self._sources:
+            yield Bucket(0, 10, (1 << 10) - 1)
+
+    def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        return []
+
+    def files(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def load(version: int, app_id: str, source: TopicPartition) -> bytes:
+    span = Span(Position(0), Position(10))
+    metadata = CommitMetadata(f"c{version}", app_id, {source: span}, None, {source: Counts(10, 10, 0, 0)})
+    return "\n".join(
+        json.dumps(action)
+        for action in (
+            {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+            {"add": {"path": f"{version}.parquet", "stats": '{"numRecords":10}', "dataChange": True}},
+            {"txn": {"appId": f"{app_id}-0", "version": 9}},
+        )
+    ).encode()
+
+
+def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
+    stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    log = FsspecStore(stream.table)
+    log.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
+    log.write(f"_delta_log/{1:020d}.json", load(1, "payments", OTHERS))
+    for version in (0, 1):
+        log.write(f"{version}.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(MINE, OTHERS), None).verify(stream)
+    assert report.failure is None
+    assert [one.kind for one in report.findings if one.verdict is Verdict.FAULT] == []
+    assert [(one.source, one.proved) for one in report.partitions] == [(MINE, True)]
+    assert [one.source for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
+
+
+def test_a_chain_of_several_topics_is_proved_by_the_log() -> None:
+    one = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    stream = one.model_copy(update={"topics": ("orders", "payments"), "topology": "shop:build"})
+    chain = TopicPartition(Topic("orders+payments"), Partition(0))
+    log = FsspecStore(stream.table)
+    data = load(0, "orders", chain).replace(b'"orders-0"', b'"orders-orders+payments-0"')
+    log.write(f"_delta_log/{0:020d}.json", data)
+    log.write("0.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, Rows(MINE), None).verify(stream)
+    assert report.failure is None
+    assert [found.kind for found in report.findings if found.verdict is Verdict.FAULT] == []
+    assert [str(partition.source) for partition in report.partitions] == ["orders+payments/0"]
+    assert "several_topics" in {found.kind for found in report.findings}

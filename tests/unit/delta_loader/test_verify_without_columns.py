@@ -1,0 +1,88 @@
+"""Rows that do not tell which record they were (kafka_columns: off): the log proves, and the rows are counted."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.storage.store import FsspecStore
+from delta_loader.checks.verify import Verifier
+from delta_loader.core.findings import Verdict
+from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.staging import Staging
+from tests.unit.delta_loader.test_verify_shared import MINE, Rows, load
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from delta_loader.core.findings import StreamReport
+
+
+class Counted(Rows):
+    """A table of which nothing can be had but the number of its rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def offsets(self, *_places: tuple[str, int]) -> Rows:
+        raise AssertionError
+
+    def count(self, _url: str, _version: int) -> int:
+        return self._rows
+
+
+@pytest.fixture
+def stream() -> Stream:
+    """A table with ten rows that one commit brought."""
+    settings = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    found = settings.model_copy(update={"kafka_columns": False})
+    store = FsspecStore(found.table)
+    store.write(f"_delta_log/{0:020d}.json", load(0, "orders", MINE))
+    store.write("0.parquet", b"rows")
+    return found
+
+
+def verified(stream: Stream, rows: int) -> StreamReport:
+    return Verifier(FsspecStore, in_turn, Counted(rows), None).verify(stream)
+
+
+def told(report: StreamReport) -> list[tuple[str, Verdict]]:
+    return [(one.kind, one.verdict) for one in report.findings if one.kind != "no_offset_columns"]
+
+
+def test_as_many_rows_as_the_commits_brought_are_proved_and_no_more_is_claimed(stream: Stream) -> None:
+    report = verified(stream, 10)
+    assert (report.failure, report.is_clean, told(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
+    assert [(one.source, one.position, one.rows, one.proved) for one in report.partitions] == [(MINE, 10, None, False)]
+    (unproved,) = [one for one in report.findings if one.kind == "no_offset_columns"]
+    assert unproved.verdict is Verdict.UNPROVED
+
+
+def test_rows_that_nobody_took_or_brought_are_a_fault(stream: Stream) -> None:
+    for rows in (9, 11):
+        report = verified(stream, rows)
+        assert (told(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
+        assert f"the table has {rows} rows, and the commits brought 10" in report.faults[0].text
+
+
+def test_rows_that_others_took_or_brought_are_not_told_from_loss(stream: Stream) -> None:
+    actions = (
+        {"commitInfo": {"operation": "DELETE"}},
+        {"remove": {"path": "0.parquet", "dataChange": True}},
+        {"add": {"path": "rest.parquet", "stats": '{"numRecords":7}', "dataChange": True}},
+    )
+    store = FsspecStore(stream.table)
+    store.write(f"_delta_log/{1:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+    store.write("rest.parquet", b"rows")
+    report = verified(stream, 7)
+    assert (told(report), report.is_clean) == ([("rows_differ", Verdict.UNPROVED)], True)
+    assert "others have added or deleted rows since" in report.findings[-1].text
+
+
+def test_a_file_that_is_gone_is_named_although_spark_would_count_it_by_the_log(stream: Stream) -> None:
+    FsspecStore(stream.table).delete(["0.parquet"])
+    report = verified(stream, 10)
+    assert [(one.kind, one.version, one.files) for one in report.faults] == [("files_gone", 0, ("0.parquet",))]

@@ -1,0 +1,247 @@
+"""By which way a table is loaded, and what fits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import TableError
+from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
+from common.settings.loading import LoadSetting
+from common.tables.delta_log import TableState
+from delta_loader.core.plan import TableShape
+from delta_loader.core.ways.casting import casts_of, widened
+from delta_loader.core.ways.fit import differences, require_fit
+from delta_loader.core.ways.way import Add, Append, Merge, Refused, require_loadable, way_of_loading
+
+if TYPE_CHECKING:
+    from common.schema.types import DataType
+
+
+def shape(ddl: str, *partition_by: str) -> TableShape:
+    return TableShape(schema_to_json(parse_ddl(ddl)), partition_by)
+
+
+def state(
+    ddl: str = "a INT", *, properties: dict[str, str] | None = None, features: tuple[str, ...] = (), writer: int = 2
+) -> TableState:
+    return TableState(0, "id", schema_to_json(parse_ddl(ddl)), (), properties or {}, 1, writer, frozenset(features))
+
+
+@pytest.mark.parametrize(
+    ("table", "staged"),
+    [
+        ("a INT, b STRING", "a INT"),
+        ("b STRING, a INT", "a INT, b STRING"),
+        ("s STRUCT<x: INT, y: INT>", "s STRUCT<x: INT>"),
+        ("l ARRAY<STRUCT<x: INT, y: INT>>, m MAP<STRING, BIGINT>", "l ARRAY<STRUCT<x: INT>>, m MAP<STRING, BIGINT>"),
+    ],
+)
+def test_a_table_may_have_more_columns(table: str, staged: str) -> None:
+    assert differences(shape(table), shape(staged)) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "says"),
+    [
+        ("a INT", "a INT, b STRING", "the column b is not in it"),
+        ("A INT", "a INT", "the column a is not in it (it has A)"),
+        ("a INT", "a BIGINT", "the column a is INT, staged as BIGINT"),
+        ("s STRUCT<x: INT>", "s STRUCT<x: INT, y: INT>", "the column s.y is not in it"),
+        ("l ARRAY<INT>", "l ARRAY<STRING>", "the column l.element is INT, staged as STRING"),
+        ("m MAP<STRING, INT>", "m MAP<STRING, DATE>", "the column m.value is INT, staged as DATE"),
+    ],
+)
+def test_a_difference_is_named(table: str, staged: str, says: str) -> None:
+    assert differences(shape(table), shape(staged)) == (says,)
+    with pytest.raises(TableError, match="/t: the column"):
+        require_fit(shape(table), shape(staged), "/t")
+
+
+def test_another_partitioning_is_named() -> None:
+    assert differences(shape("a INT", "a"), shape("a INT")) == ("it is partitioned by a, staged by nothing",)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        state(),
+        state(writer=7, features=("appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz")),
+        state(writer=7, features=("rowTracking", "domainMetadata", "clustering")),
+        state(properties={"delta.columnMapping.mode": "none", "delta.appendOnly": "true"}),
+    ],
+)
+def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: TableState) -> None:
+    for setting in (LoadSetting.AUTO, LoadSetting.ADD):
+        assert isinstance(way_of_loading(table, setting), Add)
+        require_loadable(way_of_loading(table, setting), "/t")
+    assert way_of_loading(table, LoadSetting.APPEND) == Append("load is append")
+    append_only = "delta.appendOnly" in table.properties
+    assert isinstance(way_of_loading(table, LoadSetting.MERGE), Refused if append_only else Merge)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (state(properties={"delta.columnMapping.mode": "name"}), "column mapping mode is name"),
+        (state(properties={"delta.constraints.positive": "a > 0"}), "positive"),
+        (state(properties={"delta.enableIcebergCompatV2": "true"}), "Iceberg"),
+        (state(writer=7, features=("materializePartitionColumns",)), "hold the partition columns"),
+        (state("a INT NOT NULL"), "a is NOT NULL"),
+        (state("s STRUCT<x: INT NOT NULL>"), "s.x is NOT NULL"),
+        (state("a INT, v VARIANT", writer=7, features=("variantType",)), "v is a VARIANT"),
+    ],
+)
+def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str) -> None:
+    for setting in (LoadSetting.AUTO, LoadSetting.APPEND):
+        way = way_of_loading(table, setting)
+        assert isinstance(way, Append)
+        assert says in way.reason
+    refused = way_of_loading(table, LoadSetting.ADD)
+    assert isinstance(refused, Refused)
+    assert says in refused.reason
+    with pytest.raises(TableError, match="load is add") as raised:
+        require_loadable(refused, "/t")
+    assert "load: auto" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    "key", ["delta.generationExpression", "delta.invariants", "delta.identity.start", "CURRENT_DEFAULT"]
+)
+def test_demanding_columns_are_appended_to(key: str) -> None:
+    way = way_of_loading(TableState(0, "id", column_with(f'{{"{key}":1}}'), (), {}, 1, 2, frozenset()))
+    assert isinstance(way, Append)
+    assert "column a " in way.reason
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (state(writer=7, features=("appendOnly", "rainbow")), "rainbow"),
+        (state(writer=7, features=("catalogManaged",)), "its commits are its catalog's to make"),
+        (state(writer=8), "protocol 8"),
+        (state(properties={"delta.universalFormat.enabledFormats": "iceberg"}), "iceberg"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> None:
+    for setting in LoadSetting:
+        way = way_of_loading(table, setting)
+        assert isinstance(way, Refused)
+        assert says in way.reason
+        with pytest.raises(TableError, match="rows cannot be loaded into the Delta table /t"):
+            require_loadable(way, "/t")
+
+
+def test_an_unknown_type_is_refused() -> None:
+    json = '{"type":"struct","fields":[{"name":"a","type":"hologram","nullable":true,"metadata":{}}]}'
+    way = way_of_loading(TableState(0, "id", json, (), {}, 1, 2, frozenset()))
+    assert isinstance(way, Refused)
+    assert "hologram" in way.reason
+
+
+def column_with(metadata: str, *, nullable: str = "true") -> str:
+    field = f'{{"name":"a","type":"long","nullable":{nullable},"metadata":{metadata}}}'
+    return f'{{"type":"struct","fields":[{field},{{"name":"b","type":"long","nullable":true,"metadata":{{}}}}]}}'
+
+
+APPENDED = Append("a reason")
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "says"),
+    [
+        (TableShape(column_with('{"delta.generationExpression":"b"}'), ("a",)), shape("b BIGINT"), ()),
+        (TableShape(column_with('{"CURRENT_DEFAULT":"7"}', nullable="false"), ()), shape("b BIGINT", "b"), ()),
+        (TableShape(column_with("{}", nullable="false"), ()), shape("b BIGINT"), ("a is NOT NULL, and is not staged",)),
+        (TableShape(column_with("{}"), ("a",)), shape("b BIGINT"), ("partitioned by a, which is not staged",)),
+        (
+            TableShape(column_with('{"delta.identity.start":1,"delta.identity.allowExplicitInsert":false}'), ()),
+            shape("a BIGINT"),
+            ("GENERATED ALWAYS AS IDENTITY",),
+        ),
+        (
+            TableShape(column_with('{"delta.identity.start":1,"delta.identity.allowExplicitInsert":true}'), ()),
+            shape("a BIGINT"),
+            (),
+        ),
+        (shape("s STRUCT<x: INT, y: INT NOT NULL>"), shape("s STRUCT<x: INT>"), ("s.y is NOT NULL, and is not",)),
+    ],
+)
+def test_what_spark_writes_need_not_be_staged_when_delta_makes_it(
+    table: TableShape, staged: TableShape, says: tuple[str, ...]
+) -> None:
+    found = differences(table, staged, APPENDED)
+    assert len(found) == len(says)
+    for one, words in zip(found, says, strict=True):
+        assert words in one
+
+
+def test_text_is_staged_for_a_variant_that_spark_makes_of_it() -> None:
+    table, staged = shape("a INT, v VARIANT, s STRUCT<w: VARIANT>"), shape("v STRING, a INT")
+    assert differences(table, staged, APPENDED) == ()
+    assert differences(table, staged) == ("the column v is VARIANT, staged as STRING",)
+    assert differences(table, shape("v BIGINT"), APPENDED) == ("the column v is STRING, staged as BIGINT",)
+    assert differences(table, shape("s STRUCT<w: STRING>"), APPENDED) == (
+        "the column s.w is VARIANT, staged as STRING",
+    )
+
+
+def test_new_tables_have_nullable_columns_at_every_depth() -> None:
+    given = parse_ddl("a INT NOT NULL, s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<y: INT NOT NULL>>")
+    relaxed = schema_to_json(nullable_columns(given))
+    assert '"nullable":false' not in relaxed
+    assert isinstance(way_of_loading(TableState(0, "id", relaxed, (), {}, 1, 2, frozenset())), Add)
+    assert schema_from_json(relaxed).names == ("a", "s", "l")
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "wider"),
+    [
+        ("INT", "BIGINT", "BIGINT"),
+        ("BIGINT", "INT", "BIGINT"),
+        ("TINYINT", "DOUBLE", "DOUBLE"),
+        ("FLOAT", "DOUBLE", "DOUBLE"),
+        ("FLOAT", "INT", "DOUBLE"),
+        ("BIGINT", "DOUBLE", None),
+        ("DOUBLE", "BIGINT", None),
+        ("INT", "DECIMAL(5,2)", "DECIMAL(12,2)"),
+        ("DECIMAL(5,2)", "DECIMAL(4,3)", "DECIMAL(6,3)"),
+        ("DECIMAL(38,2)", "DECIMAL(38,3)", None),
+        ("DATE", "TIMESTAMP_NTZ", "TIMESTAMP_NTZ"),
+        ("DATE", "TIMESTAMP", None),
+        ("STRING", "INT", None),
+    ],
+)
+def test_types_are_widened_as_delta_allows(table: str, staged: str, wider: str | None) -> None:
+    found = widened(type_of(table), type_of(staged))
+    assert found == (None if wider is None else type_of(wider))
+    if wider is not None:
+        assert widened(type_of(wider), type_of(staged)) == type_of(wider), "and it goes on no further"
+
+
+@pytest.mark.parametrize(
+    ("table", "staged", "casts"),
+    [
+        ("BIGINT", "INT", "BIGINT"),
+        ("INT", "BIGINT", "INT"),
+        ("INT", "DOUBLE", "INT"),
+        ("STRUCT<a: BIGINT, b: INT>", "STRUCT<a: INT>", "STRUCT<a: BIGINT>"),
+        ("ARRAY<STRUCT<a: INT>>", "ARRAY<STRUCT<a: BIGINT>>", "ARRAY<STRUCT<a: INT>>"),
+        ("STRING", "INT", None),
+        ("INT", "STRING", None),
+        ("MAP<STRING, BIGINT>", "MAP<STRING, INT>", None),
+        ("STRUCT<a: BIGINT, m: MAP<STRING, INT>>", "STRUCT<a: INT, m: MAP<STRING, INT>>", None),
+        ("MAP<STRING, INT>", "MAP<STRING, INT>", None),
+        ("INT", "INT", None),
+    ],
+)
+def test_numbers_are_cast_and_nothing_else(table: str, staged: str, casts: str | None) -> None:
+    known, given = shape(f"c {table}"), shape(f"c {staged}")
+    found = [parse_ddl(f"c {cast.type}") for cast in casts_of(known.schema, given.schema)]
+    assert found == ([] if casts is None else [parse_ddl(f"c {casts}")])
+    assert (differences(known, given, casting=True) == ()) == (casts is not None or table == staged)
+
+
+def type_of(ddl: str) -> DataType:
+    return parse_ddl(f"c {ddl}").fields[0].type

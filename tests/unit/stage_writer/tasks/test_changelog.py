@@ -1,0 +1,300 @@
+"""What tasks change, in a Kafka topic: what markers name of it is read, and a state is not left there for long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import ConfigError, StoreError
+from common.settings import Settings
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.changelogs import spans_of
+from common.stage.state_files import StateFiles
+from stage_writer.changelog.retention import retention_s, snapshot_after_s
+from stage_writer.changelog.topic import unfit
+from stage_writer.partitions.renewing import Renewing
+from stage_writer.service import LOOK_AT_HELD_S
+from stage_writer.tasks.kept import SnapshotsWhen
+from tests.fakes.counting import FIRST, World, counted
+from tests.fakes.group import HandClock, InTurn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHANGES = Topic("changes")
+HOUR = SnapshotsWhen(oldest_s=3600.0)
+
+
+def flushed(folder: Path, *ends: int) -> World:
+    """A chain whose first flush is in the stage, and the others' changes in the topic."""
+    world = World(folder, ends[0])
+    world.new_writer(HOUR, topic=CHANGES)
+    for end in ends:
+        world.grow(end)
+    return world
+
+
+def held(world: World) -> tuple[str, str]:
+    found = world.writer.snapshot().held[FIRST]
+    assert found.reason == "state"
+    return found.problem, found.remedy
+
+
+def test_changes_are_in_the_topic_over_a_snapshot_in_the_stage_and_a_new_owner_counts_on(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15, 21)
+    assert [manifest.version for manifest in world.manifests()] == [1, 6, 6]
+    state = world.states()[-1].files
+    assert (state.snapshot is not None, len(state.in_topics), len(state.paths)) == (True, 2, 1)
+    assert [item.path for item in world.store.list("state/orders/0")] == [state.snapshot]
+    assert all(changes.pieces > 1 for changes in state.in_topics)
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(30)
+    assert world.staged() == counted(30)
+    assert world.restored_bytes() > sum(changes.size_bytes for changes in state.in_topics)
+
+
+def test_a_write_that_fails_is_made_again_and_only_its_last_pieces_are_read(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10)
+    world.topics.fails = [0, 1, 2]
+    world.grow(15)
+    world.steps(40)
+    named = [
+        offset for changes in world.states()[-1].files.in_topics for span in changes.spans for offset in offsets(span)
+    ]
+    assert len(world.topics.logs[CHANGES]) == len(named) + 3
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(20)
+    assert world.topics.read == named
+    assert world.staged() == counted(20)
+
+
+def offsets(span: Span) -> range:
+    return range(span.start, span.end)
+
+
+def test_what_a_lost_claim_has_written_is_nobody_s(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10)
+    world.group.ends[FIRST] = 14
+    world.writer.step(0.2)  # read and counted, and not flushed
+    other = World(tmp_path, 13)
+    other.topics, other.names = world.topics, iter(range(2_000, 3_000))
+    other.new_writer(HOUR, topic=CHANGES)
+    other.steps()
+    world.grow(20)
+    named = sum(changes.pieces for changes in world.states()[-1].files.in_topics)
+    assert len(world.topics.logs[CHANGES]) > named
+    assert world.staged() == counted(20)
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(25)
+    assert world.staged() == counted(25)
+
+
+def test_a_rewind_reads_what_the_older_marker_names(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15, 20)
+    last = max(item.path for item in world.store.list("done/orders/0"))
+    world.store.write(f"stray/{last}", world.store.read(last) or b"")
+    world.store.delete([last])
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(24)
+    assert world.staged() == counted(24)
+
+
+def test_it_can_be_switched_on_and_off_between_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(15)
+    mixed = world.states()[-1].files
+    assert (len(mixed.paths), len(mixed.in_topics)) == (1, 1)
+    world.new_writer(HOUR, topic="others")
+    world.grow(20)  # the first flush with another topic, or none, has all of the state in the stage
+    assert (len(world.states()[-1].files.paths), world.states()[-1].files.in_topics) == (1, ())
+    world.grow(25)
+    world.new_writer(HOUR)
+    world.grow(30)
+    assert (len(world.states()[-1].files.paths), world.states()[-1].files.in_topics) == (1, ())
+    world.grow(33)
+    world.new_writer(HOUR)
+    world.grow(36)
+    assert world.staged() == counted(36)
+
+
+def test_pieces_that_are_gone_hold_the_partition_and_say_where_to_rewind_to(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15, 20)
+    first = world.states()[-1].files.in_topics[0].spans[0].start
+    world.topics.low = first + 1
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(24)
+    problem, remedy = held(world)
+    assert f"at offset {first} of changes/0 are gone" in problem
+    assert "--to 10 --below-table" in remedy
+    assert world.staged() == counted(20)
+    world.topics.low = 0  # as if they were back: nothing else was done meanwhile
+    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.steps()
+    assert world.staged() == counted(24)
+
+
+def test_other_messages_or_another_topic_in_their_place_hold_the_partition(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15)
+    log = world.topics.logs[CHANGES]
+    good = log[1]
+    log[1] = replace(good, value=b"x" + good.value[1:])
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(20)
+    assert "offset 1 of changes/0 is not the piece that a marker names there" in held(world)[0]
+    log[1], world.topics.topic_id = good, "second"
+    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.steps()
+    assert "made again" in held(world)[0]
+
+
+def test_changes_that_come_of_age_are_followed_by_a_snapshot(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.new_writer(SnapshotsWhen(oldest_s=7.0), topic=CHANGES)
+    for end in (10, 15, 17, 20):
+        world.grow(end)
+    assert [len(state.files.in_topics) for state in world.states()] == [0, 1, 2, 0]
+    assert world.staged() == counted(20)
+
+
+@pytest.mark.parametrize("topic", [CHANGES, None])
+def test_a_state_to_which_nothing_comes_is_written_to_the_stage_before_its_topic_forgets(
+    tmp_path: Path, topic: str | None
+) -> None:
+    world = flushed(tmp_path, 10, 15)
+    if topic is None:
+        world.new_writer(HOUR)  # and the setting was taken away
+    else:
+        world.clock.sleep_s(3700.0)
+    world.steps()
+    world.clock.sleep_s(61.0)
+    world.steps()
+    markers = list(world.store.list("done/orders/0"))
+    world.topics.low = 1_000
+    world.new_writer(HOUR, topic=topic)
+    world.steps()
+    assert list(world.store.list("done/orders/0")) == markers
+    world.grow(20)
+    assert world.staged() == counted(20)
+    before, files = world.states()[-1].before, world.states()[-1].files
+    assert (before.in_topics, files.snapshot) == ((), before.snapshot)
+
+
+def test_a_writer_that_wrote_a_stand_in_goes_on_from_it(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15)
+    world.clock.sleep_s(3700.0)
+    world.steps()
+    world.clock.sleep_s(61.0)
+    world.steps()
+    world.grow(20)
+    files = world.states()[-1].files
+    assert (len(files.paths), len(files.in_topics)) == (1, 1), "only what came after it is in the topic"
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(25)
+    assert world.staged() == counted(25)
+
+
+def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back() -> None:
+    clock = HandClock()
+    begun: list[int] = []
+    done: list[int] = []
+
+    class Job:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def run(self) -> StateFiles:
+            if self.number == 0 and len(begun) < 3:
+                msg = "away"
+                raise StoreError(msg)
+            return StateFiles(str(self.number))
+
+    class Task:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def renewal(self, *_: object) -> Job | None:
+            if self.number in done:
+                return None
+            begun.append(self.number)
+            return Job(self.number)
+
+        def renewed(self, *_: object) -> None:
+            done.append(self.number)
+
+    def idle(number: int) -> SimpleNamespace:
+        source = TopicPartition(Topic("orders"), Partition(number))
+        tail, buffer = SimpleNamespace(state=StateFiles()), SimpleNamespace(is_empty=True)
+        return SimpleNamespace(source=source, task=Task(number), tail=tail, buffer=buffer, flight=None)
+
+    stage = SimpleNamespace(states=None)
+    renewing = Renewing(stage, InTurn(), clock, structlog.get_logger())
+    owned = [idle(0), idle(1)]
+    for _ in range(20):
+        clock.sleep_s(10.0)
+        renewing.look(owned)  # type: ignore[arg-type]
+    assert begun == [0, 1, 0]
+    assert done == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("cleanup.policy", "compact", "delete"),
+        ("cleanup.policy", "compact,delete", "delete"),
+        ("retention.ms", "3600000", "172800000 or more"),
+        ("retention.bytes", "1000000", "-1"),
+        ("max.message.bytes", "100000", "524288 or more"),
+    ],
+)
+def test_a_topic_that_does_not_keep_them_is_refused(key: str, value: str, told: str) -> None:
+    good = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
+    assert unfit(CHANGES, good, 86_400.0) is None
+    assert unfit(CHANGES, good | {"retention.ms": "-1"}, 86_400.0) is None
+    found = unfit(CHANGES, good | {key: value}, 86_400.0)
+    assert isinstance(found, ConfigError)
+    assert f"'changes', which has {key}={value}" in found.problem
+    assert f"set the topic's {key} to {told}" in found.remedy
+
+
+def test_a_topic_keeps_more_than_states_are_left_to_it() -> None:
+    for keep_s in (0.0, 60.0, 86_400.0):
+        assert 4 * snapshot_after_s(keep_s) <= retention_s(keep_s)
+
+
+def test_offsets_are_runs() -> None:
+    assert spans_of([3, 4, 7]) == (Span(Position(3), Position(5)), Span(Position(7), Position(8)))
+    with pytest.raises(ValueError, match="offset 3 comes after 4"):
+        spans_of([4, 3])
+
+
+@pytest.mark.parametrize(
+    ("streams", "told"),
+    [
+        ([{"topology": None}], "there is none"),
+        ([{}, {"app_id": "b", "topics": ["changes"], "table": "file:///b", "state_changelog": None}], "'b' reads"),
+        ([{"topics": ["orders", "changes"]}], "'orders' reads"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(streams: list[dict[str, object]], told: str) -> None:
+    usual = {
+        "app_id": "orders",
+        "topics": ["orders"],
+        "table": "file:///t",
+        "columns": "id INT",
+        "topology": "a:b",
+        "state_changelog": "changes",
+    }
+    with pytest.raises(ValueError, match=told):
+        Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": "file:///s"},
+                "streams": [usual | one for one in streams],
+            }
+        )

@@ -1,0 +1,100 @@
+"""Topologies of steps on columns are converted without tasks, to what a task would make of each message."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.metrics import Metrics
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.state_files import EMPTY_STATE
+from common.storage.store import FsspecStore
+from stage_writer.core.batch import MessageBatch
+from stage_writer.shell.state_files import StageState
+from stage_writer.tasks.columns import ColumnsConverter
+from stage_writer.tasks.together import together
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies import Select, Topology, Where
+
+if TYPE_CHECKING:
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.ports import Converter
+
+VALUES = (b'{"n": 1}', b'{"n": 2, "text": "12"}', b'{"n": 7, "text": "x"}', b'{"n": 1.5}', b"{", b"{}", None)
+COLUMNS = "n INT, text STRING"
+TOPICS = ("orders", "notes")
+
+
+def one_path(topology: Topology) -> None:
+    topology.add_step("some", Where("n < 7 OR n IS NULL"), "orders")
+    topology.add_step("fewer", Where("n <> 2 OR text = '12'"), "some")
+    topology.add_step("made", Select({"text": "CAST(CAST(text AS INT) + 1 AS VARCHAR)", "n": "n"}), "fewer")
+    topology.add_sink("rows", "made")
+
+
+def a_route(topology: Topology) -> None:
+    topology.add_sink("all", "orders", table="ones")
+
+
+def several_sinks(topology: Topology) -> None:
+    topology.add_step("ones", Where("n = 1"), "orders")
+    topology.add_sink("first", "ones", table="ones")
+    topology.add_step("texts", Where("CAST(text AS INT) > 0"), "orders")
+    topology.add_sink("second", "texts", "ones", table="twos")
+    topology.add_sink("third", "texts", "orders")
+
+
+def settings_of(routes: dict[str, str], *, kafka_columns: bool) -> Settings:
+    stream = {"app_id": "orders", "topics": list(TOPICS), "table": "memory://t", "topology": "any:build"}
+    more = {"columns": "n INT NOT NULL, text STRING", "routes": routes, "kafka_columns": kafka_columns}
+    return Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "nowhere:1"}, "stage": {"url": "memory://columns"}, "streams": [stream | more]}
+    )
+
+
+def batch_of(dice: random.Random, source: TopicPartition, start: int) -> MessageBatch:
+    count = dice.randrange(1, 30)
+    values = pa.array(dice.choices(VALUES, k=count), pa.binary())
+    offsets = np.arange(start, start + count)
+    return MessageBatch(source, offsets, 1_000 + offsets, values, pa.nulls(count, pa.binary()), None)
+
+
+def told(staged: StagedRows) -> list[object]:
+    routed = [[fmt.url, fmt.arrow_schema, rows.to_pylist()] for fmt, rows in staged.routed]
+    tables = [[rows.schema, rows.to_pylist()] for rows in staged.rows] + sorted(routed, key=str)
+    counts = [staged.end, staged.records, staged.tombstones, dict(staged.dead_letters), staged.exploded]
+    return [*tables, *counts, staged.filtered_offsets.tolist(), staged.timestamp_bounds_ms]
+
+
+def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicPartition, list[object]]:
+    store = StageState(FsspecStore("memory://columns"))
+    fresh: dict[Converter, list[MessageBatch]] = {}
+    for batch in batches:
+        job = parent.restores(batch.source, EMPTY_STATE, store)
+        fresh.setdefault(parent if job is None else job.run().converter, []).append(batch)
+    portions = [portion for converts, some in together(fresh) for portion in converts.slices(some)]
+    return {batch.source: told(staged) for portion in portions for batch, staged in portion}
+
+
+@pytest.mark.parametrize("fill", [one_path, a_route, several_sinks])
+@pytest.mark.parametrize("kafka_columns", [False, True])
+def test_a_message_becomes_what_a_task_makes_of_it(fill: object, *, kafka_columns: bool) -> None:
+    assert callable(fill)
+    topology = Topology()
+    topology.add_source("orders", *TOPICS, columns=COLUMNS)
+    fill(topology)
+    built = topology.check()
+    (stream,) = settings_of({"ones": "memory://1", "twos": "memory://2"}, kafka_columns=kafka_columns).streams
+    around = Surroundings(lambda: 0, Metrics())
+    ours, tasks = ColumnsConverter(stream, built, around.first_pass), TopologyConverter(stream, built, around)
+    assert ours.formats == tasks.formats
+    dice = random.Random(3)  # noqa: S311 - a test's dice
+    sources = [TopicPartition(Topic(topic), Partition(number)) for topic in TOPICS for number in range(3)]
+    for start in range(0, 120, 30):
+        batches = [batch_of(dice, source, start) for source in sources if dice.random() < 0.8]
+        assert converted(ours, batches) == converted(tasks, batches)

@@ -1,0 +1,165 @@
+"""A writer whose stream has a topology: rows and state move together, whatever becomes of a flush."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stage_writer.service import LOOK_AT_HELD_S
+from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.look_ups import Asked, LookUps
+from stage_writer.topologies.stores import StoreKind
+from tests.fakes.counting import FIRST, World, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def test_a_new_owner_counts_on(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    world.grow(15)
+    world.new_writer()
+    world.grow(21)
+    assert world.staged() == counted(21)
+    assert [len(state.files.changes) for state in world.states()] == [1, 2, 3]
+
+
+def test_snapshots_come_now_and_then_and_say_all(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.new_writer(SnapshotsWhen(most_changes=2))
+    for end in (10, 12, 14, 16):
+        world.grow(end)
+    states = world.states()
+    assert [(state.files.snapshot is not None, len(state.files.changes)) for state in states] == [
+        (False, 1),
+        (False, 2),
+        (True, 0),
+        (True, 1),
+    ]
+    assert states[2].before == states[1].files
+    world.new_writer()
+    world.grow(20)
+    assert world.staged() == counted(20)
+
+
+def test_a_lost_claim_takes_the_state_with_the_rows(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    world.group.ends[FIRST] = 14
+    world.writer.step(0.2)  # read and counted, and not flushed
+    # Somebody else stages the very records meanwhile.
+    other = World(tmp_path, 13)
+    other.names = iter(range(2_000, 3_000))
+    other.steps()
+    world.grow(20)
+    assert world.staged() == counted(20)
+
+
+def test_a_rewind_takes_the_state_back(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    world.grow(15)
+    last = max(item.path for item in world.store.list("done/orders/0"))
+    data = world.store.read(last)
+    assert data is not None
+    world.store.write(f"stray/{last}", data)
+    world.store.delete([last])
+    world.grow(20)  # the next claim is withdrawn
+    world.steps()
+    assert world.staged() == counted(20)
+
+
+def test_a_state_that_is_gone_holds_the_partition_until_it_is_back(tmp_path: Path) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    (path,) = world.states()[0].files.paths
+    data = world.store.read(path)
+    assert data is not None
+    world.store.delete([path])
+    world.new_writer()
+    world.grow(12)
+    held = world.writer.snapshot().held[FIRST]
+    assert (held.reason, path in held.problem) == ("state", True)
+    assert "--to 0 --below-table" in held.remedy
+    world.store.write(path, data[:-3])
+    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.steps()
+    assert "cannot be read" in world.writer.snapshot().held[FIRST].problem
+    world.store.write(path, data)
+    world.clock.sleep_s(LOOK_AT_HELD_S)
+    world.steps()
+    assert world.staged() == counted(12)
+
+
+def test_a_processor_asks_for_a_flush(tmp_path: Path) -> None:
+    world = World(tmp_path, 30)
+    world.steps()
+    world.group.ends[FIRST] = 31
+    world.writer.step(0.01)
+    world.writer.step(0.01)
+    assert world.staged() == counted(31)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda world: world.writer.lost([FIRST]), lambda world: world.writer.revoked([FIRST])]
+)
+def test_a_partition_that_goes_takes_its_task_with_it(tmp_path: Path, change: Callable[[World], None]) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    world.group.ends[FIRST] = 14
+    world.writer.step(0.2)
+    change(world)
+    world.group.joined = False
+    world.group.positions.clear()
+    world.grow(20)
+    assert world.staged() == counted(20)
+
+
+def test_a_task_goes_on_from_its_disk_and_reads_nothing_from_the_stage(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    disk = tmp_path / "disk"
+    world.new_writer(disk=disk)
+    world.grow(10)
+    world.writer.revoked([FIRST])
+    world.new_writer(disk=disk)
+    world.grow(17)
+    assert world.restored_bytes() == 0
+    # The writer before has not let go of its disk: this one makes do with another place, and the stage.
+    world.new_writer(disk=disk)
+    world.grow(21)
+    assert world.restored_bytes() > 0
+    assert world.staged() == counted(21)
+
+
+def test_a_disk_that_another_writer_has_overtaken_is_thrown_away(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    disk = tmp_path / "disk"
+    world.new_writer(disk=disk)
+    world.grow(10)
+    world.writer.revoked([FIRST])
+    world.new_writer()
+    world.grow(15)
+    world.writer.revoked([FIRST])
+    world.new_writer(disk=disk)
+    world.grow(21)
+    assert world.restored_bytes() > 0
+    assert world.staged() == counted(21)
+
+
+def test_look_ups_see_what_is_not_flushed_yet_and_no_task_that_has_gone(tmp_path: Path) -> None:
+    world = World(tmp_path, 0)
+    look_ups = LookUps()
+    world.new_writer(look_ups=look_ups)
+    world.grow(10)
+    world.group.ends[FIRST] = 14
+    world.writer.step(0.2)
+    (task,) = look_ups.tasks("orders")
+    asked = Asked(keys=(0,))
+    assert [found.value for found in task.find("counts", StoreKind.KEY_VALUE, asked) or ()] == [7]
+    assert len(world.staged()) == 10
+    world.writer.lost([FIRST])
+    assert task.find("counts", StoreKind.KEY_VALUE, asked) is None
+    assert look_ups.tasks("orders") == []

@@ -1,0 +1,120 @@
+"""`topology: package.module:build`: what a user is told when it is not what it should be."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import ConfigError
+from stage_writer.tasks.loading import topology_of
+from tests.unit.common.test_settings import parse, with_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stage_writer.topologies import BuiltTopology
+
+GOOD = """
+from stage_writer.topologies import Processor, Topology
+
+class Pass(Processor):
+    def process(self, record):
+        self.context.forward(record)
+
+def build():
+    topology = Topology()
+    topology.add_source("orders", {topics})
+    topology.add_processor("pass", Pass, "orders")
+    topology.add_sink("rows", "pass", table={table!r})
+    return topology
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, whose modules are forgotten afterwards."""
+    known = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def load(folder: Path, text: str, name: str = "shop:build", **stream: object) -> BuiltTopology:
+    (folder / "shop.py").write_text(text)
+    sys.modules.pop("shop", None)
+    return topology_of(parse(with_stream(topology=name, **stream)).streams[0])
+
+
+def refusal(folder: Path, text: str, name: str = "shop:build", **stream: object) -> ConfigError:
+    with pytest.raises(ConfigError) as refused:
+        load(folder, text, name, **stream)
+    return refused.value
+
+
+def good(topics: str = "'orders'", table: str = "") -> str:
+    return GOOD.format(topics=topics, table=table)
+
+
+def test_a_topology_of_the_current_folder_is_found(folder: Path) -> None:
+    assert list(load(folder, good()).sources) == ["orders"]
+
+
+def test_a_module_that_is_not_there(folder: Path) -> None:
+    error = refusal(folder, good(), "shop.sessions.of:build")
+    assert error.problem == "topology names the module 'shop.sessions.of', and there is no module 'shop.sessions'"
+    error = refusal(folder, good(), "nowhere:build")
+    assert "install its package, or start the writer in the folder where it lies" in error.remedy
+    assert str(folder) in error.remedy
+
+
+def test_what_the_module_cannot_import_is_not_taken_for_the_module(folder: Path) -> None:
+    error = refusal(folder, "import numpi\n")
+    assert "cannot be imported: ModuleNotFoundError: No module named 'numpi'" in error.problem
+    assert f"({folder}/shop.py, line 1)" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def build(:\n", "SyntaxError"),
+        ("x = 1\n1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("def build():\n    return undefined\n", "cannot be built: NameError: name 'undefined' is not defined"),
+    ],
+)
+def test_what_the_code_does_wrong_is_told_with_its_place(folder: Path, text: str, problem: str) -> None:
+    error = refusal(folder, text)
+    assert problem in error.problem
+    assert f"{folder}/shop.py, line " in error.problem
+
+
+def test_a_function_that_is_not_there(folder: Path) -> None:
+    assert refusal(folder, "def built(): ...\n").remedy == "did you mean 'built'?"
+    assert "which is an int and no function" in refusal(folder, "build = 5\n").problem
+
+
+def test_something_else_than_a_topology(folder: Path) -> None:
+    assert refusal(folder, "def build(): pass\n").problem == "topology 'shop:build' gives a NoneType"
+
+
+def test_a_topology_that_cannot_work_is_named(folder: Path) -> None:
+    text = "from stage_writer.topologies import Topology\ndef build(): return Topology()\n"
+    assert refusal(folder, text).problem == "topology 'shop:build': the topology has no source"
+
+
+def test_its_topics_are_the_stream_s(folder: Path) -> None:
+    error = refusal(folder, good("'orders', 'payments'"))
+    assert "a source of the topic 'payments', which the stream does not read" in error.problem
+    error = refusal(folder, good(), topics=["orders", "payments"])
+    assert "reads the topic 'payments', and topology 'shop:build' has no source for it" in error.problem
+
+
+def test_its_tables_are_the_stream_s(folder: Path) -> None:
+    error = refusal(folder, good(table="lat"), routes={"late": "/data/late"})
+    assert "a sink for the table 'lat', which is none of the stream's routes" in error.problem
+    assert error.remedy == "did you mean 'late'?"

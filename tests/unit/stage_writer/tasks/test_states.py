@@ -1,0 +1,147 @@
+"""Where a task's state is known on a chain: for a writer that takes the partition up, and for an operator's repair."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from common.errors import StateError
+from common.settings import StartAt
+from common.spans import Position
+from common.stage.markers import Origin, marker_to_bytes
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
+from common.storage.store import FsspecStore
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.clock import IdleClock
+from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
+
+if TYPE_CHECKING:
+    from common.stage.markers import Marker
+
+AUTHOR = Author("test", 1_000)
+_numbers = itertools.count()
+
+
+def file(start: int, generation: int = 0) -> str:
+    return StateFileName(ORDERS, Position(start), generation, f"{start}-{generation}", StateKind.CHANGES).path
+
+
+def files(*starts: int) -> StateFiles:
+    return StateFiles(None, tuple(map(file, starts)))
+
+
+def stateful(*edges: int) -> list[Marker]:
+    """A chain each of whose flushes has changed the state."""
+    found, before = [], EMPTY_STATE
+    for marker in chain_of(*edges):
+        assert marker.manifest is not None
+        after = before.with_changes(file(marker.span.start))
+        found.append(replace(marker, manifest=replace(marker.manifest, state=MarkedState(after, before))))
+        before = after
+    return found
+
+
+def stage_of(markers: list[Marker], there: StateFiles) -> ObjectStage:
+    store = FsspecStore(f"memory://states-{next(_numbers)}")
+    for path in there.paths:
+        store.write(path, b"state")
+    for marker in markers:
+        store.write(marker.name.path, marker_to_bytes(marker))
+    return ObjectStage(store, lambda _: store, IdleClock(), lambda: "u", "w")
+
+
+def state_of(markers: list[Marker], there: StateFiles) -> StateFiles:
+    stage = stage_of(markers, there)
+    return stage.state_at(ORDERS, stage.tail(ORDERS))
+
+
+def test_the_last_marker_says_the_state() -> None:
+    assert state_of(stateful(0, 5, 9), files(0, 5)) == files(0, 5)
+    assert state_of([], files(0)) == EMPTY_STATE
+
+
+def test_markers_made_by_hand_right_above_change_nothing_of_it() -> None:
+    skip = flush(9, 12, 5, origin=Origin.SKIP)
+    assert state_of([*stateful(0, 5, 9), skip, by_hand(12)], files(0, 5)) == files(0, 5)
+
+
+def test_above_a_gap_nobody_knows_it() -> None:
+    skip = flush(11, 12, origin=Origin.SKIP)
+    with pytest.raises(StateError, match="the state of orders/0 at 11 is not known") as refused:
+        state_of([*stateful(0, 5, 9), skip], files(0, 5))
+    assert "--to 0 --below-table" in refused.value.remedy
+    assert "delete state/orders/0/ in the stage" in refused.value.remedy
+
+
+def test_markers_that_are_settled_below_a_hand_made_one_take_the_state_with_them() -> None:
+    with pytest.raises(StateError, match="at 9 is not known"):
+        state_of([by_hand(9)], files(0, 5))
+
+
+def test_a_chain_that_never_had_a_state_begins_with_none() -> None:
+    assert state_of(chain_of(0, 5, 9), StateFiles()) == EMPTY_STATE
+    # A first flush that has lost its claim, and one that came too late, have left their files.
+    assert state_of(chain_of(0, 5, 9), files(5, 9)) == EMPTY_STATE
+    assert state_of([by_hand(4)], files(4, 5)) == EMPTY_STATE
+
+
+def test_records_that_were_staged_without_the_topology_are_told() -> None:
+    with pytest.raises(StateError, match="from 5 on were staged without its topology"):
+        state_of([stateful(0, 5)[0], flush(5, 9, 0)], files(0))
+
+
+def test_a_state_file_that_is_gone_is_named() -> None:
+    with pytest.raises(StateError, match=f"state file {file(0)}, which the chain's last marker names, is not there"):
+        state_of(stateful(0, 5, 9), files(5))
+
+
+def test_a_topic_that_was_made_anew_has_none_of_the_old_one_s() -> None:
+    first = flush(0, 3)
+    assert first.manifest is not None
+    old = [replace(first, manifest=replace(first.manifest, generation=1))]
+    assert state_of(old, files(0)) == EMPTY_STATE
+
+
+def partition(markers: list[Marker], table: int | None = None) -> PartitionState:
+    staged = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in markers)
+    end = None if table is None else Position(table)
+    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, Ends(Position(0), Position(100)), end, staged)
+
+
+def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
+    markers = stateful(0, 5, 9, 20)
+    plan = plan_rewind(partition(markers[2:], table=12), Position(12), AUTHOR)
+    assert plan.position == 9
+    assert any("the chain is rewound to 9" in note for note in plan.notes)
+    assert plan.marker is not None
+    assert plan.marker.manifest is not None
+    assert plan.marker.manifest.state == MarkedState(files(0, 5), files(0, 5))
+
+
+def test_a_rewind_to_where_nobody_knows_the_state_says_what_will_come_of_it() -> None:
+    plan = plan_rewind(partition(stateful(0, 5, 9, 20)[2:], table=20), Position(7), AUTHOR, below_table=True)
+    assert plan.position == 7
+    assert any("--to 0 --below-table makes it anew" in note for note in plan.notes)
+    assert plan.marker is not None
+    assert plan.marker.manifest is not None
+    assert plan.marker.manifest.state is None
+
+
+def test_a_chain_without_a_topology_is_rewound_as_before() -> None:
+    plan = plan_rewind(partition(chain_of(5, 9, 20), table=12), Position(12), AUTHOR)
+    assert (plan.position, len(plan.notes)) == (12, 0)
+
+
+def test_a_skip_keeps_the_state_of_the_chain_s_end() -> None:
+    manifest = plan_skip(partition(stateful(0, 5, 9)), Position(30), AUTHOR).marker.manifest
+    assert manifest is not None
+    assert manifest.state == MarkedState(files(0, 5), files(0, 5))
+    # Where the table is ahead of the chain, nobody knows the state at the table's position.
+    manifest = plan_skip(partition(stateful(0, 5, 9), table=12), Position(30), AUTHOR).marker.manifest
+    assert manifest is not None
+    assert manifest.state is None

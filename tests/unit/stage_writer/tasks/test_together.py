@@ -1,0 +1,147 @@
+"""What becomes of the messages of several tasks that are converted together, and of each by itself: the same."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.metrics import Metrics
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.state_files import EMPTY_STATE
+from common.storage.store import FsspecStore
+from stage_writer.core.batch import MessageBatch
+from stage_writer.shell.state_files import StageState
+from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.together import together
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies import Processor, Topology, Where
+from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.task.task import Task
+
+if TYPE_CHECKING:
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.ports import PartitionTask
+    from stage_writer.topologies import ProcessorContext, Record
+    from stage_writer.topologies.task.inputs import Output
+
+VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
+
+
+class Counts(Processor):
+    """Counts records by their number; some for which it fails."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        self.counts = context.store("counts")
+
+    def process(self, record: Record) -> None:
+        number = -1 if record.value is None else record.value["n"]
+        self.counts.put(number, (self.counts.get(number) or 0) + 1)
+        if number == 7 and self.counts.get(7) % 2:
+            msg = "seven"
+            raise ValueError(msg)
+        self.context.forward(record.with_value({"n": number, "seen": self.counts.get(number)}))
+
+
+def build() -> Topology:
+    topology = Topology()
+    topology.add_source("orders", "orders", columns="n BIGINT")
+    topology.add_step("ones", Where("n = 1"), "orders")
+    topology.add_sink("bare", "ones", table="ones")
+    topology.add_processor("counts", Counts, "orders")
+    topology.add_state_store(Stores.key_value("counts"), "counts")
+    topology.add_sink("rows", "counts")
+    return topology
+
+
+def converter() -> TopologyConverter:
+    stream = {"app_id": "orders", "topics": ["orders"], "table": "memory://t", "topology": "any:build"}
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": "memory://together"},
+            "streams": [{**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}}],
+        }
+    )
+    return TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
+
+
+def tasks(count: int) -> list[PartitionTask]:
+    parent, store = converter(), StageState(FsspecStore("memory://together"))
+    return [parent.restores(source(number), EMPTY_STATE, store).run() for number in range(count)]
+
+
+def source(number: int) -> TopicPartition:
+    return TopicPartition(Topic("orders"), Partition(number))
+
+
+def batch_of(dice: random.Random, number: int, start: int) -> MessageBatch:
+    count = dice.randrange(1, 9)
+    values = pa.array(dice.choices(VALUES, k=count), pa.binary())
+    times = np.full(count, 1_000 + start)
+    return MessageBatch(
+        source(number), np.arange(start, start + count), times, values, pa.nulls(count, pa.binary()), None
+    )
+
+
+def told(staged: StagedRows) -> list[object]:
+    tables = [rows.to_pylist() for rows in staged.rows] + [[fmt.url, rows.to_pylist()] for fmt, rows in staged.routed]
+    counts = [staged.end, staged.records, staged.tombstones, dict(staged.dead_letters), staged.exploded]
+    return [*tables, *counts, staged.filtered_offsets.tolist()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_does_not_matter_who_is_converted_beside(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 - a test's dice
+    beside, alone = tasks(4), tasks(4)
+    for start in range(0, 100, 10):
+        batches = [batch_of(dice, number, start) for number in range(4) if dice.random() < 0.8]
+        both: list[list[object]] = []
+        for made in (beside, alone):
+            fresh = [{made[int(batch.source.partition)].converter: [batch] for batch in batches}]
+            if made is alone:
+                fresh = [{made[int(batch.source.partition)].converter: [batch]} for batch in batches]
+            found = [
+                (int(batch.source.partition), told(staged))
+                for some in fresh
+                for converts, of_tasks in together(some)
+                for portion in converts.slices(of_tasks)
+                for batch, staged in portion
+            ]
+            both.append([list(one) for one in sorted(found, key=lambda one: one[0])])
+        assert both[0] == both[1]
+
+
+def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
+    dice = random.Random(1)  # noqa: S311 - a test's dice
+    made = tasks(2)
+    batches = [batch_of(dice, number, 0) for number in range(2)]
+    ((converts, of_tasks),) = together({made[number].converter: [batches[number]] for number in range(2)})
+    slices = converts.slices(of_tasks)
+    made[0].close()
+    assert [batch.source for portion in slices for batch, _ in portion] == [source(1)]
+
+
+def test_nobody_looks_into_a_task_while_it_converts() -> None:
+    dice = random.Random(2)  # noqa: S311 - a test's dice
+    (made,) = tasks(1)
+    converter = made.converter
+    assert isinstance(converter, TaskConverter)
+    ((converts, of_tasks),) = together({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
+    seen: list[bool] = []
+    process = Task.finish
+
+    def watched(self: Task, *arguments: object) -> Output:
+        seen.append(converter.gate.locked())
+        return process(self, *arguments)  # type: ignore[arg-type]
+
+    with patch.object(Task, "finish", watched):
+        assert len(list(converts.slices(of_tasks))) == 1
+    assert seen == [True, True]
+    assert not converter.gate.locked()

@@ -1,0 +1,342 @@
+"""The writer's loop, one history after the other: a real stage on a disk, a group and a clock in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from common.errors import BrokerError, ConfigError, StoreError
+from common.metrics import Metrics
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.idle import facts_from_bytes
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.storage.store import FsspecStore
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.flushing import Limits
+from stage_writer.news.bearer import NewsBearer
+from stage_writer.news.ports import NO_NEWS
+from stage_writer.partitions.idling import TELL_EVERY_S
+from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.markers import chain_of, put
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.http.pausing import Pausing
+    from stage_writer.news.ports import ControlTopic
+
+ORDERS = Topic("orders")
+FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))
+SESSION_S = 30.0
+
+
+class World:
+    """One stage, one group of one, and a writer that is asked to step."""
+
+    pausing: Pausing | None = None
+    tells_news = False
+    control: ControlTopic | None = None
+
+    def __init__(self, folder: Path, ends: dict[TopicPartition, int], start: str = "earliest") -> None:
+        self.store = FsspecStore(f"{folder}/stage")
+        self.clock = HandClock()
+        self.group = LonelyMember(self.clock, dict(ends), ids={ORDERS: "first"})
+        self.settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": f"{folder}/stage"},
+                "streams": [
+                    {
+                        "app_id": "orders",
+                        "topics": ["orders"],
+                        "table": f"{folder}/table",
+                        "columns": "id INT",
+                        "start": start,
+                    }
+                ],
+            }
+        )
+        self.table = FsspecStore(f"{folder}/table")
+        self.writer = self.new_writer()
+
+    def new_writer(self, **limits: int) -> StageWriter:
+        names = iter(range(1_000))
+        stage = ObjectStage(self.store, lambda _: self.table, self.clock, lambda: f"{next(names):032x}", "w")
+        bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
+        metrics, log = Metrics(), structlog.get_logger()
+        self.group.joined = False
+        self.group.positions.clear()
+        self.group.paused.clear()
+        writer = StageWriter(
+            converters=[StreamConverter(self.settings.streams[0])],
+            limits=Limits(**bounds),
+            revoke_timeout_s=5.0,
+            report_positions=False,
+            source=self.group,
+            stage=stage,
+            workers=InTurn(),
+            clock=self.clock,
+            log=log,
+            metrics=metrics,
+            session_s=SESSION_S,
+            pausing=self.pausing,
+            news=NewsBearer(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NEWS,
+        )
+        self.group.subscribe(self.settings.streams, writer)
+        return writer
+
+    def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
+        for _ in range(number):
+            self.writer.step(timeout_s)
+
+    def chain(self, source: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
+        """Each marker's start, end, topic id and generation."""
+        found = []
+        for item in self.store.list(f"done/{source.topic}/{source.partition}"):
+            name = MarkerName.parse(item.path)
+            assert name is not None
+            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
+            assert manifest is not None
+            found.append((manifest.span.start, manifest.span.end, manifest.topic_id, manifest.generation))
+        return sorted(found, key=lambda one: one[0])
+
+    def problems(self) -> str:
+        return " ".join(self.writer.health().problems)
+
+
+def write_beginning(world: World, source: TopicPartition, beginning: Beginning) -> None:
+    world.store.write(begin_path(source), beginning_to_bytes(beginning))
+
+
+def test_a_flush_names_the_topic_that_it_is_of(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    assert world.chain() == [(0, 10, "first", 0)]
+
+
+def test_a_broker_without_topic_ids_is_not_asked_for_more(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.group.ids[ORDERS] = None
+    world.steps()
+    assert world.chain() == [(0, 10, None, 0)]
+
+
+def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reached(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 12})
+    world.group.holes = {10, 11}
+    world.steps()
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 12)]
+
+
+# Idle partitions (stage_writer/partitions/idling.py).
+
+
+def idle_facts(world: World) -> dict[int, tuple[int, int]]:
+    """By partition its position, and how many seconds ago it was idle."""
+    return {
+        int(fact.source.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
+        for item in world.store.list("idle")
+        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")
+    }
+
+
+def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 12, SECOND: 5, THIRD: 0})
+    world.group.holes = {10, 11}  # a transaction's end
+    world.steps()
+    assert idle_facts(world) == {}, "not at once"
+    world.clock.now_s += TELL_EVERY_S
+    world.group.ends[SECOND] = 9
+    world.steps(1, 0.0)
+    assert idle_facts(world).keys() <= {0}, "one that has something new is not, nor one that never had anything"
+    world.steps(40)
+    world.clock.now_s += TELL_EVERY_S
+    world.steps(40, 0.0)
+    found = idle_facts(world)
+    assert {partition: position for partition, (position, _) in found.items()} == {0: 12, 1: 9}
+    assert all(60 <= seconds < 62 for _, seconds in found.values())
+
+
+def test_of_a_topic_that_was_created_again_nothing_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = "second"
+    world.clock.now_s += TELL_EVERY_S
+    world.steps(4)
+    assert idle_facts(world) == {}
+
+
+# Rewinds (rule 8).
+
+
+def test_a_partition_without_new_records_is_staged_again_after_a_rewind(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    (before,) = [item.path for item in world.store.list("done")]
+    write_beginning(world, FIRST, Beginning(Position(0)))
+    world.store.delete([before])  # as a rewind to 0 does, after its copy
+    world.steps(2)
+    assert world.chain() == [], "not each round looks"
+    world.clock.now_s += LOOK_AT_QUIET_S
+    world.steps(30)  # it has to hear from its group first
+    assert world.chain() == [(0, 10, "first", 0)]
+
+
+def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+
+    def fails(_path: str) -> bytes | None:
+        msg = "the store is away"
+        raise StoreError(msg)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "read", fails)
+        world.clock.now_s += LOOK_AT_QUIET_S
+        world.steps(30)
+    world.group.ends[FIRST] = 20
+    world.steps(30)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10), (10, 20)]
+
+
+# Freshness (rule 7).
+
+
+def test_a_process_that_was_stopped_claims_nothing_before_it_has_heard_from_its_group(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1)
+    world.clock.now_s += SESSION_S + 1  # stopped, with ten records in its buffer
+    world.steps(2, timeout_s=0.5)
+    assert world.chain() == [], "the first polls may return what was fetched before"
+    world.steps(30, timeout_s=0.5)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+
+
+def test_a_process_that_lost_its_partition_while_it_was_stopped_claims_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1)
+    world.clock.now_s += SESSION_S + 1
+    world.steps(2)
+    world.writer.lost([FIRST])
+    world.group.positions.clear()
+    world.steps(60)
+    assert world.chain() == []
+    assert world.table.stat("anything") is None
+
+
+# The topic went back (rule 6).
+
+
+@pytest.mark.parametrize("records", [3, 10, 25])
+def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_path: Path, records: int) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = "second"
+    world.group.ends[FIRST] = records
+    world.steps(4)
+    if records <= 10:
+        world.clock.now_s += LOOK_AT_TOPICS_S if records == 10 else 0  # nothing happens there that would tell
+        world.steps(4)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+    assert "orders was deleted and created again" in world.problems()
+    write_beginning(world, FIRST, Beginning(Position(0), 1, "second"))  # as `bootstrap restart` does
+    world.store.delete([MarkerName(FIRST, Position(0)).path])
+    world.clock.now_s += LOOK_AT_HELD_S
+    world.steps(40)
+    assert world.chain() == [(0, records, "second", 1)]
+    assert world.problems() == ""
+
+
+def test_a_new_owner_reads_nothing_of_a_topic_that_was_created_again(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ids[ORDERS] = "second"
+    world.group.ends[FIRST] = 25
+    world.writer = world.new_writer()
+    world.steps()
+    assert len(world.chain()) == 1
+    assert "orders was deleted and created again" in world.problems()
+    assert "bootstrap restart" not in world.problems(), "the remedy is in the log; health says what is wrong"
+
+
+def test_a_chain_without_a_topic_id_is_compared_with_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 20})
+    put(world.store, *chain_of(0, 10, source=FIRST))
+    world.steps()
+    assert world.chain() == [(0, 10, None, 0), (10, 20, "first", 0)]
+
+
+def test_a_topic_that_was_created_again_before_anything_was_staged_is_simply_read(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1)
+    world.group.ids[ORDERS] = "second"
+    world.group.ends[FIRST] = 4
+    world.steps(12)
+    assert world.chain() == [(0, 4, "second", 0)]
+
+
+def test_markers_of_an_older_generation_are_not_gone_on_from(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5})
+    put(world.store, *chain_of(0, 10, 20, source=FIRST)[1:])
+    write_beginning(world, FIRST, Beginning(Position(2), 3, "first"))
+    world.steps()
+    assert (2, 5, "first", 3) in world.chain()
+
+
+# Where chains begin (places.py).
+
+
+def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_record(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 0}, "latest")
+    world.steps()
+    assert (world.chain(FIRST), world.chain(SECOND)) == ([], [])
+    world.group.ends |= {FIRST: 6, SECOND: 3, THIRD: 7}
+    world.writer = world.new_writer()
+    world.steps()
+    begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND, THIRD)]
+    assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
+
+
+def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5}, "latest")
+    write_beginning(world, FIRST, Beginning(Position(2)))
+    world.steps()
+    assert [(start, end) for start, end, *_ in world.chain()] == [(2, 5)]
+
+
+# --until-caught-up (catching_up.py).
+
+
+def test_the_group_is_asked_now_and_then_and_not_for_ever(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5})
+    world.group.unowned = {SECOND}
+    with pytest.raises(BrokerError, match="no member of the consumer group has taken orders/1 for 6"):
+        world.writer.run(until_caught_up=True)
+    assert world.group.asked_group < 40, "and not in each of 300 steps"
+
+
+def test_a_group_that_never_comes_to_rest_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5})
+    world.group.unowned = None
+    with pytest.raises(BrokerError, match="has not come to rest"):
+        world.writer.run(until_caught_up=True)
+
+
+def test_a_topic_that_is_not_there_is_an_error_that_names_it(tmp_path: Path) -> None:
+    world = World(tmp_path, {})
+    with pytest.raises(ConfigError, match="'orders'"):
+        world.writer.run(until_caught_up=True)
+
+
+def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 0})
+    world.writer.run(until_caught_up=True)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]

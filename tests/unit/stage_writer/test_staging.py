@@ -1,0 +1,238 @@
+"""Claims, one after the other: histories in which a late writer would do harm, each with its own test."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from common.errors import StoreError
+from common.ports import CreateOutcome, SystemClock
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import MarkerName, TableKind, late_path, stray_path
+from common.storage.store import FsspecStore
+from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
+from stage_writer.ports import LostClaim, Sealed
+from stage_writer.shell.staging import Job, ObjectStage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stage_writer.ports import Tail
+
+SOURCE = TopicPartition(Topic("orders"), Partition(0))
+SCHEMA = parse_ddl("n BIGINT")
+
+
+class World:
+    """One stage and one table on a disk; any number of writers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = FsspecStore(f"{folder}/stage")
+        self.table = FsspecStore(f"{folder}/table")
+        self.stream = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": f"{folder}/stage"},
+                "streams": [{"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "columns": "n INT"}],
+            }
+        ).streams[0]
+        self.format = TableFormat(
+            f"{folder}/table", TableKind.ROWS, schema_to_json(SCHEMA), to_arrow_schema(SCHEMA), ()
+        )
+        self.numbers = itertools.count()
+
+    def stage(self, store: FsspecStore | None = None) -> ObjectStage:
+        return ObjectStage(
+            store or self.store, lambda _url: self.table, SystemClock(), lambda: f"{next(self.numbers):032x}", "w"
+        )
+
+    def job(self, start: int, end: int, tail: Tail | None, stage: ObjectStage | None = None) -> Job:
+        buffer = Buffer.begin(Position(start), [self.format])
+        rows = pa.table({"n": list(range(start, end))}, schema=self.format.arrow_schema)
+        buffer.add(StagedRows(Position(end), end - start, 0, {}, None, (rows,)), now_s=0.0)
+        return (stage or self.stage()).flush_job(SOURCE, self.stream, buffer, tail)
+
+    def seal(self, start: int, end: int, tail: Tail | None) -> Sealed:
+        outcome = self.job(start, end, tail).run()
+        assert isinstance(outcome, Sealed)
+        return outcome
+
+    def settle(self, *starts: int) -> None:
+        self.store.delete(MarkerName(SOURCE, Position(start)).path for start in starts)
+
+    def files(self) -> set[str]:
+        return {found.path for found in self.table.list("")}
+
+
+class Forgetful(FsspecStore):
+    """A store whose answers to the first creates are lost."""
+
+    lost = 1
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        outcome = super().create(path, data)
+        if self.lost:
+            self.lost -= 1
+            msg = "no answer"
+            raise StoreError(msg)
+        return outcome
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_of_two_owners_one_wins_and_the_other_goes_on_behind_it(world: World) -> None:
+    zombie = world.job(0, 7, None)
+    first = world.seal(0, 5, None)
+    assert isinstance(zombie.run(), LostClaim)
+    tail = world.stage().tail(SOURCE)
+    assert tail == first.tail
+    assert tail is not None
+    assert tail.end == 5
+
+
+def test_a_lost_answer_is_our_own_marker(world: World) -> None:
+    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    with pytest.raises(StoreError):
+        job.run()
+    assert isinstance(job.run(), Sealed)
+    assert len(world.files()) == 1
+
+
+def test_a_zombie_takes_a_freed_position_and_nobody_goes_on_from_there(world: World) -> None:
+    """The loader has settled a marker, a late writer claims the freed position again with a longer span."""
+    first = world.seal(0, 10, None)
+    zombie = world.job(10, 90, first.tail)
+    second = world.seal(10, 20, first.tail)
+    third = world.seal(20, 30, second.tail)
+    world.settle(0, 10)
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "the zombie must read the chain again"
+    assert world.stage().tail(SOURCE) == third.tail, "and a later owner must not begin at its end"
+
+
+def test_a_loser_deletes_nothing_because_the_table_may_have_its_files(world: World) -> None:
+    """Its first try had won without an answer, was loaded and settled; then a zombie took the name."""
+    job = world.job(0, 5, None, world.stage(Forgetful(world.store.url)))
+    with pytest.raises(StoreError):
+        job.run()
+    loaded = world.files()
+    world.settle(0)
+    zombie = world.job(0, 9, None)
+    assert isinstance(zombie.run(), Sealed)
+    assert isinstance(job.run(), LostClaim)
+    assert loaded <= world.files()
+
+
+def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
+    first = world.seal(0, 10, None)
+    job = world.job(10, 20, first.tail)
+    world.settle(0)
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+    assert world.stage().tail(SOURCE) == outcome.tail
+
+
+def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World) -> None:
+    """The loader has settled the chain's first marker; its position is claimed again by one who saw no chain."""
+    zombie = world.job(0, 90, None)
+    first = world.seal(0, 10, None)
+    second = world.seal(10, 20, first.tail)
+    world.settle(0)
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "the zombie must read the chain again"
+    assert world.stage().tail(SOURCE) == second.tail, "and a later owner must not begin at its end"
+
+
+def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world: World) -> None:
+    first = world.seal(0, 10, None)
+    second = world.seal(10, 20, first.tail)
+    early, late = world.job(10, 25, first.tail), world.job(20, 90, second.tail)
+    third = world.seal(20, 30, second.tail)
+    fourth = world.seal(30, 40, third.tail)
+    world.settle(0, 10, 20)
+    assert isinstance(early.run(), Sealed)
+    outcome = late.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "a marker stands at 10 again, and it is not the one that was there"
+    assert world.stage().tail(SOURCE) == fourth.tail
+
+
+def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_again(world: World) -> None:
+    """The network delivers the first claim once more, after it was settled; a late writer had gone on from it."""
+    first = world.seal(0, 10, None)
+    zombie = world.job(10, 90, first.tail)
+    again = (world.store.read(first.tail.path) or b"", first.tail.path)
+    second = world.seal(10, 20, first.tail)
+    third = world.seal(20, 30, second.tail)
+    world.settle(0, 10)
+    world.store.create(again[1], again[0])
+    outcome = zombie.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved, "what it knew is there, byte for byte, and the chain is elsewhere"
+    assert world.stage().tail(SOURCE) == third.tail
+
+
+def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put_aside(world: World) -> None:
+    """Copies lie below stray/ for the name of the marker before it, and none is of that very marker."""
+    world.store.write(stray_path(MarkerName(SOURCE, Position(0)).path), b"of a rewind, long ago")
+    late = MarkerName(SOURCE, Position(0)).path
+    first = world.seal(0, 10, None)
+    world.store.write(late_path(late, world.store.read(late) or b""), world.store.read(late) or b"")
+    job = world.job(10, 20, first.tail)
+    world.store.create(MarkerName(SOURCE, Position(5)).path, b"")
+    world.settle(0)
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+
+
+def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
+    path = MarkerName(SOURCE, Position(10)).path
+    first = world.seal(0, 10, None)
+    world.store.write(stray_path(path), b"of the first rewind")
+    second = world.seal(10, 20, first.tail)
+    job = world.job(20, 30, second.tail)
+    world.store.write(stray_path(path, 2), world.store.read(path) or b"")
+    world.settle(10)
+    assert isinstance(job.run(), LostClaim)
+    assert world.stage().tail(SOURCE) == first.tail
+
+
+def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World) -> None:
+    class Waiting:
+        def pending(self) -> tuple[str, ...]:
+            return ("outbox/orders/0/00000000000000000000-0-0a.records",)
+
+        def sealed(self, paths: tuple[str, ...]) -> None:
+            """Nothing is delivered."""
+
+        def leave(self) -> None:
+            """It stays."""
+
+    buffer = Buffer.begin(Position(0), [world.format])
+    rows = pa.table({"n": [0]}, schema=world.format.arrow_schema)
+    outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING)
+    buffer.add(StagedRows(Position(1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
+    buffer.outlet = Waiting()
+    sealed = world.stage().flush_job(SOURCE, world.stream, buffer, None).run()
+    assert isinstance(sealed, Sealed)
+    first, own = sealed.tail.outboxes
+    assert (first,) == Waiting().pending()
+    assert world.store.read(own) is not None
+    world.store.write("done/orders/0/1.done", b"")
+    tail = world.stage().tail(SOURCE)
+    assert tail is not None
+    assert (tail.end, tail.outboxes) == (2, (first, own))
+    assert world.seal(2, 3, tail).tail.outboxes == (first, own), "a writer without outlets names them on"
