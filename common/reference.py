@@ -149,10 +149,11 @@ def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """One row for each setting, those of sections within sections too."""
     for key, field in _fields(model):
         inner = _model_in(field.annotation)
-        if inner is None or field.default is None:  # a section that may be left out is told itself
+        by_name = typing.get_origin(field.annotation) is dict  # a section for each name
+        if inner is None or by_name or field.default is None:  # a section that may be left out is told itself
             yield _setting_row(prefix, key, field)
         if inner is not None:
-            yield from _rows(f"{prefix}{key}.", inner)
+            yield from _rows(f"{prefix}{key}.{'*.' if by_name else ''}", inner)
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:

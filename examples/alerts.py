@@ -1,7 +1,8 @@
 """Alerts over a windowed aggregate: a device that fails too often within five minutes.
 
 Messages are keyed by the device. Each minute of each device is a row of the table; and where too many readings of five
-minutes have failed, there is a row in the table of alerts, and a record in the topic ``alerts``, once for each window.
+minutes have failed, there is a row in the table of alerts, which has columns of its own, and a record in the topic
+``alerts``, once for each window.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def build() -> StreamsBuilder:
     minutes.to_stream().map_values_with_key(row).to()
 
     fives = tallied(TimeWindows.of_size_and_grace(5 * MINUTE, GRACE).advance_by(MINUTE))
-    alerts = fives.to_stream().filter(is_alarming).map_values_with_key(row)
+    alerts = fives.to_stream().filter(is_alarming).map_values_with_key(alert)
     alerts.to("alerts")
-    alerts.map(lambda window, alert: (window.key, alert)).to_topic("alerts")
+    alerts.map(lambda window, found: (window.key, found)).to_topic("alerts")
     return builder
 
 
@@ -58,3 +59,9 @@ def is_alarming(_window: Windowed, tally: Tally) -> bool:
 def row(window: Windowed, tally: Tally) -> dict[str, Any]:
     """The tally as a row of a table."""
     return {"device": window.key, "began": datetime.fromtimestamp(window.start_ms / 1000, UTC), **tally}
+
+
+def alert(window: Windowed, tally: Tally) -> dict[str, Any]:
+    """The tally as a row of the table of alerts, which is partitioned by days."""
+    began = datetime.fromtimestamp(window.start_ms / 1000, UTC)
+    return {"day": began.date(), "device": window.key, "began": began, "failing": tally["failed"] / tally["readings"]}

@@ -149,5 +149,14 @@ def tallies(sent: Sequence[Message], size_minutes: int) -> list[Row]:
 
 
 def alarming(found: Iterable[Row]) -> list[Row]:
-    """Those of which more than half have failed, of four or more."""
-    return [row for row in found if row["readings"] >= 4 and row["failed"] * 2 > row["readings"]]
+    """The alerts for those of which more than half have failed, of four or more."""
+    return shown(
+        {
+            "day": row["began"].date(),
+            "device": row["device"],
+            "began": row["began"],
+            "failing": row["failed"] / row["readings"],
+        }
+        for row in found
+        if row["readings"] >= 4 and row["failed"] * 2 > row["readings"]
+    )

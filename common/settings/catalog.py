@@ -34,6 +34,13 @@ def with_locations(values: object) -> object:
     routes = values.get("routes")
     if isinstance(routes, dict):
         filled["routes"] = {value: located(table) for value, table in routes.items()}
+    own = values.get("route_tables")
+    if isinstance(own, dict):
+        filled["route_tables"] = {
+            route: {**table, "template": located(table["template"])} if "template" in table else table
+            for route, table in own.items()
+            if isinstance(table, dict)
+        } | {route: table for route, table in own.items() if not isinstance(table, dict)}
     return {**values, **filled}
 
 
@@ -50,13 +57,14 @@ def require_location(table: str) -> str:
 
 def check_catalog_tables(stream: Stream) -> None:
     """Raise ValueError for names that cannot be a catalog's, or mean nothing."""
-    for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), _template(stream)):
+    templates = _templates(stream)
+    for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), *templates):
         try:
             require_location(table)
         except ValueError as error:
             msg = f"{key}: {table!r} {error}"
             raise ValueError(msg) from None
-    used = {comparable(url) for url in (*stream.tables, stream.template or "")}
+    used = {comparable(url) for url in (*stream.tables, *(template for _, template in templates))}
     named: dict[str, str] = {}
     for name, url in stream.catalog_tables.items():
         if _NAME.fullmatch(name) is None:
@@ -81,5 +89,6 @@ def name_of_table(stream: Stream, url: str) -> str | None:
     return next((name for name, found in stream.catalog_tables.items() if comparable(found) == wanted), None)
 
 
-def _template(stream: Stream) -> tuple[str, str]:
-    return "template", stream.template or ""
+def _templates(stream: Stream) -> list[tuple[str, str]]:
+    of_routes = ((f"route_tables.{route}.template", found.template) for route, found in stream.route_tables.items())
+    return [(key, template) for key, template in (("template", stream.template), *of_routes) if template is not None]

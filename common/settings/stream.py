@@ -8,13 +8,13 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from common.errors import SchemaError
 from common.schema import StructType, parse_ddl
 from common.settings.catalog import check_catalog_tables, require_location, with_locations
 from common.settings.columns import check_columns, declared_columns_of_table
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import Merge, check_merge
+from common.settings.route_tables import RouteTable, at_table, check_route_tables, require_columns
 from common.settings.routes import check_routes
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
@@ -220,6 +220,13 @@ class Stream(Section):
         "table.",
         examples=[{"click": "s3://lake/tables/clicks"}],
     )
+    route_tables: dict[str, RouteTable] = Field(
+        default_factory=dict,
+        description="With a `topology`: the tables of `routes` that are not like the stream's own, by the route, each "
+        "with these settings of its own. It takes none of them from the stream: what is not given has its default. See "
+        "[topologies.md](topologies.md#several-tables).",
+        examples=[{"alerts": {"columns": "device STRING, day DATE, share DOUBLE", "partition_by": ["day"]}}],
+    )
     unrouted: str = Field(
         default="table",
         pattern="^(table|dead_letters)$",
@@ -314,12 +321,7 @@ class Stream(Section):
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: str) -> str:
-        try:
-            parse_ddl(value)
-        except SchemaError as error:
-            msg = f"cannot be read: {error.problem}; {error.remedy}"
-            raise ValueError(msg) from None
-        return value
+        return require_columns(value)
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -399,6 +401,14 @@ class Stream(Section):
         check_catalog_tables(self)
         check_routes(self)
         check_merge(self)
+        check_route_tables(self)
+        for route in self.route_tables:
+            table = self.at(self.routes[route])
+            try:
+                check_columns(table, table.kafka_column_names, table.staged_place or ())
+            except ValueError as error:
+                msg = f"route_tables.{route}: {error}"
+                raise ValueError(msg) from None
         return self
 
     @property
@@ -419,9 +429,13 @@ class Stream(Section):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
 
+    def at(self, url: str) -> Stream:
+        """The stream as if that one of its tables for rows were its own: with the columns and the layout of it."""
+        return at_table(self, url)
+
     def load_of(self, url: str) -> LoadSetting:
         """How one of its tables is loaded; the one for dead letters is as it is."""
-        return self.load if url in self.row_tables else LoadSetting.AUTO
+        return self.at(url).load if url in self.row_tables else LoadSetting.AUTO
 
     @property
     def side_tables(self) -> tuple[str, ...]:

@@ -87,15 +87,16 @@ class Preflight:
         app_id = stream.app_id
         state = read_table_state(self.open_store(stream.table))
         yield from table_checks(stream, state)
-        if state is None and stream.template and read_table_state(self.open_store(stream.template)) is None:
-            problem = f"{app_id}: the template {stream.template} of {stream.table} is not there"
-            yield Check("table", Level.ERROR, problem, "create it, or name another one in streams[].template", app_id)
+        if state is None:
+            yield from self._template(stream)
         sides = {url: found for url in stream.side_tables if (found := read_table_state(self.open_store(url)))}
         for url, found in sides.items():
             if url == stream.dead_letters:
                 yield from property_checks(app_id, url, found)
             else:
                 yield from table_checks(stream, found, url)
+        for url in (one for one in stream.row_tables[1:] if one not in sides):
+            yield from self._template(stream.at(url))
         for url in stream.tables:
             try:
                 _try_rights(self.open_store(url), _TABLE_PROBES)
@@ -106,6 +107,13 @@ class Preflight:
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
         for url, found in sides.items():
             yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
+
+    def _template(self, stream: Stream) -> Iterator[Check]:
+        """Of a table that is to be made; ``stream`` is as if it was its own."""
+        if stream.template and read_table_state(self.open_store(stream.template)) is None:
+            problem = f"{stream.app_id}: the template {stream.template} of {stream.table} is not there"
+            remedy = "create it, or name another one as template"
+            yield Check("table", Level.ERROR, problem, remedy, stream.app_id)
 
     def _went_back(self, app_id: str, tables: Mapping[str, TableState | None]) -> Iterator[Check]:
         for url, state in tables.items():

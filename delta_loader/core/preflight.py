@@ -22,6 +22,7 @@ from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
 from common.settings.columns import table_columns_of
 from common.settings.loading import Evolution
+from common.settings.route_tables import columns_key
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
@@ -74,6 +75,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     None is a table to be made.
     """
     app_id, url = stream.app_id, url or stream.table
+    stream = stream.at(url)
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
@@ -105,7 +107,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            remedy_for(table, declared, url, "streams[].columns"),
+            remedy_for(table, declared, url, columns_key(stream, url)),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)

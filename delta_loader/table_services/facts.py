@@ -55,7 +55,8 @@ def rules_of(settings: Settings, url: str) -> TableRules:
     given = [stream.table_services.quiet_s for stream in streams]
     quiet_s = max(wanted.optimize.quiet_s if one is None else one for one in given) if given else 0.0
     of_rows = [one for one in streams if comparable(url) in {comparable(found) for found in one.row_tables}]
-    z_order = next((one.table_services.z_order for one in of_rows if one.table_services.z_order), ())
+    given_orders = (one.at(url).table_services.z_order for one in of_rows)
+    z_order = next((columns for columns in given_orders if columns), ())
     writer = settings.writer
     return TableRules(wanted, quiet_s, z_order, writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S)
 

@@ -31,7 +31,7 @@ class Creator:
 
     def create(self, url: str, staged: TableShape) -> None:
         """Make an empty table for what is staged; nothing happens when there is one. Raises TableError."""
-        stream = self._stream
+        stream = self._stream.at(url)
         if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
             self._tables.create(url, staged)
         elif self._maker is None:
@@ -48,7 +48,7 @@ class Creator:
         if template is None:
             msg = f"the template {model} of the Delta table {url} is not there"
             raise TableError(msg, "create it, or name another table in streams[].template")
-        shape, layout = like(template, self._stream)
+        shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
         way = way_of_loading(new, self._stream.load_of(url))
         require_loadable(way, model)

@@ -159,7 +159,7 @@ class Replacements:
         for url in stream.side_tables:
             target, staged = self._target(url), request.content.of(url)
             if target is None and staged is not None and staged.files:
-                partition_by = () if url == stream.dead_letters else stream.partition_by
+                partition_by = () if url == stream.dead_letters else stream.at(url).partition_by
                 self.tables.create(url, TableShape(staged.schema, partition_by))
                 target = self._target(url)
             if target is not None:

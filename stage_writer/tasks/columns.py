@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +28,7 @@ from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.outcome import Outcome, Part, joined, staged_of
 from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.rows import Rows
-from stage_writer.tasks.tables import formats_of
+from stage_writer.tasks.tables import formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
@@ -66,14 +66,11 @@ class ColumnsConverter:
         self._stream = stream
         self.topology = topology
         self._formats = formats_of(stream)
-        self._row_formats = tuple(replace(self._formats[0], url=url) for url in stream.row_tables)
+        self._row_formats = tuple(row_format(stream, url) for url in stream.row_tables)
+        self._ways = tuple(_WayIn(stream.at(one.url), one) for one in self._row_formats)
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
-        self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
-        self._kafka: Step | None = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
-        if stream.staged_place is not None:
-            self._kafka = Places(stream.schema_of_columns, stream.staged_place)
         reading = Reading(lenient=stream.coerce == "lenient")
         self._decoders = {
             topic: Decoder(source.columns, reading, first_pass=first_pass)
@@ -133,11 +130,24 @@ class ColumnsConverter:
         """What comes to the sinks below a node, depth first."""
         for child in self.topology.children.get(node, ()):
             if isinstance(child, TableSink):
-                yield _Arrived(self._numbers[child.table], self._fitted(rows, messages))
+                number = self._numbers[child.table]
+                yield _Arrived(number, self._ways[number].fitted(rows, messages))
             else:
                 yield from self._walk(child.name, self.topology.early[child.name].apply(rows, messages), messages)
 
-    def _fitted(self, rows: Rows, messages: Messages) -> Rows:
+
+class _WayIn:
+    """Into one table."""
+
+    def __init__(self, stream: Stream, table: TableFormat) -> None:
+        """``stream`` is as if that table was its own."""
+        self._schema = table.arrow_schema
+        self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
+        self._kafka: Step | None = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
+        if stream.staged_place is not None:
+            self._kafka = Places(stream.schema_of_columns, stream.staged_place)
+
+    def fitted(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with the table's columns, without those that lack what is NOT NULL."""
         table, problems = self._writer.fitted(rows.table)
         if problems:
@@ -148,7 +158,7 @@ class ColumnsConverter:
         rows = rows.with_table(table)
         if self._kafka is not None:
             rows = self._kafka.apply(rows, messages)
-        return rows.with_table(rows.table.cast(self._formats[0].arrow_schema))
+        return rows.with_table(rows.table.cast(self._schema))
 
 
 def _together(arrived: Sequence[_Arrived], messages: int, tombstones: Index) -> Outcome:

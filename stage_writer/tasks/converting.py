@@ -126,6 +126,7 @@ def _staged(
 ) -> StagedRows:
     (batch,) = messages.batches
     own, dead = parent.formats
+    formats = parent.row_formats
     with_rows = np.unique(np.concatenate([np.zeros(0, np.int64), *(index for index, _ in output.tables.values())]))
     rows = sum(len(index) for index, _ in output.tables.values())
     left = np.ones(len(batch), np.bool_)
@@ -136,7 +137,7 @@ def _staged(
     filtered = np.flatnonzero(left)
     _require_all(len(batch), len(with_rows), len(rejects), len(empty), len(filtered))
     tables = {
-        name: _own(_with_kafka(parent, messages, index, table).cast(own.arrow_schema))
+        name: _own(_with_kafka(parent, formats[name], messages, index, table).cast(formats[name].arrow_schema))
         for name, (index, table) in output.tables.items()
     }
     return StagedRows(
@@ -151,7 +152,7 @@ def _staged(
         ),
         filtered_offsets=batch.offsets[filtered],
         exploded=rows - len(with_rows),
-        routed=tuple((parent.routed[name], found) for name, found in tables.items()),
+        routed=tuple((formats[name], found) for name, found in tables.items()),
         outgoing=outgoing_table(output.topics, batch) if output.topics else None,
     )
 
@@ -163,8 +164,10 @@ def _own(rows: pa.Table) -> pa.Table:
     return pa.table([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
 
 
-def _with_kafka(parent: TopologyConverter, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
-    names = parent.stream.kafka_column_names or parent.stream.staged_place
+def _with_kafka(
+    parent: TopologyConverter, table: TableFormat, messages: Messages, index: Index, rows: pa.Table
+) -> pa.Table:
+    names = parent.stream.kafka_column_names or table.place
     if not names:
         return rows
     for name, column in zip(names, kafka_columns_of(messages, index)[: len(names)], strict=True):

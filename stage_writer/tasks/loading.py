@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
+from stage_writer.tasks.tables import declared_of
 from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.topology import Topology
 
@@ -114,7 +115,7 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
             remedy = f"did you mean {near[0]!r}?" if near else f"write routes: {{{table}: table URL}}"
             raise ConfigError(problem, remedy)
     try:
-        check_tables(topology, dict.fromkeys(topology.tables, stream.schema_of_columns))
+        check_tables(topology, declared_of(stream))
     except ConfigError as error:
         msg = f"topology {name!r}: {error.problem}"
         raise type(error)(msg, error.remedy) from error

@@ -1,4 +1,4 @@
-"""How the tables of a stream with a topology are written: the stream's `columns` are the tables'."""
+"""How the tables of a stream with a topology are written: by its `columns`, and those of its `route_tables`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
 from stage_writer.core.convert import require_can_partition, rows_format, table_format
 
 if TYPE_CHECKING:
+    from common.schema import StructType
     from common.settings import Stream
     from stage_writer.core.parquet.buffer import TableFormat
 
 
+def declared_of(stream: Stream) -> dict[str, StructType]:
+    """The columns that rows are given for, by the names of sinks' tables; "" is the stream's own."""
+    routed = {route: stream.at(url).schema_of_columns for route, url in stream.routes.items()}
+    return {"": stream.schema_of_columns, **routed}
+
+
 def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
     """The stream's own table, and the one for dead letters. Raises SchemaError."""
+    return row_format(stream, stream.table), table_format(
+        stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ()
+    )
+
+
+def row_format(stream: Stream, url: str) -> TableFormat:
+    """How one of its tables for rows is written. Raises SchemaError."""
+    stream = stream.at(url)
     table = nullable_columns(stream.schema_of_columns)
     if stream.kafka_columns:
         table = table.with_fields(KAFKA_FIELDS)
@@ -24,4 +39,4 @@ def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
         table = table.with_fields(place_fields(stream.staged_place))
     rows = rows_format(stream, table)
     require_can_partition(rows)
-    return rows, table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
+    return rows

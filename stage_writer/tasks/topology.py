@@ -27,13 +27,13 @@ from stage_writer.core.decoding.reading import Reading
 from stage_writer.tasks.converting import input_of
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import KeptTask, SnapshotsWhen
-from stage_writer.tasks.tables import formats_of
+from stage_writer.tasks.tables import declared_of, formats_of, row_format
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -65,6 +65,8 @@ class Surroundings:
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
     look_ups: LookUps | None = None
     """Where tasks can be looked into; None where nobody may."""
+    unfit_topics: Collection[str] = frozenset()
+    """Changelog topics that do not keep what they are given, by what is known now."""
 
 
 class TopologyConverter:
@@ -81,9 +83,10 @@ class TopologyConverter:
             if around.look_ups is not None:
                 around.look_ups.declare(stream.app_id, _builders(group))
         self.formats = formats_of(stream)
-        rows = self.formats[0]
-        self.routed = {name: replace(rows, url=url) for name, url in stream.routes.items()}
-        self._output_schemas = dict.fromkeys(topology.tables, to_arrow_schema(stream.schema_of_columns))
+        self.row_formats = {"": self.formats[0]} | {
+            name: row_format(stream, url) for name, url in stream.routes.items()
+        }
+        self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
         reading = Reading(lenient=stream.coerce == "lenient")
         self._decoders = {
             topic: None if source.columns is None else Decoder(source.columns, reading, first_pass=around.first_pass)
@@ -94,6 +97,11 @@ class TopologyConverter:
     def look_ups(self) -> LookUps | None:
         """Where this one's tasks can be looked into."""
         return self._around.look_ups
+
+    @property
+    def unfit_topics(self) -> Collection[str]:
+        """Changelog topics that are not to be relied on now."""
+        return self._around.unfit_topics
 
     @property
     def needs_headers(self) -> bool:

@@ -60,8 +60,9 @@ def test_orders_are_those_of_a_batch(size: int) -> None:
 @pytest.mark.parametrize("size", BATCHES)
 def test_minutes_and_alerts_are_those_of_a_batch(size: int) -> None:
     sent = batch.readings()
-    columns = batch.columns(STREAMS["devices"])
-    driver = driven(TopologyTestDriver(alerts.build(), columns=columns, routes={"alerts": columns}), sent, size)
+    stream = STREAMS["devices"]
+    routes = {"alerts": stream.route_tables["alerts"].columns}
+    driver = driven(TopologyTestDriver(alerts.build(), columns=stream.columns, routes=routes), sent, size)
     minutes, alarming = batch.tallies(sent, 1), batch.alarming(batch.tallies(sent, 5))
     assert batch.shown(driver.rows()) == minutes
     assert batch.shown(driver.rows("alerts")) == alarming

@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import ConfigError, UsageError
 from common.settings.load import parse_settings
+from common.settings.loading import LoadSetting
 from stage_writer.replay.records import replayable
 from tests.unit.common.test_settings import parse, with_stream
 
@@ -57,3 +58,52 @@ def test_rows_that_depend_on_all_before_them_are_not_replayed() -> None:
     with pytest.raises(UsageError, match="cannot be made anew by themselves") as refused:
         replayable(settings, "orders")
     assert "bootstrap rewind" in refused.value.remedy
+
+
+ALERTS = {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "append"}
+"""A table of its own shape."""
+
+
+def with_tables(tables: object, **more: object) -> str:
+    given: dict[str, object] = {"topology": "shop:build", "routes": {"late": "/data/late", "alerts": "/data/alerts"}}
+    return with_stream(**{**given, "route_tables": tables, "partition_by": ["city"], **more})
+
+
+def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
+    stream = parse(with_tables({"alerts": ALERTS}, table_properties={"delta.appendOnly": "true"})).streams[0]
+    alerts, late = stream.at("/data/alerts/"), stream.at("/data/late")
+    assert (alerts.schema_of_columns.names, alerts.partition_by) == (("day", "share"), ("day",))
+    assert (alerts.table_properties, alerts.table, alerts.load) == ({}, "/data/alerts/", LoadSetting.APPEND)
+    assert (late.schema_of_columns, late.partition_by) == (stream.schema_of_columns, ("city",))
+    assert (late.table_properties, late.load) == ({"delta.appendOnly": "true"}, LoadSetting.AUTO)
+    assert [url for url in stream.tables if stream.load_of(url) is LoadSetting.APPEND] == ["/data/alerts"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "more", "told"),
+    [
+        ({"alarms": ALERTS}, {}, r"route_tables names 'alarms', which is none of routes; did you mean 'alerts'\?"),
+        ({"alerts": {"columns": "day DATUM"}}, {}, "route_tables.alerts.columns.* cannot be read"),
+        ({"alerts": ALERTS | {"partition_by": ["days"]}}, {}, r"route_tables.alerts: partition_by names 'days'"),
+        ({"alerts": ALERTS | {"z_order": ["day"]}}, {}, r"route_tables.alerts: table_services.z_order names 'day', by"),
+        ({"alerts": ALERTS | {"cluster_by": ["share"]}}, {}, "route_tables.alerts: cluster_by and partition_by"),
+        ({"alerts": {"columns": "_kafka_offset INT"}}, {}, "route_tables.alerts: kafka_columns makes the column"),
+        ({"alerts": ALERTS | {"load": "merge"}}, {}, "a topology's rows are not merged"),
+        ({"alerts": ALERTS | {"template": "/data/late"}}, {}, "alerts.template is one of the stream's own tables"),
+        ({"alerts": ALERTS}, {"routes": {"alerts": "/data/orders"}}, "route_tables.alerts is the stream's own table"),
+        ({"alerts": ALERTS}, {"routes": {"alerts": "/data/a", "more": "/data/a/"}}, "lead to one table"),
+        ({"alerts": ALERTS}, {"topology": None, "route": "city"}, "route_tables are given, and there is no topology"),
+        ({"alerts": ALERTS | {"template": "shop.model"}}, {}, "route_tables.alerts.template: 'shop.model' is the name"),
+    ],
+)
+def test_tables_of_their_own_shape_that_cannot_be_are_refused(
+    tables: object, more: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse(with_tables(tables, **more))
+
+
+def test_the_template_of_a_route_s_table_may_be_a_name() -> None:
+    tables = {"alerts": ALERTS | {"template": "shop.model"}}
+    (stream,) = parse(with_tables(tables, catalog_tables={"shop.model": "/data/model"})).streams
+    assert stream.at("/data/alerts").template == "/data/model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfit
 from common.ports import SystemClock
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.settings.loading import Evolution
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
@@ -37,8 +38,6 @@ from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from common.settings import Stream
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -82,6 +81,19 @@ def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
     found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
     assert found.level is Level.ERROR
     assert "the column id is STRING, staged as BIGINT" in found.message
+
+
+def test_a_route_s_table_is_looked_at_by_what_is_declared_for_it() -> None:
+    declared = {"alerts": {"columns": "day DATE, share DOUBLE", "partition_by": ["day"], "load": "add"}}
+    more = {"topology": "shop:build", "routes": {"alerts": "/data/alerts"}, "route_tables": declared}
+    stream = Stream.model_validate({**STREAM.model_dump(by_alias=True, exclude_unset=True), **more})
+    own = schema_to_json(StructType((Field("day", Primitive.DATE), Field("share", Primitive.DOUBLE), *KAFKA_FIELDS)))
+    fits = replace(table(own), partition_by=("day",))
+    assert levels(list(table_checks(stream, fits, "/data/alerts"))) == {"table": Level.OK, "columns": Level.OK}
+    found = {check.name: check for check in table_checks(stream, table(), "/data/alerts")}["columns"]
+    assert found.level is Level.ERROR
+    assert "the column day is not in it" in found.message
+    assert "streams[].route_tables.alerts.columns" in found.remedy
 
 
 def columns_check(stream: Stream, state: TableState) -> Check:

@@ -49,11 +49,15 @@ def several_sinks(topology: Topology) -> None:
     topology.add_sink("third", "texts", "orders")
 
 
-def settings_of(routes: dict[str, str], *, kafka_columns: bool) -> Settings:
+def settings_of(routes: dict[str, str], *, kafka_columns: bool, **given: object) -> Settings:
     stream = {"app_id": "orders", "topics": list(TOPICS), "table": "memory://t", "topology": "any:build"}
     more = {"columns": "n INT NOT NULL, text STRING", "routes": routes, "kafka_columns": kafka_columns}
     return Settings.model_validate(
-        {"kafka": {"bootstrap.servers": "nowhere:1"}, "stage": {"url": "memory://columns"}, "streams": [stream | more]}
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": "memory://columns"},
+            "streams": [stream | more | given],
+        }
     )
 
 
@@ -64,8 +68,12 @@ def batch_of(dice: random.Random, source: TopicPartition, start: int) -> Message
     return MessageBatch(source, offsets, 1_000 + offsets, values, pa.nulls(count, pa.binary()), None)
 
 
+SHAPES = {"columns": "text STRING NOT NULL, n BIGINT, more DATE", "partition_by": ["more"], "load": "append"}
+"""Of a table of its own, with other columns in another order, of other types, and another way to be loaded."""
+
+
 def told(staged: StagedRows) -> list[object]:
-    routed = [[fmt.url, fmt.arrow_schema, rows.to_pylist()] for fmt, rows in staged.routed]
+    routed = [[fmt, rows.schema == fmt.arrow_schema, rows.to_pylist()] for fmt, rows in staged.routed]
     tables = [[rows.schema, rows.to_pylist()] for rows in staged.rows] + sorted(routed, key=str)
     counts = [staged.end, staged.records, staged.tombstones, dict(staged.dead_letters), staged.exploded]
     return [*tables, *counts, staged.filtered_offsets.tolist(), staged.timestamp_bounds_ms]
@@ -83,13 +91,17 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
 
 @pytest.mark.parametrize("fill", [one_path, a_route, several_sinks])
 @pytest.mark.parametrize("kafka_columns", [False, True])
-def test_a_message_becomes_what_a_task_makes_of_it(fill: object, *, kafka_columns: bool) -> None:
+@pytest.mark.parametrize("route_tables", [{}, {"ones": SHAPES}])
+def test_a_message_becomes_what_a_task_makes_of_it(
+    fill: object, route_tables: dict[str, object], *, kafka_columns: bool
+) -> None:
     assert callable(fill)
     topology = Topology()
     topology.add_source("orders", *TOPICS, columns=COLUMNS)
     fill(topology)
     built = topology.check()
-    (stream,) = settings_of({"ones": "memory://1", "twos": "memory://2"}, kafka_columns=kafka_columns).streams
+    routes = {"ones": "memory://1", "twos": "memory://2"}
+    (stream,) = settings_of(routes, kafka_columns=kafka_columns, route_tables=route_tables).streams
     around = Surroundings(lambda: 0, Metrics())
     ours, tasks = ColumnsConverter(stream, built, around.first_pass), TopologyConverter(stream, built, around)
     assert ours.formats == tasks.formats
