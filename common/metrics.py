@@ -76,6 +76,28 @@ WRITER_STATE_RESTORED = _counter(
     ("app_id",),
     "Bytes of state files, and of changes in topics, read to restore topologies' tasks.",
 )
+WRITER_CHANGELOG_WRITTEN_BYTES = _counter(
+    "stage_writer_changelog_written_bytes_total",
+    ("topic",),
+    "Bytes of changes of tasks' states that a changelog topic took (`state_changelog`), also of claims that were lost.",
+)
+WRITER_CHANGELOG_WRITTEN = _counter(
+    "stage_writer_changelog_written_messages_total", ("topic",), "Messages that these bytes were in."
+)
+WRITER_CHANGELOG_READ_BYTES = _counter(
+    "stage_writer_changelog_restored_bytes_total",
+    ("topic",),
+    "Bytes of changes read from a changelog topic to restore tasks.",
+)
+WRITER_CHANGELOG_READ = _counter(
+    "stage_writer_changelog_restored_messages_total", ("topic",), "Messages that these bytes were in."
+)
+WRITER_CHANGELOG_FIT = _gauge(
+    "stage_writer_changelog_topic_fit",
+    ("topic",),
+    "1 while a changelog topic keeps what it is given for long enough, 0 when its configuration was changed so that it "
+    "does not, and states go to the stage; looked at once a minute.",
+)
 WRITER_STATE_RESTORE_SECONDS = _histogram(
     "stage_writer_state_restore_seconds", ("app_id",), "Restoring a task; next to nothing from its own disk.", _SECONDS
 )

@@ -32,7 +32,7 @@ from common.stage.evolved import latest
 from common.stage.merged import topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.terminal import progress
-from stage_writer.changelog.ports import NO_CHANGELOG
+from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.flushing import Limits
@@ -62,7 +62,7 @@ from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
@@ -70,11 +70,11 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
-    from stage_writer.changelog.ports import Changelog
+    from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
     from stage_writer.news.ports import News
-    from stage_writer.ports import RecordSource, Stage
+    from stage_writer.ports import RecordSource, Stage, Workers
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
@@ -136,7 +136,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     if reader.problem is not None:
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
     look_ups = _look_ups() if settings.writer.state_queries else None
-    converters = converters_of(settings, reader.make, metrics, look_ups)
+    unfit_topics: set[str] = set()
+    converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     stage = ObjectStage(
@@ -146,7 +147,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         lambda: str(uuid.uuid4()),
         writer_id,
         state_keep_s=settings.writer.state_keep_s,
-        changelog=_changelog(settings, clock, log) if _with_topologies(converters) else NO_CHANGELOG,
+        changelog=_changelog(settings, clock, log, metrics) if _with_topologies(converters) else NO_CHANGELOG,
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -169,6 +170,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         pausing=pausing,
         news=_news(settings, stage, clock, log, metrics),
         outlets=outlets,
+        changelogs=_watch(settings, unfit_topics, workers, clock=clock, log=log, metrics=metrics),
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
@@ -407,10 +409,20 @@ def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
-def _changelog(settings: Settings, clock: Clock, log: FilteringBoundLogger) -> Changelog:
+def _changelog(settings: Settings, clock: Clock, log: FilteringBoundLogger, metrics: Metrics) -> Changelog:
     from stage_writer.changelog.wiring import changelog_of  # noqa: PLC0415 - only with topologies
 
-    return changelog_of(settings, clock, log)
+    return changelog_of(settings, clock, log, metrics)
+
+
+def _watch(
+    settings: Settings, unfit: set[str], workers: Workers, *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+) -> WatchesTopics:
+    if all(stream.state_changelog is None for stream in settings.streams):
+        return NO_WATCH
+    from stage_writer.changelog.wiring import watch_of  # noqa: PLC0415 - only with topologies
+
+    return watch_of(settings, unfit, workers, clock=clock, log=log, metrics=metrics)
 
 
 def _look_ups() -> LookUps:
@@ -431,10 +443,11 @@ def converters_of(
     first_pass: MakeFirstPass = no_first_pass,
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
+    unfit_topics: Collection[str] = frozenset(),
 ) -> list[StreamConverter | ConvertsTopology]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work.
 
-    ``metrics`` and ``look_ups`` are those of topologies.
+    ``metrics``, ``look_ups`` and ``unfit_topics`` are those of topologies.
     """
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
@@ -447,7 +460,11 @@ def converters_of(
             else:
                 from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
 
-                converters.append(topology_converter(settings, stream, first_pass, metrics, look_ups))
+                converters.append(
+                    topology_converter(
+                        settings, stream, first_pass, metrics=metrics, look_ups=look_ups, unfit_topics=unfit_topics
+                    )
+                )
         except ConfigError as error:
             msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
             raise type(error)(msg, error.remedy) from error

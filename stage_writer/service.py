@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, assert_never
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
 from common.http.pages import Health
+from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from common.pages.samples import Samples
     from common.ports import Clock
     from common.spans import Position, TopicPartition
+    from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.core.batch import MessageBatch
     from stage_writer.news.ports import News
     from stage_writer.outbox.ports import Outlets
@@ -96,6 +98,7 @@ class StageWriter:
         news: News = NO_NEWS,
         samples: Samples | None = None,
         outlets: Outlets = NO_OUTLETS,
+        changelogs: WatchesTopics = NO_WATCH,
     ) -> None:
         """``session_s`` is how long the group waits for a sign of life from a member."""
         self._converters = tuple(converters)
@@ -122,6 +125,7 @@ class StageWriter:
         self._idling = Idling(source, stage, clock, log)
         self._news = news
         self._renewing = Renewing(stage, workers, clock, log)
+        self._changelogs = changelogs
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
         self._outlets = outlets
@@ -171,6 +175,7 @@ class StageWriter:
         self._look_at_topics()
         self._look_at_quiet()
         self._idling.tell(self._owned.values())
+        self._changelogs.look()
         self._renewing.look(self._owned.values())
         self._schemas.look()
         self._read_chains()
@@ -191,13 +196,13 @@ class StageWriter:
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
         notes = () if self._pausing is None else self._pausing.notes
-        return Health(tuple(problems), (*notes, *self._news.notes))
+        return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes))
 
     def snapshot(self) -> Snapshot:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""
         owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
-        return Snapshot(owned, unread, held, *known, self._teller, self._news.notes)
+        return Snapshot(owned, unread, held, *known, self._teller, self._news.notes, self._changelogs.notes)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from common.metrics import Metrics
 from common.ports import SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
@@ -50,7 +51,7 @@ def measured_changes(kafka: KafkaCluster, server: S3Server) -> Iterator[Kept]:
     kafka.create_topic(_TOPIC, 1)
     store = FsspecStore(server.create_bucket("changes"), server.storage_options)
     topics = KafkaChangelogs({"bootstrap.servers": kafka.bootstrap_servers}, "benchmark", 86_400.0)
-    changelog = TopicChangelog(topics, SystemClock())
+    changelog = TopicChangelog(topics, SystemClock(), Metrics())
     places = {"stage (S3)": StageState(store), "topic": StageState(store, changelog, _TOPIC, "benchmark")}
     for size_bytes in _SIZES:
         for place, state in places.items():

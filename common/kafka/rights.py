@@ -39,7 +39,7 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
     with taking_properties():
         admin = AdminClient({**client_properties(kafka), "error_cb": heard.hear}, logger=QUIET)
     try:
-        described = _described(admin, topic)
+        found = described(admin, topic)
     except KafkaException as error:
         fault = error.args[0]
         if fault.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -50,15 +50,21 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
         admin.poll(0)  # hands over what librdkafka has to say of its connections
         what = f"describe the topic {topic}"
         raise broker_error(what, servers, fault, heard) from error
-    allowed = described.authorized_operations
-    if allowed and right.value not in allowed:
-        raise _not_allowed(key, topic, right)
+    require_right(found, key, topic, right)
 
 
-def _described(admin: AdminClient, topic: str) -> TopicDescription:
+def described(admin: AdminClient, topic: str) -> TopicDescription:
+    """What a topic is, with what this user may do. Raises KafkaException."""
     names = TopicCollection([topic])
     answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
     return answers[topic].result(_TIMEOUT_S + 1)
+
+
+def require_right(found: TopicDescription, key: str, topic: str, right: Right) -> None:
+    """Raise ConfigError for a topic, as described, that may not be used so."""
+    allowed = found.authorized_operations
+    if allowed and right.value not in allowed:
+        raise _not_allowed(key, topic, right)
 
 
 def _not_allowed(key: str, topic: str, right: Right) -> ConfigError:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common import metrics as catalogue
 from common.errors import BrokerError
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from stage_writer.changelog.pieces import PIECE_BYTES, cut, joined
@@ -21,6 +22,7 @@ from stage_writer.changelog.ports import iterate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Topic, TopicPartition
     from common.stage.state_files import StateFileName
@@ -34,12 +36,16 @@ class TopicChangelog:
 
     topics: ChangelogTopics
     clock: Clock
+    metrics: Metrics
     piece_bytes: int = PIECE_BYTES
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
         """Write a flush's changes (rule 1). Raises BrokerError."""
         written_ms = self.clock.wall_ms()
-        found = self.topics.append(topic, name.source, cut(app_id, name, data, self.piece_bytes))
+        pieces = cut(app_id, name, data, self.piece_bytes)
+        found = self.topics.append(topic, name.source, pieces)
+        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN_BYTES, len(data), topic=topic)
+        self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN, len(pieces), topic=topic)
         try:
             spans = spans_of(found.offsets)
         except ValueError as error:
@@ -52,7 +58,7 @@ class TopicChangelog:
     def reading(self) -> Iterator[Reading]:
         """Reads as many as are wanted."""
         with ExitStack() as held:
-            yield Reading(self.topics, held)
+            yield Reading(self.topics, held, self.metrics)
 
 
 @dataclass(slots=True)
@@ -61,6 +67,7 @@ class Reading:
 
     topics: ChangelogTopics
     held: ExitStack
+    metrics: Metrics
     _reader: PieceReader | None = None
     _known: set[tuple[TopicPartition, str | None]] = field(default_factory=set)
 
@@ -71,4 +78,7 @@ class Reading:
         if topic not in self._known:
             reader.require_same(*topic)
             self._known.add(topic)
-        return joined(changes, ((offset, reader.at(changes.place, offset)) for offset in iterate(changes)))
+        data = joined(changes, ((offset, reader.at(changes.place, offset)) for offset in iterate(changes)))
+        self.metrics.add(catalogue.WRITER_CHANGELOG_READ_BYTES, len(data), topic=changes.place.topic)
+        self.metrics.add(catalogue.WRITER_CHANGELOG_READ, changes.pieces, topic=changes.place.topic)
+        return data

@@ -38,6 +38,7 @@ from stage_writer.partitions.topic_look import TopicLook
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from common.kafka.rights import Right
     from common.settings.section import Option
     from common.spans import Topic
 
@@ -70,11 +71,14 @@ class KafkaChangelogs:
         self._partitions: dict[Topic, int] = {}
         self._look = TopicLook(self, SystemClock())
 
-    def require_fit(self, topic: Topic) -> int:
-        """The topic's number of partitions, of one that is fit (rule 4). Raises ConfigError and BrokerError."""
+    def require_fit(self, topic: Topic, rights: Collection[Right] = ()) -> int:
+        """The topic's number of partitions, of one that is fit (rule 4), and that this user has these rights to.
+
+        Raises ConfigError and BrokerError.
+        """
         with self._errors(f"look up the topic {topic}", topic):
             admin = self._admin()
-            count = partitions_of(admin, topic)
+            count = partitions_of(admin, topic, rights)
             require_fit(admin, topic, self._keep_s)
         self._partitions[topic] = count
         return count

@@ -63,6 +63,36 @@ class ChangelogTopics(Protocol):
         """One that is used by one thread, and let go of at the end."""
 
 
+class LooksAtTopics(Protocol):
+    """Kafka's topics, as far as it is to be known whether they keep what they are given."""
+
+    def require_fit(self, topic: Topic) -> int:
+        """The number of partitions of a topic that does. Raises ConfigError for another one, and BrokerError."""
+
+
+class WatchesTopics(Protocol):
+    """What the writer's loop asks of who looks at the topics (watch.py)."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person has to know. Safe to call from any thread."""
+
+    def look(self) -> None:
+        """Look, if it is time; never waits."""
+
+
+class NoWatch:
+    """Of a writer that writes to none."""
+
+    notes: tuple[str, ...] = ()
+
+    def look(self) -> None:
+        """At nothing."""
+
+
+NO_WATCH = NoWatch()
+
+
 class Changelog(Protocol):
     """The changes of tasks' states in topics."""
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from common.errors import ConfigError
+from common.kafka.rights import Right, described, require_right
 from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.retention import retention_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from confluent_kafka.admin import AdminClient
 
@@ -27,11 +28,13 @@ _TIMEOUT_S = 10.0
 LEAST_MESSAGE_BYTES = 2 * PIECE_BYTES
 
 
-def partitions_of(admin: AdminClient, topic: Topic) -> int:
-    """How many partitions a topic has. Raises ConfigError for one that is not there, and KafkaException."""
-    (answer,) = admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S).values()
+def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = ()) -> int:
+    """How many partitions a topic has.
+
+    Raises ConfigError for one that is not there, or that this user has not these rights to; and KafkaException.
+    """
     try:
-        return len(answer.result(_TIMEOUT_S + 1).partitions)
+        found = described(admin, topic)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _not_there(topic) from error
@@ -39,6 +42,9 @@ def partitions_of(admin: AdminClient, topic: Topic) -> int:
             msg = f"this user may not see the topic {topic!r} (state_changelog)"
             raise ConfigError(msg, f"allow this user to READ, WRITE and DESCRIBE_CONFIGS the topic {topic}") from error
         raise
+    for right in rights:
+        require_right(found, "state_changelog", topic, right)
+    return len(found.partitions)
 
 
 def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:

@@ -1,7 +1,7 @@
 """The changelog of a process, by its settings.
 
 Rule: topics that are written to are looked at before anything is read, so that one that does not do is refused at
-start. Where Kafka is away then, it is looked at again before the first write.
+start. Where Kafka is away then, it is looked at again before the first write; and all of them each minute (watch.py).
 """
 
 from __future__ import annotations
@@ -9,43 +9,53 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
-from common.kafka.rights import Right, require_topic
+from common.kafka.rights import Right
 from common.spans import Topic
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
+from stage_writer.changelog.watch import ChangelogWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
+    from stage_writer.ports import Workers
 
 
-def changelog_of(settings: Settings, clock: Clock, log: FilteringBoundLogger) -> TopicChangelog:
+_RIGHTS = (Right.WRITE, Right.READ)
+
+
+def changelog_of(settings: Settings, clock: Clock, log: FilteringBoundLogger, metrics: Metrics) -> TopicChangelog:
     """Reads from any topic, and writes to those of the settings. Raises ConfigError for one that does not do."""
-    topics = KafkaChangelogs(settings.kafka, settings.writer.group_id, settings.writer.state_keep_s)
+    topics = _topics(settings)
     for topic in _written(settings):
         try:
-            _look_at(settings, topics, topic)
+            topics.require_fit(topic, _RIGHTS)
         except BrokerError as error:
             log.warning("changelog topic not looked at", topic=topic, problem=error.problem)
-    return TopicChangelog(topics, clock)
+    return TopicChangelog(topics, clock, metrics)
+
+
+def watch_of(
+    settings: Settings, unfit: set[str], workers: Workers, *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+) -> ChangelogWatch:
+    """Looks at the topics of the settings, and keeps ``unfit``."""
+    return ChangelogWatch(_topics(settings), _written(settings), unfit, workers, clock=clock, log=log, metrics=metrics)
 
 
 def checked_changelogs(settings: Settings) -> Iterator[str]:
     """What to say of each topic. Raises ConfigError and BrokerError."""
-    topics = KafkaChangelogs(settings.kafka, settings.writer.group_id, settings.writer.state_keep_s)
+    topics = _topics(settings)
     for topic in _written(settings):
-        yield f"ok: {topic} keeps changes of states, in {_look_at(settings, topics, topic)} partition(s)"
+        yield f"ok: {topic} keeps changes of states, in {topics.require_fit(topic, _RIGHTS)} partition(s)"
 
 
-def _look_at(settings: Settings, topics: KafkaChangelogs, topic: Topic) -> int:
-    count = topics.require_fit(topic)
-    for right in (Right.WRITE, Right.READ):
-        require_topic(settings.kafka, "state_changelog", topic, right)
-    return count
+def _topics(settings: Settings) -> KafkaChangelogs:
+    return KafkaChangelogs(settings.kafka, settings.writer.group_id, settings.writer.state_keep_s)
 
 
 def _written(settings: Settings) -> list[Topic]:

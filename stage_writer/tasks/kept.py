@@ -7,9 +7,10 @@ Rules:
 2. A snapshot is due when the changes since the last one come to as much as the state itself, or to a number of files:
    so writing costs at most about twice what changed, and restoring about twice the state.
 3. A job may still read the stores when the partition has gone: they are let go of when the last reader has.
-4. A state is not left to a Kafka topic for long, for the topic forgets: when its oldest changes there come of age, or
-   the stream has another topic or none by now, the next flush writes a snapshot; and where no flush comes, `renewal`
-   writes one that stands in for what the last marker names (common/stage/state_files.py, rule 4).
+4. A state is not left to a Kafka topic for long, for the topic forgets: when its oldest changes there come of age, the
+   stream has another topic or none by now, or the topic is not fit any more (stage_writer/changelog/watch.py), the
+   next flush writes a snapshot; and where no flush comes, `renewal` writes one that stands in for what the last marker
+   names (common/stage/state_files.py, rule 4). To a topic that is not fit nothing more is written.
 5. A state that is in a topic stands on a file in the stage: that file also tells that there is a state, when the
    markers that named it are gone (stage_writer/shell/state_files.py, rule 2).
 """
@@ -75,6 +76,7 @@ class KeptTask:
         self._files = files
         self._changed_bytes = changed_bytes
         self._when = when
+        self._unfit_topics = parent.unfit_topics
         self._readers = _Readers(stores)
         self._flying: Change | None = None
         self._look_ups = parent.look_ups
@@ -146,6 +148,8 @@ class KeptTask:
             return True
         if not changes.entries:
             return False
+        if self._topic in self._unfit_topics:
+            return True
         if len(self._files.changes) >= self._when.most_changes:
             return True
         if self._topic is not None and not self._files.paths:
@@ -157,7 +161,10 @@ class KeptTask:
         """Whether the state is in part in a topic, and is not to stay there (rule 4)."""
         now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
         return any(
-            one.place.topic != self._topic or abs(now_ms - one.written_ms) > oldest_ms for one in self._files.in_topics
+            one.place.topic != self._topic
+            or one.place.topic in self._unfit_topics
+            or abs(now_ms - one.written_ms) > oldest_ms
+            for one in self._files.in_topics
         )
 
 

@@ -15,6 +15,8 @@ from stage_writer.changelog.retention import snapshot_after_s
 from stage_writer.tasks.loading import topology_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from common.settings import Settings, Stream
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.tasks.columns import ColumnsConverter
@@ -28,8 +30,10 @@ def topology_converter(
     settings: Settings,
     stream: Stream,
     first_pass: MakeFirstPass,
+    *,
     metrics: Metrics | None,
     look_ups: LookUps | None,
+    unfit_topics: Collection[str],
 ) -> ConvertsTopology:
     """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError, with its kinds."""
     topology = topology_of(stream)
@@ -53,5 +57,6 @@ def topology_converter(
         state_folder=settings.writer.state_folder,
         when=SnapshotsWhen(oldest_s=snapshot_after_s(settings.writer.state_keep_s)),
         look_ups=look_ups,
+        unfit_topics=unfit_topics,
     )
     return TopologyConverter(stream, topology, around)

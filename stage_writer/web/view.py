@@ -62,6 +62,8 @@ class Snapshot:
     teller: Teller
     notes: tuple[str, ...] = ()
     """Why the control topic takes no signs."""
+    changelogs: tuple[str, ...] = ()
+    """Which changelog topics are not fit any more."""
 
     @property
     def sources(self) -> set[TopicPartition]:
@@ -196,6 +198,8 @@ class WriterView:
         remedy = "see that it is there, and that this user may write to it (`stage-writer check`)"
         title = "Signs of new markers go to the stage"
         problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
+        title, remedy = "A changelog topic does not keep what it is given", "mend it; it is looked at each minute"
+        problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
         if self._pausing.is_on:
             problems.append(paused_problem("Nothing is read from Kafka"))
         return problems

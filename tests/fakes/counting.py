@@ -25,6 +25,7 @@ from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from common.stage.markers import Manifest
@@ -91,23 +92,26 @@ class World:
         disk: Path | None = None,
         look_ups: LookUps | None = None,
         topic: str | None = None,
+        unfit: Collection[str] = (),
     ) -> StageWriter:
-        """One that has just started; with ``topic`` as its stream's `state_changelog`."""
+        """One that has just started; with ``topic`` as its stream's `state_changelog`, unless that is ``unfit``."""
+        self.metrics = Metrics()
         stage = ObjectStage(
             self.store,
             lambda _: self.table,
             self.clock,
             lambda: f"{next(self.names):032x}",
             "w",
-            changelog=TopicChangelog(self.topics, self.clock, PIECE_BYTES),
+            changelog=TopicChangelog(self.topics, self.clock, self.metrics, PIECE_BYTES),
         )
         stream = self.settings.streams[0].model_copy(update={"state_changelog": topic})
         self.group.joined = False
         self.group.positions.clear()
         self.group.paused.clear()
-        self.metrics = Metrics()
         folder = None if disk is None else str(disk)
-        around = Surroundings(self.clock.wall_ms, self.metrics, when=when, state_folder=folder, look_ups=look_ups)
+        around = Surroundings(
+            self.clock.wall_ms, self.metrics, when=when, state_folder=folder, look_ups=look_ups, unfit_topics=unfit
+        )
         topology = build(persistent=disk is not None).check()
         self.writer = StageWriter(
             converters=[TopologyConverter(stream, topology, around)],

@@ -21,6 +21,7 @@ from structlog import get_logger
 from bootstrap.__main__ import app as bootstrap
 from common.cli import run
 from common.errors import BrokerError, ConfigError, StateError
+from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -71,7 +72,7 @@ class Written:
     def new(self, **properties: object) -> TopicChangelog:
         given = {"bootstrap.servers": self.kafka.bootstrap_servers, **properties}
         topics = KafkaChangelogs(given, "readers", DAY_S)  # type: ignore[arg-type]
-        return TopicChangelog(topics, SystemClock(), self.piece_bytes)
+        return TopicChangelog(topics, SystemClock(), Metrics(), self.piece_bytes)
 
     def write(self, data: bytes, task: int = 0) -> TopicChanges:
         source = TopicPartition(Topic("orders"), Partition(task))
@@ -170,7 +171,7 @@ def test_unfit_topics_are_refused_at_start(
     for changes, told in cases.items():
         found = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
         with pytest.raises(ConfigError, match=told):
-            changelog_of(found, SystemClock(), get_logger())
+            changelog_of(found, SystemClock(), get_logger(), Metrics())
     assert "nowhere-to-be-found" not in kafka.admin.list_topics().topics
     compacted = next(iter(cases))
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))

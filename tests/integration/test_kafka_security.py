@@ -265,7 +265,7 @@ def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
 def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) -> None:
     secured.cluster.create_topic("changes")
     topics = KafkaChangelogs({**secured.properties("SCRAM-SHA-512", "writer")}, "ingest", 86_400.0)
-    changelog = TopicChangelog(topics, SystemClock())
+    changelog = TopicChangelog(topics, SystemClock(), Metrics())
     task = TopicPartition(Topic("orders"), Partition(0))
     name = StateFileName(task, Position(0), 0, "0", StateKind.CHANGES)
     for operations, wanted in (

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import StateError
+from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from common.stage.state_files import StateFileName, StateKind
@@ -36,7 +37,7 @@ def test_messages_are_short_and_together_what_was_cut(data: list[bytes], piece_b
 def test_flushes_among_others_are_read_as_they_were_written(
     flushes: list[list[bytes]], piece_bytes: int, data: st.DataObject
 ) -> None:
-    changelog = TopicChangelog(MemoryTopics(), HandClock(), piece_bytes)
+    changelog = TopicChangelog(MemoryTopics(), HandClock(), Metrics(), piece_bytes)
     found = [changelog.write(Topic("changes"), "shop", NAME, Pieces(one)) for one in flushes]
     wanted = data.draw(st.permutations(range(len(flushes))))
     with changelog.reading() as reading:

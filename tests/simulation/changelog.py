@@ -138,4 +138,4 @@ class InTopic(Counting):
     def changelog(self, process: Process) -> Changelog:
         """The real one, over this world's topic."""
         del process
-        return TopicChangelog(self.written, WorldClock(self.around.world), _PIECE_BYTES)
+        return TopicChangelog(self.written, WorldClock(self.around.world), Metrics(), _PIECE_BYTES)

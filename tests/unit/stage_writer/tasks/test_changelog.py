@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from common.errors import ConfigError, StoreError
+from common.errors import BrokerError, ConfigError, StoreError
+from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import spans_of
 from common.stage.state_files import StateFiles
 from stage_writer.changelog.retention import retention_s, snapshot_after_s
 from stage_writer.changelog.topic import unfit
+from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.renewing import Renewing
 from stage_writer.service import LOOK_AT_HELD_S
 from stage_writer.tasks.kept import SnapshotsWhen
@@ -197,6 +199,84 @@ def test_a_writer_that_wrote_a_stand_in_goes_on_from_it(tmp_path: Path) -> None:
     world.new_writer(HOUR, topic=CHANGES)
     world.grow(25)
     assert world.staged() == counted(25)
+
+
+def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_there(tmp_path: Path) -> None:
+    world, unfit_topics = World(tmp_path, 10), set[str]()
+    world.new_writer(HOUR, topic=CHANGES, unfit=unfit_topics)
+    world.grow(10)
+    world.grow(15)
+    assert len(world.states()[-1].files.in_topics) == 1
+    unfit_topics.add(CHANGES)
+    messages = len(world.topics.logs[CHANGES])
+    world.clock.sleep_s(61.0)
+    world.steps()  # no record comes, and a stand-in is written
+    world.grow(20)
+    world.steps(30)  # the group may have given the writer up in that minute, so that its first claim has to wait
+    world.grow(22)
+    assert [state.files.in_topics for state in world.states()[-2:]] == [(), ()]
+    assert len(world.topics.logs[CHANGES]) == messages
+    assert world.states()[-2].before.in_topics == ()
+    unfit_topics.clear()
+    world.grow(25)
+    assert len(world.topics.logs[CHANGES]) > messages
+    assert world.staged() == counted(25)
+
+
+def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -> None:
+    clock, metrics, unfit_topics = HandClock(), Metrics(), set[str]()
+    answers: dict[str, Exception | None] = dict.fromkeys((CHANGES, "others"))
+
+    class Topics:
+        def require_fit(self, topic: Topic) -> int:
+            error = answers[topic]
+            if error is not None:
+                raise error
+            return 3
+
+    both = [CHANGES, Topic("others")]
+    log = structlog.get_logger()
+    watch = ChangelogWatch(Topics(), both, unfit_topics, InTurn(), clock=clock, log=log, metrics=metrics)
+
+    def told_after(**given: Exception | None) -> tuple[set[str], int, list[str]]:
+        answers.update(given)
+        clock.sleep_s(61.0)
+        watch.look()
+        watch.look()
+        gauges = [line for line in metrics.exposition().decode().splitlines() if "changelog_topic_fit{" in line]
+        return unfit_topics.copy(), len(watch.notes), [line[-3:] for line in sorted(gauges)]
+
+    assert told_after() == (set(), 0, ["1.0", "1.0"])
+    short = ConfigError("it forgets", "let it not")
+    assert told_after(changes=short) == ({"changes"}, 1, ["0.0", "1.0"])
+    assert watch.notes == ("it forgets; states go to the stage meanwhile: let it not",)
+    away = BrokerError("it is away")
+    assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has mended it"
+    assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
+    answers["others"] = None
+    watch.look()
+    assert unfit_topics, "a minute has not passed"
+    assert told_after() == (set(), 0, ["1.0", "1.0"])
+
+
+def test_what_a_topic_took_and_gave_back_is_counted(tmp_path: Path) -> None:
+    world = flushed(tmp_path, 10, 15, 20)
+
+    def counts(kind: str) -> tuple[float, float]:
+        lines = world.metrics.exposition().decode().splitlines()
+        names = (f"stage_writer_changelog_{kind}_{unit}_total" for unit in ("bytes", "messages"))
+        values = [line.rpartition(" ")[2] for name in names for line in lines if line.startswith(f"{name}{{")]
+        return float(values[0]), float(values[1])
+
+    written = world.topics.logs[CHANGES]
+    assert counts("written") == (sum(len(one.value) for one in written), len(written))
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(22)
+    assert counts("restored") == (
+        sum(len(one.value) for one in written[: len(world.topics.read)]),
+        len(world.topics.read),
+    )
+    assert len(world.topics.read) > 2
 
 
 def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back() -> None:

@@ -1,0 +1,115 @@
+"""Looks now and then at the topics that changes of states go to: somebody may have shortened their retention.
+
+Rules:
+
+1. A topic that does not keep any more what it is given is told for as long as that is so: in the log when it begins and
+   when it ends, among the notes, and by a metric. What tasks have there goes to the stage meanwhile, and nothing more
+   goes to the topic (stage_writer/tasks/kept.py, rule 4).
+2. A look that fails says nothing of a topic. The next one comes a minute later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import BrokerError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.spans import Topic
+    from stage_writer.changelog.ports import LooksAtTopics
+    from stage_writer.ports import Running, Workers
+
+LOOK_EVERY_S = 60.0
+
+Found = dict["Topic", ConfigError | None]
+"""What is wrong with each topic that answered."""
+
+
+class ChangelogWatch:
+    """One writer's: a `stage_writer.changelog.ports.WatchesTopics`."""
+
+    def __init__(
+        self,
+        look_at: LooksAtTopics,
+        topics: Collection[Topic],
+        unfit: set[str],
+        workers: Workers,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+    ) -> None:
+        """``unfit`` is kept here, for whoever writes to the topics; they have been looked at already."""
+        self._look_at = look_at
+        self._topics = topics
+        self._unfit = unfit
+        self._workers = workers
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._looked_s = clock.monotonic_s()
+        self._now: Running[Found] | None = None
+        self._problems: dict[Topic, ConfigError] = {}
+        for topic in topics:
+            metrics.set(catalogue.WRITER_CHANGELOG_FIT, 1, topic=topic)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong, for people. Safe to call from any thread."""
+        found = self._problems.copy().values()
+        return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in found)
+
+    def look(self) -> None:
+        """Begin to look, if it is time, and see what was found."""
+        if self._now is not None:
+            self._end(self._now)
+        elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
+            self._now = self._workers.start(_Look(self._look_at, tuple(self._topics)))
+
+    def _end(self, running: Running[Found]) -> None:
+        if not running.done():
+            return
+        self._now = None
+        self._looked_s = self._clock.monotonic_s()
+        for topic, error in running.result().items():
+            before = self._problems.get(topic)
+            if error is not None and (before is None or before.problem != error.problem):
+                self._log.error("changelog topic not fit", topic=topic, problem=error.problem, remedy=error.remedy)
+            if error is None and before is not None:
+                self._log.info("changelog topic fit again", topic=topic)
+            self._metrics.set(catalogue.WRITER_CHANGELOG_FIT, int(error is None), topic=topic)
+            if error is None:
+                self._problems.pop(topic, None)
+                self._unfit.discard(topic)
+            else:
+                self._problems[topic] = error
+                self._unfit.add(topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A job, beside the loop."""
+
+    look_at: LooksAtTopics
+    topics: tuple[Topic, ...]
+
+    def run(self) -> Found:
+        """Without the topics of which Kafka says nothing."""
+        found: Found = {}
+        for topic in self.topics:
+            try:
+                self.look_at.require_fit(topic)
+                found[topic] = None
+            except ConfigError as error:
+                found[topic] = error
+            except BrokerError:
+                continue
+        return found
