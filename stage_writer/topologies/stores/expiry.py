@@ -5,6 +5,7 @@ Rules:
 1. What is ``retention_ms`` or more before the highest time that the store has seen is expired: it is not put, and it is
    not found, whether it is still held or not. So what is seen depends on the records alone.
 2. Expired entries are deleted before a flush, so that those which came since the last one are in no state.
+   Where the time has not moved, nothing more has expired, and nothing is looked at.
 3. The highest time is part of the state. An undone record takes back what it moved.
 """
 
@@ -27,6 +28,7 @@ class Expiry:
         self._layers = layers
         self._retention_ms = retention_ms
         self._highest = layers.rising(HIGHEST_TIME, NEVER_MS, TIME_CODEC)
+        self._swept_to_ms: int | None = None
         self.dropped = 0
         """How many puts came too late since the program began."""
 
@@ -47,4 +49,6 @@ class Expiry:
 
     def sweep(self) -> None:
         """Delete what has expired (rule 2)."""
-        self._layers.expire(bound_to_bytes(self.live_from_ms))
+        end_ms = self.live_from_ms
+        if end_ms != self._swept_to_ms and self._layers.expire(bound_to_bytes(end_ms)):
+            self._swept_to_ms = end_ms

@@ -244,10 +244,10 @@ class Layers:
             if found is not None:
                 yield at, found
 
-    def expire(self, end: bytes) -> None:
+    def expire(self, end: bytes) -> bool:
         """Delete the entries whose places are below ``end``: at the end of a layer, for this is not undone (rule 5).
 
-        Those in layers that wait for their markers stay, until one comes after these are merged.
+        Those in layers that wait for their markers stay, until one comes after these are merged; then it says False.
         """
         index, layer = self._indexed(), self._open
         expired = [key for key in layer.values if (at := index.place_of(key)) is not None and at < end]
@@ -259,6 +259,7 @@ class Layers:
                 known.add(key)
         for key in known:
             layer.put(key, None)
+        return not self._sealed
 
     def _indexed(self) -> Index:
         if self._index is None:

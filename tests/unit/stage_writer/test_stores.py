@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def test_nothing_is_merged_while_a_snapshot_is_read() -> None:
@@ -129,6 +129,39 @@ def test_what_expires_in_later_flushes_is_deleted_from_the_state(kind: str) -> N
     assert len([key for key, value in stores.seal().spaces["w"].items() if value is None]) == 3
     stores.sealed("e")
     assert [value for _, value in stores.store("w").all()] == [500]
+
+
+def test_what_waited_for_its_marker_is_deleted_though_time_stands_still() -> None:
+    stores, put = _timed("window")
+    put(0)
+    stores.seal()
+    put(100)
+    stores.seal()  # what has expired is in a flush that has no marker yet
+    stores.sealed("a")
+    stores.sealed("b")
+    assert [None in stores.seal().spaces.get("w", {}).values() for _ in range(2)] == [True, False]
+
+
+def test_while_time_stands_still_entries_are_not_looked_at_for_what_expires() -> None:
+    class Scanned(MemoryBackend):
+        scans = 0
+
+        def scan(
+            self, space: str, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
+        ) -> Iterator[tuple[bytes, bytes]]:
+            self.scans += 1
+            return super().scan(space, low, high, reverse=reverse)
+
+    backend = Scanned()
+    stores = Stores.open([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], backend)
+    scans: list[int] = []
+    for time_ms in (5_000, 5_000, 4_500, 6_000, 6_000):
+        stores.store("w").put(f"{len(scans)}", "x", time_ms)
+        before = backend.scans
+        stores.seal()
+        stores.sealed(f"{len(scans)}")
+        scans.append(backend.scans - before)
+    assert scans == [1, 0, 0, 1, 0]
 
 
 def test_an_undone_record_takes_back_the_time_that_it_moved() -> None:
