@@ -77,9 +77,9 @@ simulate: setup ## thousands of histories of the real services in a hostile worl
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 	$(BIN)/python -m tests.simulation.mutations
 
-chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, KEEP=1), then the books
+chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage or topic, KEEP=1), then the books
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \
-		$(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep)
+		$(if $(SEED),--seed $(SEED)) $(if $(STATE),--state $(STATE)) $(if $(KEEP),--keep)
 
 two-loaders: setup ## two loaders without a lease race on one table on S3 for MINUTES=5 (STORE=moto, versitygw or minio)
 	@$(BIN)/python -m tests.chaos.two_loaders --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE))

@@ -21,8 +21,10 @@ from devservices import processes
 from devservices.s3 import S3Kind, ensure_program
 from tests.chaos import books
 from tests.chaos.plan import Kind, plan
+from tests.chaos.records import expected
 from tests.chaos.services import bugs, counted
-from tests.chaos.world import APP_ID, TOPIC, World, running_world
+from tests.chaos.stateful import TOPIC, State, numbered
+from tests.chaos.world import APP_ID, CHANGES, World, running_world
 from tests.verifier import read_kafka
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _CAUGHT_UP_WITHIN_S = 600
 _END_WITHIN_S = 120
 _PROTOCOLS = ("classic", "consumer")
+_STATES = tuple(State)
 
 
 def main(
@@ -40,6 +43,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="The plan's; a new one by default.")] = None,
     rate: Annotated[float, typer.Option(help="Records a second.")] = 200,
     protocol: Annotated[str | None, typer.Option(help="The group's: classic or consumer; by the seed.")] = None,
+    state: Annotated[State | None, typer.Option(help="A topology's, and where its changes are; by the seed.")] = None,
     keep: Annotated[bool, typer.Option(help="Keep the folder also when all is well.")] = False,
 ) -> None:
     """Run, and tell what came of it."""
@@ -48,14 +52,15 @@ def main(
         raise typer.BadParameter(msg, param_hint="--store")
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     protocol = protocol or _PROTOCOLS[seed % 2]
+    state = state or _STATES[seed // 2 % len(_STATES)]
     processes.end_on_sigterm()
     ensure_program(cast("S3Kind", store))
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    again = f"make chaos MINUTES={minutes:g} STORE={store} SEED={seed}"
+    again = f"make chaos MINUTES={minutes:g} STORE={store} SEED={seed} STATE={state}"
     typer.echo(f"{again}   ({protocol} group, in {folder})")
     faults = [f"the run did not come to its end: {again}"]
     try:
-        with running_world(folder, cast("S3Kind", store), seed, protocol) as world:
+        with running_world(folder, cast("S3Kind", store), seed, protocol, state) as world:
             faults = _run(world, seed, 60 * minutes, rate)
     finally:
         if faults or keep:
@@ -82,11 +87,16 @@ def _run(world: World, seed: int, seconds: float, rate: float) -> list[str]:
     faults += _let_end(world)
     faults += books.ledger_faults(world.ledger, sent, seed)
     world.tell("the verifier reads")
-    faults += books.table_faults(world.table, world.s3, sent, world.folder)
+    wanted = expected if world.state is State.NONE else numbered(sent)
+    faults += books.table_faults(world.table, world.s3, sent, world.folder, wanted)
     loaders = world.services.named("loader")
     tables = [world.table, f"{world.table}_dead_letters"]
     acknowledged, missing = books.commit_faults(tables, world.s3, loaders)
     faults += missing + bugs([*loaders, *world.services.named("writer"), *world.services.named("producer")])
+    if world.state is State.TOPIC:
+        messages = len(read_kafka(world.kafka.bootstrap_servers, CHANGES))
+        world.tell(f"the changelog topic has {messages} messages")
+        faults += [] if messages else ["no state was ever in the changelog topic"]
     _report(world, sent, acknowledged)
     typer.echo(f"{time.monotonic() - began_s:.0f} s in all")
     return faults

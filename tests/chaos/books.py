@@ -22,17 +22,17 @@ from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from tests.chaos.producer import ABORTED, KEPT
-from tests.chaos.records import expected, number_of, record
+from tests.chaos.records import number_of, record
 from tests.chaos.services import events
 from tests.verifier import delta_rs_reader, duckdb_reader, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from devservices.s3 import S3Server
     from tests.chaos.services import Service
-    from tests.verifier import Sent
+    from tests.verifier import Row, Sent
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
@@ -80,8 +80,10 @@ def behind(table: str, app_id: str, server: S3Server, last: Mapping[int, int]) -
     return {partition: count for partition, count in lag.items() if count > 0}
 
 
-def table_faults(table: str, server: S3Server, sent: Sequence[Sent], folder: Path) -> list[str]:
-    """What the verifier finds wrong (rule 2); ``folder`` is for copies of the tables."""
+def table_faults(
+    table: str, server: S3Server, sent: Sequence[Sent], folder: Path, wanted: Callable[[Sent], Row]
+) -> list[str]:
+    """What the verifier finds wrong (rule 2), by the rows that are wanted; ``folder`` is for copies of tables."""
     tables = [table, f"{table}_dead_letters"]
     copies = [fetched(url, server, folder) for url in tables]
     faults = []
@@ -91,7 +93,7 @@ def table_faults(table: str, server: S3Server, sent: Sequence[Sent], folder: Pat
         ("DuckDB", duckdb_reader(None, {}), copies),
     ):
         rows, dead_letters = map(reader, urls)
-        findings = verify(sent, rows, dead_letters, expected)
+        findings = verify(sent, rows, dead_letters, wanted)
         if not findings.clean:
             faults.append(f"read by {name}: {findings}")
     return faults

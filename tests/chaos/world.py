@@ -30,6 +30,7 @@ from devservices.tcp_proxy import running_tcp_proxies
 from tests.chaos.plan import LEASE_S, SESSION_S, Fault, Kind
 from tests.chaos.records import COLUMNS, PARTITION_BY, PARTITIONS
 from tests.chaos.services import Services
+from tests.chaos.stateful import SEEN, TOPIC, State
 from tests.chaos.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from devservices.tcp_proxy import TcpProxies, TcpProxy
     from tests.chaos.services import Service
 
-TOPIC = "orders"
+CHANGES = "orders-changes"
 APP_ID = "orders"
 BUCKET = "chaos"
 WRITERS = 3
@@ -70,6 +71,7 @@ class World:
     s3_proxy: TcpProxy
     troubles: Troubles
     group_protocol: str
+    state: State
     began_s: float = field(default_factory=time.monotonic)
     done: Counter[Kind] = field(default_factory=Counter)
     skipped: Counter[Kind] = field(default_factory=Counter)
@@ -266,6 +268,8 @@ class World:
         """The producer, the writers, and the loaders."""
         (self.folder / "config.yaml").write_text(yaml.safe_dump(self.settings(), sort_keys=False), "utf-8")
         self.kafka.create_topic(TOPIC, PARTITIONS)
+        if self.state is State.TOPIC:
+            self.kafka.create_topic(CHANGES, PARTITIONS // 2, {"retention.ms": "3600000", "min.insync.replicas": "2"})
         producer = self.services.add(
             "producer", "tests.chaos.producer", self.kafka.bootstrap_servers, TOPIC, str(seed), str(rate), self.ledger
         )
@@ -288,7 +292,14 @@ class World:
                 **session,
             },
             "stage": {"url": self.stage, "storage_options": {**self.s3.storage_options, **endpoint}},
-            "writer": {"group_id": TOPIC, "flush_after": "2s", "revoke_timeout": "5s", "http": None},
+            # Half of the time that states are kept is the most that they stay in a topic: less than a run lasts.
+            "writer": {
+                "group_id": TOPIC,
+                "flush_after": "2s",
+                "revoke_timeout": "5s",
+                "state_keep": "60s",
+                "http": None,
+            },
             "loader": {
                 "schedule": "5s",
                 "marker_retention": "0s",  # a position is free as soon as it can be: the worst case for late claims
@@ -302,15 +313,22 @@ class World:
                     "app_id": APP_ID,
                     "topics": [TOPIC],
                     "table": self.table,
-                    "columns": COLUMNS,
                     "partition_by": PARTITION_BY,
+                    **self._made_by(),
                 }
             ],
         }
 
+    def _made_by(self) -> dict[str, object]:
+        """What makes the stream's rows."""
+        if self.state is State.NONE:
+            return {"columns": COLUMNS}
+        changelog = {"state_changelog": CHANGES} if self.state is State.TOPIC else {}
+        return {"columns": f"{COLUMNS}, {SEEN}", "topology": "tests.chaos.stateful:build", **changelog}
+
 
 @contextmanager
-def running_world(folder: Path, store: S3Kind, seed: int, protocol: str) -> Iterator[World]:
+def running_world(folder: Path, store: S3Kind, seed: int, protocol: str, state: State) -> Iterator[World]:
     """Start the servers; whatever happens, nothing of it is left in the end."""
     with ExitStack() as started:
         proxies = started.enter_context(running_tcp_proxies())
@@ -327,7 +345,7 @@ def running_world(folder: Path, store: S3Kind, seed: int, protocol: str) -> Iter
         started.callback(_end, services)
         os.environ |= s3.environ  # for the operator
         http_port = int(http.endpoint_url.rpartition(":")[2])
-        yield World(folder, kafka, s3, services, made, proxies.before(http_port), troubles, protocol)
+        yield World(folder, kafka, s3, services, made, proxies.before(http_port), troubles, protocol, state)
 
 
 def _keeping(proxies: TcpProxies, made: list[TcpProxy]) -> Callable[[int], int]:
