@@ -22,12 +22,11 @@ from common.schema import to_arrow_schema
 from common.tables.urls import comparable
 from stage_writer.core.batch import Messages
 from stage_writer.core.convert import KafkaColumns
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.outcome import Outcome, Part, joined, staged_of
 from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.rows import Rows
+from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.tables import formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
@@ -71,12 +70,7 @@ class ColumnsConverter:
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
-        reading = Reading(lenient=stream.coerce == "lenient")
-        self._decoders = {
-            topic: Decoder(source.columns, reading, first_pass=first_pass)
-            for topic, source in topology.sources.items()
-            if source.columns is not None
-        }
+        self._decoders = decoders_of(stream, topology, first_pass)
 
     @property
     def stream(self) -> Stream:

@@ -21,10 +21,9 @@ from common import metrics as catalogue
 from common.schema import to_arrow_schema
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.core.batch import Messages
-from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.first_pass import no_first_pass
-from stage_writer.core.decoding.reading import Reading
 from stage_writer.tasks.converting import input_of
+from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.tasks.kept import KeptTask, SnapshotsWhen
 from stage_writer.tasks.tables import declared_of, formats_of, row_format
@@ -87,11 +86,7 @@ class TopologyConverter:
             name: row_format(stream, url) for name, url in stream.routes.items()
         }
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
-        reading = Reading(lenient=stream.coerce == "lenient")
-        self._decoders = {
-            topic: None if source.columns is None else Decoder(source.columns, reading, first_pass=around.first_pass)
-            for topic, source in topology.sources.items()
-        }
+        self._decoders = decoders_of(stream, topology, around.first_pass)
 
     @property
     def look_ups(self) -> LookUps | None:
@@ -127,7 +122,7 @@ class TopologyConverter:
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
         """The messages of one partition for its task, those that are no records, and the tombstones."""
         topic = str(messages.batches[0].source.topic)
-        decoder = self._decoders[topic]
+        decoder = self._decoders.get(topic)
         if decoder is None:
             tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
             rows = pa.table({"value": messages.values})
@@ -141,7 +136,7 @@ class TopologyConverter:
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
         """The same of several partitions of one topic, decoded in one call."""
         topic = str(parts[0].source.topic)
-        decoder = self._decoders[topic]
+        decoder = self._decoders.get(topic)
         if decoder is None or len(parts) == 1:
             return [self.decoded(Messages.of([part])) for part in parts]
         messages = Messages.of(parts)
