@@ -8,8 +8,10 @@ from decimal import Decimal
 
 import pytest
 
+from stage_writer.topologies.testing import Message, TopologyTestDriver
 from tests.chaos.plan import LEASE_S, SESSION_S, Kind, plan
-from tests.chaos.records import expected, number_of, record
+from tests.chaos.records import COLUMNS, expected, number_of, record
+from tests.chaos.stateful import SEEN, TOPIC, build, numbered
 from tests.verifier import GOOD, Sent
 
 
@@ -48,3 +50,20 @@ def test_a_record_is_always_the_same_and_says_its_number() -> None:
             assert (row["n"], row["amount"]) == (number, Decimal(content["amount"]))
     assert len(kinds) == 9
     assert kinds[b"gone"] == 65
+
+
+def test_the_books_number_a_topology_s_rows_as_its_state_does() -> None:
+    driver = TopologyTestDriver(build(), columns=f"{COLUMNS}, {SEEN}")
+    records = [record(7, number) for number in range(400)]
+    messages = [Message(TOPIC, one.key, one.value, 0, partition=one.partition) for one in records]
+    driver.pipe_inputs(messages[:150])
+    driver.restart()
+    driver.pipe_inputs(messages[150:])
+    rows, last = driver.rows(), Counter[int]()
+    sent: list[Sent] = []
+    for one in records:
+        sent.append(Sent((TOPIC, one.partition, last[one.partition]), 0, one.key, one.value))
+        last[one.partition] += 1
+    wanted = numbered(reversed(sent))
+    assert [row["seen"] for row in rows] == [wanted(sent[row["n"]])["seen"] for row in rows]
+    assert len(rows) == 400 - len(driver.dead_letters()) - sum(one.value is None for one in records)
