@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from bootstrap.config.sample import Sample, sampled
 from common.errors import UsageError
+from common.kafka.bounded import close_within
 from common.kafka.client import QUIET
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -38,7 +39,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
         failed = broker_error("list topics", servers, error.args[0], heard)
         raise type(failed)(failed.problem, f"{failed.remedy}; give it with --kafka KEY=VALUE") from error
     finally:
-        consumer.close()
+        close_within(consumer)
     return {
         name: len(topic.partitions)
         for name, topic in sorted(found.items())

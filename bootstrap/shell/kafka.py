@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from bootstrap.core.state import Ends
 from common.errors import UsageError
+from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -50,7 +51,7 @@ class KafkaView:
 
     def close(self) -> None:
         """Let go of the connections."""
-        self._consumer.close()
+        close_within(self._consumer)
 
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
         """The partitions of a stream's topics, in order. Raises BrokerError, and UsageError for an unknown topic."""

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from common.errors import BrokerError
+from common.kafka.bounded import answer_of, close_within
 from common.kafka.client import QUIET, client_properties, topic_id
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -111,7 +112,7 @@ class KafkaReader:
 
     def close(self) -> None:
         """Let go of the connections."""
-        self._consumer.close()
+        close_within(self._consumer)
 
     @contextmanager
     def _errors(self, what: str, topic: str = "") -> Iterator[None]:
@@ -130,18 +131,19 @@ def topics_of(
 
     ``heard`` is the consumer's, of one that reads nothing yet; without it the time is taken to its end.
     """
-    deadline_s = time.monotonic() + timeout_s
-    refused_s = time.monotonic() + _REFUSED_S
+    began_s = time.monotonic()
+    left_s = timeout_s
     while True:
-        left_s = deadline_s - time.monotonic()
         try:
             metadata = consumer.list_topics(topic, timeout=left_s if heard is None else min(left_s, _LOOK_S))
         except KafkaException as error:
-            now_s = time.monotonic()
-            if heard is None or error.args[0].code() not in _NO_ANSWER or now_s >= deadline_s:
+            # One look at the clock: a moment later less than no time may be left, which librdkafka takes as for ever.
+            passed_s = time.monotonic() - began_s
+            left_s = timeout_s - passed_s
+            if heard is None or error.args[0].code() not in _NO_ANSWER or left_s <= 0:
                 raise
             consumer.poll(0)  # hands over what librdkafka has to say about its connections
-            if heard.is_refusal and now_s >= refused_s:
+            if heard.is_refusal and passed_s >= _REFUSED_S:
                 raise
         else:
             found: dict[str, TopicMetadata] = metadata.topics
@@ -170,7 +172,7 @@ def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -
     found: dict[Topic, str | None] = {}
     for name, answer in answers.items():
         try:
-            found[Topic(name)] = topic_id(answer.result(timeout_s + 1))
+            found[Topic(name)] = topic_id(answer_of(answer, timeout_s))
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

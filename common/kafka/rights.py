@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
+from common.kafka.bounded import answer_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -57,7 +58,7 @@ def described(admin: AdminClient, topic: str) -> TopicDescription:
     """What a topic is, with what this user may do. Raises KafkaException."""
     names = TopicCollection([topic])
     answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
-    return answers[topic].result(_TIMEOUT_S + 1)
+    return answer_of(answers[topic], _TIMEOUT_S)
 
 
 def require_right(found: TopicDescription, key: str, topic: str, right: Right) -> None:

@@ -71,6 +71,8 @@ class BrokerEnds:
         from confluent_kafka import Consumer  # noqa: PLC0415 - see __call__
         from confluent_kafka import TopicPartition as KafkaPartition  # noqa: PLC0415
 
+        from common.kafka.bounded import close_within  # noqa: PLC0415
+
         # A group is asked for by the client; it is never joined and nothing is committed to it.
         quiet = {"group.id": "delta-loader-status", "enable.auto.commit": False, "log_level": 0}
         consumer = Consumer({**self._properties, **quiet}, logger=QUIET)
@@ -88,4 +90,4 @@ class BrokerEnds:
                     ends[source], self._firsts[source] = Position(int(end)), Position(int(first))
             return ends
         finally:
-            consumer.close()
+            close_within(consumer)

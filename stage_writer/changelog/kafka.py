@@ -24,6 +24,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from common.errors import BrokerError, StateError
+from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -123,7 +124,7 @@ class KafkaChangelogs:
         try:
             yield KafkaPieces(self, consumer, self._servers, heard)
         finally:
-            consumer.close()
+            close_within(consumer)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that is there; None from a broker that has no ids. Raises BrokerError."""

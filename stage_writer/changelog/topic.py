@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from common.errors import ConfigError
+from common.kafka.bounded import answer_of
 from common.kafka.rights import Right, described, require_right
 from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.retention import retention_s
@@ -52,7 +53,7 @@ def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (answer,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
     try:
-        entries = answer.result(_TIMEOUT_S + 1)
+        entries = answer_of(answer, _TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             msg = f"this user may not see how the topic {topic!r} (state_changelog) is configured"

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.errors import BrokerError
+from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.spans import Position
 from common.stage.merged import inputs_of
@@ -100,7 +101,7 @@ class KafkaTransactions:
 
     def close(self) -> None:
         """Let go of the connections."""
-        self.group.close()
+        close_within(self.group)
 
 
 def _produce(producer: Producer, batch: pa.RecordBatch) -> None:

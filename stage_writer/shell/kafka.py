@@ -34,6 +34,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.errors import BrokerError, ConfigError
+from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, remedy, words
 from common.kafka.reader import require_allowed, topic_ids, topics_of
@@ -91,6 +92,7 @@ class KafkaSource:
         self._log = log
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._most = settings.writer.consume_records
+        self._revoke_timeout_s = settings.writer.revoke_timeout_s
         self._enough_bytes = MemoryShares.of(settings.writer.memory_bytes).poll
         self._with_headers = with_headers
         self._clock = clock
@@ -199,7 +201,7 @@ class KafkaSource:
         with self._errors(f"describe the group {group}"):
             found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
             try:
-                described = found.result(TIMEOUT_S + 1)
+                described = answer_of(found, TIMEOUT_S)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                     raise
@@ -220,10 +222,11 @@ class KafkaSource:
                 self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def close(self) -> None:
-        """Leave the group; tells the listener what is revoked."""
+        """Leave the group; tells the listener what is revoked, in a thread for which this one waits."""
         with self._errors("leave the group"):
             self._taker.close()
-            self._consumer.close()
+            if not close_within(self._consumer, self._revoke_timeout_s + CLOSE_WITHIN_S):
+                self._log.warning("left without a word to the group: Kafka does not answer")
 
     def _taker_of(self, native: Path | None) -> Taker | NativeTaker:
         if native is not None:
@@ -385,18 +388,17 @@ class KafkaSource:
         for found, future in futures.items():
             source = _source(found.topic, found.partition)
             with self._errors(f"look up offsets of {source}", source.topic):
-                positions[source] = Position(future.result(TIMEOUT_S + 1).offset)
+                positions[source] = Position(answer_of(future, TIMEOUT_S).offset)
         return positions
 
     @contextmanager
     def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
         try:
             yield
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             if not self._topics:  # nothing is lost by it: librdkafka hands over what it has to say of its connections
                 self._consumer.poll(0)
-            fault = error.args[0] if isinstance(error, KafkaException) else None
-            raise broker_error(what, self._servers, fault, self._admission.heard, user_of=user_of) from error
+            raise broker_error(what, self._servers, error.args[0], self._admission.heard, user_of=user_of) from error
 
 
 def is_cooperative(properties: Mapping[str, Option]) -> bool:

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from common.errors import ConfigError
+from common.kafka.bounded import answer_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import broker_error, remedy
 
@@ -77,7 +78,7 @@ def _of_a_group(admin: AdminClient, group: str) -> bool:
 
 def _may_read(answer: Future[TopicDescription] | Future[ConsumerGroupDescription]) -> bool:
     try:
-        allowed = answer.result(_TIMEOUT_S + 1).authorized_operations
+        allowed = answer_of(answer, _TIMEOUT_S).authorized_operations
     except KafkaException as error:
         code = error.args[0].code()
         if code in _DENIALS:

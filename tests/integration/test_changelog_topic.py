@@ -56,7 +56,7 @@ DAY_S = 86_400.0
 
 def seen(kafka: KafkaCluster, topic: str) -> str:
     """The topic, once the broker that made it shows it."""
-    wait_until(lambda: topic in kafka.admin.list_topics().topics)
+    wait_until(lambda: topic in kafka.admin.list_topics(timeout=10).topics)
     return topic
 
 
@@ -172,7 +172,7 @@ def test_unfit_topics_are_refused_at_start(
         found = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
         with pytest.raises(ConfigError, match=told):
             changelog_of(found, SystemClock(), get_logger(), Metrics())
-    assert "nowhere-to-be-found" not in kafka.admin.list_topics().topics
+    assert "nowhere-to-be-found" not in kafka.admin.list_topics(timeout=10).topics
     compacted = next(iter(cases))
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))
     done = programs.run("stage-writer", "run", config)

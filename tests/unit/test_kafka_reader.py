@@ -1,12 +1,18 @@
-"""Readers of ranges say what is wrong with a config as every other client does."""
+"""Readers of ranges say what is wrong with a config as every other client does; and no client waits for ever."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from common.errors import ConfigError
+from common.errors import ConfigError, StoreError
+from common.kafka import reader
+from common.kafka.bounded import answer_of, close_within
+from common.kafka.errors import LastWord
 from common.settings import Settings
 from delta_loader.shell.kafka_offsets import KafkaOffsets
 from stage_writer.shell.replay_kafka import ReplayKafka
@@ -14,14 +20,16 @@ from stage_writer.shell.replay_kafka import ReplayKafka
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from confluent_kafka import Consumer
+
 READERS: list[Callable[[Settings], object]] = [
     KafkaOffsets,
     lambda settings: ReplayKafka(settings, with_headers=False),
 ]
 
 
-@pytest.mark.parametrize("reader", READERS, ids=["verify", "replay"])
-def test_a_property_that_is_refused_is_the_config_s_fault(reader: Callable[[Settings], object]) -> None:
+@pytest.mark.parametrize("made", READERS, ids=["verify", "replay"])
+def test_a_property_that_is_refused_is_the_config_s_fault(made: Callable[[Settings], object]) -> None:
     settings = Settings.model_validate(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1", "fetch.min.byts": 7},
@@ -30,5 +38,72 @@ def test_a_property_that_is_refused_is_the_config_s_fault(reader: Callable[[Sett
         }
     )
     with pytest.raises(ConfigError, match=r"fetch\.min\.byts") as error:
-        reader(settings)
+        made(settings)
     assert error.value.exit_code == 2
+
+
+class Silent:
+    """A consumer without a broker, and the clock: each look at it takes a while."""
+
+    def __init__(self, look_s: float) -> None:
+        self.asked: list[float] = []
+        self._look_s = look_s
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        self._now_s += self._look_s
+        return self._now_s
+
+    def list_topics(self, topic: str | None, timeout: float) -> None:
+        assert topic is None
+        self.asked.append(timeout)
+        self._now_s += int(timeout * 1000) / 1000  # librdkafka's are whole milliseconds
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def poll(self, timeout_s: float) -> None:
+        assert timeout_s == 0
+
+
+@pytest.mark.parametrize("look_s", [0.0003, 0.0007])
+def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_for_ever(
+    monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    consumer = Silent(look_s)
+    monkeypatch.setattr(reader, "time", consumer)
+    with pytest.raises(KafkaException):
+        reader.topics_of(cast("Consumer", consumer), 10.0, LastWord())
+    assert min(consumer.asked) > 0
+    assert sum(consumer.asked) <= 10.0
+
+
+class Closing:
+    """A consumer that can be closed once it is let, or never."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may_close = threading.Event()
+        self._error = error
+
+    def close(self) -> None:
+        self.may_close.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def test_a_consumer_that_does_not_close_is_left() -> None:
+    consumer = Closing()
+    assert not close_within(cast("Consumer", consumer), 0.01)
+    consumer.may_close.set()
+    assert close_within(cast("Consumer", consumer))
+
+
+def test_what_a_callback_raises_while_a_consumer_closes_is_raised() -> None:
+    consumer = Closing(StoreError("gone", "wait"))
+    consumer.may_close.set()
+    with pytest.raises(StoreError, match="gone"):
+        close_within(cast("Consumer", consumer))
+
+
+def test_an_answer_that_does_not_come_is_an_error_of_kafka_s() -> None:
+    with pytest.raises(KafkaException) as error:
+        answer_of(Future(), -1.0)
+    assert error.value.args[0].code() == KafkaError._TIMED_OUT
