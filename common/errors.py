@@ -68,6 +68,10 @@ class MarkerError(KafkaDeltaExpressError):
     """A done marker's name or content cannot be read, or contradicts itself."""
 
 
+class NewerFormatError(MarkerError):
+    """An object in the stage is of a form that only a newer release reads."""
+
+
 class StateError(MarkerError):
     """The state of a topology's task, which a marker names, is missing or cannot be read."""
 

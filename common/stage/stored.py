@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from common.errors import MarkerError
+from common.errors import MarkerError, NewerFormatError
 from common.sizes import size_text
 from common.spans import MAX_POSITION
 from common.storage.bounded import MOST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+UPGRADE = "upgrade this service to at least the release of the service that wrote it; see docs/upgrading.md"
 
 Count = Annotated[int, Field(ge=0)]
 StoredOffset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
@@ -56,7 +58,7 @@ def require_known_version(what: str, data: bytes, highest: int) -> None:
     version = _Versioned.model_validate_json(data).version
     if version > highest:
         msg = f"{what} has format version {version}; this program reads up to {highest}"
-        raise MarkerError(msg, "upgrade this service to at least the release of the service that wrote it")
+        raise NewerFormatError(msg, UPGRADE)
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from common.spans import Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
+from common.stage.stored import UPGRADE
 from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
@@ -64,14 +65,21 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
                 f"with `{rewind(source, first.previous or first.span.start)}`",
             )
-        case UnreadableMarker(name, problem):
-            return Held(
-                "unreadable_marker",
-                f"the marker {name.path} cannot be used: {problem}",
-                f"stage its records again with `{rewind(source, name.start)}`",
-            )
+        case UnreadableMarker() as found:
+            return _unreadable(source, found)
         case _:
             assert_never(outcome)
+
+
+def _unreadable(source: TopicPartition, found: UnreadableMarker) -> Held:
+    """Why a marker is not loaded; one of a newer release is well, and would be staged the same again."""
+    if found.is_newer:
+        return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
+    return Held(
+        "unreadable_marker",
+        f"the marker {found.name.path} cannot be used: {found.problem}",
+        f"stage its records again with `{rewind(source, found.name.start)}`",
+    )
 
 
 def missing_file(source: TopicPartition, start: Position, path: str) -> Held:

@@ -39,6 +39,8 @@ class UnreadableMarker:
 
     name: MarkerName
     problem: str
+    is_newer: bool = False
+    """Whether it is well, and of a newer release than this one."""
 
 
 Found = Marker | UnreadableMarker

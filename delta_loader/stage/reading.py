@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from common.errors import MarkerError
+from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
 from common.stage.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.stage.evolved import latest
@@ -170,4 +170,4 @@ def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:
     try:
         return for_tables(marker_from_bytes(name, data), tables)
     except MarkerError as error:
-        return UnreadableMarker(name, error.problem)
+        return UnreadableMarker(name, error.problem, isinstance(error, NewerFormatError))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StateError, StoreError
+from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
 from stage_writer.partitions.partition import Restoring, Unread
 from stage_writer.partitions.places import Look, Place, is_other, other_topic
 from stage_writer.ports import PartitionFault
@@ -137,8 +137,7 @@ class TakingUp:
         unread = self.waiting[source]
         if isinstance(error, MarkerError):
             del self.waiting[source]
-            reason = "state" if isinstance(error, StateError) else "unreadable_marker"
-            return Unfit(PartitionFault(source, error.problem, error.remedy, reason), unread.converter, None)
+            return Unfit(PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None)
         unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
         unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
         self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
@@ -168,6 +167,17 @@ class TakingUp:
                 del self._left[source]
                 with suppress(KafkaDeltaExpressError):  # nobody needs it
                     running.result().close()
+
+
+def _reason(error: MarkerError) -> str:
+    """The fault's short name, for metrics."""
+    match error:
+        case NewerFormatError():
+            return "newer_marker"
+        case StateError():
+            return "state"
+        case _:
+            return "unreadable_marker"
 
 
 def topic_ids(source: RecordSource, topics: Collection[Topic], log: FilteringBoundLogger) -> Mapping[Topic, str | None]:

@@ -126,10 +126,10 @@ def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path
     status = page.look()
     assert rows(status)["orders/0"][0] is State.HELD
     [problem] = status.problems
-    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held (unreadable marker)")
+    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held (newer marker)")
     assert "upgrade" in problem.remedy
     assert status.streams[0].level is Level.ERROR
-    assert gauges(page.metrics, "stage_writer_held_partitions") == {"unreadable_marker": 1}
+    assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
 
 
 def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:

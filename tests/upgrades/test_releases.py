@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.errors import NewerFormatError
+from common.stage import markers, replacements
 from common.stage.answers import Answer
 from common.stage.beginnings import begin_path, beginning_from_bytes
 from common.stage.evolved import Evolved
@@ -90,6 +92,16 @@ def _missing(old: object, new: object, place: str) -> list[str]:
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_each_format_goes_round(name: str) -> None:
     assert read(name, WRITTEN[name][1]) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", [*formats.MARKERS, *formats.REPLACEMENTS])
+def test_a_reader_that_knows_only_lower_versions_refuses_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = WRITTEN[name][1]
+    version = json.loads(data)["version"]
+    assert name.endswith(f"-{version}")
+    monkeypatch.setattr(markers if name in formats.MARKERS else replacements, "VERSION", version - 1)
+    with pytest.raises(NewerFormatError, match=f"has format version {version}; this program reads up to {version - 1}"):
+        read(name, data)
 
 
 def test_each_format_was_written_by_some_release() -> None:

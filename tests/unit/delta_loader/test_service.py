@@ -183,6 +183,21 @@ def test_a_corrupt_marker_holds_its_partition_after_what_is_before_it(
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
 
 
+def test_a_marker_of_a_newer_release_waits_for_the_upgrade_and_nothing_is_to_be_staged_again(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    staging.flush(0, 0, 10)
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", b'{"version": 7}')
+    staging.flush(1, 0, 10)
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert held.reason == "newer_marker"
+    assert "has format version 7; this program reads up to 6" in held.problem
+    assert held.remedy.startswith("upgrade this service")
+    assert "rewind" not in held.remedy
+    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
+
+
 def test_a_chain_whose_beginning_is_lost_is_held(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 50, 60, previous=40)
     (report,) = loader_for(staging, tables).run_pass()
