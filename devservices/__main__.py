@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, cast, get_args
 
@@ -49,7 +49,7 @@ def up(
             if reason := why_not(kind):
                 raise typer.BadParameter(reason, param_hint="--s3")
             server = started.enter_context(running_s3(kind, folder and folder / "s3", s3_port or None))
-            if folder is None:
+            with suppress(FileExistsError):  # in a folder that was kept
                 server.create_bucket(bucket)
             environ |= server.environ
         for name, value in environ.items():

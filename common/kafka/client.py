@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import ConfigError
@@ -17,6 +18,8 @@ QUIET = logging.getLogger("librdkafka")
 """Swallows what librdkafka would print: what matters of it comes as an error, or through ``error_cb``."""
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
+
+_FILE = re.compile(r"\b((?:ssl|https)\.[a-z.]+\.location) failed")
 
 
 class Described(Protocol):
@@ -35,6 +38,12 @@ def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
 def refused_property(reason: str) -> ConfigError:
     """Librdkafka took none of the properties, because of one."""
     msg = f"kafka: librdkafka refuses a property: {reason}"
+    file = _FILE.search(reason)
+    if file is not None:  # what OpenSSL says of it are numbers
+        password = (
+            "" if file[1].startswith("ssl.ca") else ", and that kafka.ssl.key.password opens it where it is locked"
+        )
+        return ConfigError(msg, f"see that the file of kafka.{file[1]} is there, may be read and is PEM{password}")
     return ConfigError(msg, "mend the key below kafka; librdkafka's CONFIGURATION.md has them all")
 
 

@@ -21,7 +21,19 @@ _NO_CAUSE = {"_ALL_BROKERS_DOWN", "_TIMED_OUT"}
 _LOGIN = {"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE"}
 _REFUSALS = {*_LOGIN, "_SSL", "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"}
 
-REACH = "check kafka.bootstrap.servers and the security settings, and that the brokers are up"
+REACH = (
+    "check that the brokers of kafka.bootstrap.servers are up, and that kafka.security.protocol is what this port "
+    "speaks: PLAINTEXT (where none is given), SSL, SASL_PLAINTEXT or SASL_SSL"
+)
+_LOG_IN = (
+    "check kafka.sasl.mechanism, and the name and secret that it takes "
+    "(kafka.sasl.username and kafka.sasl.password, or kafka.sasl.oauthbearer.…)"
+)
+_TOKENS = (
+    "check kafka.sasl.oauthbearer.token.endpoint.url, .client.id and .client.secret, and set kafka.https.ca.location "
+    "to the certificate authority of that endpoint; where a public one has signed it, to the system's, such as "
+    "/etc/ssl/certs/ca-certificates.crt"
+)
 _AUTHORITY = (
     "set kafka.ssl.ca.location to the certificate authority of the brokers, and see that the names in "
     "kafka.bootstrap.servers are those in their certificates"
@@ -78,10 +90,7 @@ def broker_error(
 def remedy(name: str, text: str, user_of: str = "") -> str:
     """What to do about a refusal."""
     if name in _LOGIN:
-        return (
-            "check kafka.sasl.mechanism, and the name and secret that it takes "
-            "(kafka.sasl.username and kafka.sasl.password, or kafka.sasl.oauthbearer.…)"
-        )
+        return _TOKENS if "OAUTHBEARER token" in text else _LOG_IN
     if name == "_SSL":
         return _AUTHORITY
     if _is_alert(name, text):

@@ -39,6 +39,8 @@ _RESERVED_KAFKA = {
     "auto.offset.reset": "streams[].start",
     "enable.auto.offset.store": "writer.report_positions",
 }
+_TOKENS_FROM = {"sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt"}
+"""Without one of them librdkafka waits for the program to bring tokens, which this one does not."""
 
 
 class StageSettings(Section):
@@ -312,6 +314,10 @@ class Settings(Section):
             if key in value:
                 msg = f"sets {key}, which this program decides; use {instead} instead"
                 raise ValueError(msg)
+        mechanism = value.get("sasl.mechanism", value.get("sasl.mechanisms"))
+        if mechanism == "OAUTHBEARER" and not _TOKENS_FROM & value.keys():
+            msg = "has sasl.mechanism OAUTHBEARER and nothing that makes tokens; add sasl.oauthbearer.method: oidc"
+            raise ValueError(msg)
         return value
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
@@ -48,6 +49,7 @@ _READ_AHEAD = 8
 _IN_MEMORY = Lock()  # fsspec has one memory for the whole process
 # Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
+_CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and what they may do"
 
 
 class FsspecStore:
@@ -58,7 +60,10 @@ class FsspecStore:
         self._url = url.rstrip("/")
         try:
             self._fs, root = fsspec.url_to_fs(
-                normalised(url), use_listings_cache=False, skip_instance_cache=True, **dict(storage_options or {})
+                normalised(url),
+                use_listings_cache=False,
+                skip_instance_cache=True,
+                **client_options(url, storage_options or {}, os.environ),
             )
         except (ValueError, ImportError, TypeError) as error:
             msg = f"no store can be opened for {url}: {error}"
@@ -227,13 +232,12 @@ class FsspecStore:
             yield
         except PermissionError as error:
             msg = f"may not {verb} {self._url}/{path}: {error}"
-            remedy = "check the credentials in stage.storage_options and what they may do"
-            raise StoreRefusedError(msg, remedy) from error
+            raise StoreRefusedError(msg, _CREDENTIALS) from error
         except Exception as error:
             # fsspec's back ends raise whatever their SDK raises; all of it is the store's.
             msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
             kind = StoreRefusedError if _is_a_no(error) else StoreError
-            raise kind(msg, "check that the store is there and that stage.storage_options reach it") from error
+            raise kind(msg, _remedy(error)) from error
 
 
 def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecStore]:
@@ -263,6 +267,14 @@ def prove_exclusive_create(store: ObjectStore) -> None:
         )
 
 
+def _remedy(error: Exception) -> str:
+    """What to do about an error that is no refusal. S3 answers a look-up in another region with 400, and no word."""
+    if type(error).__name__ in _NO_CREDENTIALS:
+        return _CREDENTIALS
+    region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
+    return f"check that the store is there and that stage.storage_options reach it{region}"
+
+
 def _is_a_no(error: Exception) -> bool:
     """Whether an error will be the same tomorrow: no bucket, no credentials, none that the store takes."""
     name, status = type(error).__name__, getattr(error, "code", None)
@@ -276,6 +288,17 @@ def _is_refusal(error: OSError) -> bool:
     # s3fs knows the refusal only of servers that name the condition which failed; MinIO does not.
     response = getattr(error.__cause__, "response", None)
     return isinstance(response, dict) and response.get("Error", {}).get("Code") == "PreconditionFailed"
+
+
+def client_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
+    """What fsspec is told: the options, and AWS_REGION, which its S3 client does not know while Java's does."""
+    region, client = environ.get("AWS_REGION"), storage_options.get("client_kwargs") or {}
+    given = (client, storage_options.get("config_kwargs") or {})
+    if not region or not normalised(url).startswith("s3://"):
+        return dict(storage_options)
+    if not isinstance(client, dict) or any(isinstance(one, dict) and "region_name" in one for one in given):
+        return dict(storage_options)
+    return {**storage_options, "client_kwargs": {**client, "region_name": region}}
 
 
 def normalised(url: str) -> str:

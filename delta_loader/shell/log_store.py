@@ -156,7 +156,9 @@ class Probes:
                 return False
             msg = f"Spark cannot create {self.folder}/…: {text}"
             kind = StoreRefusedError if any(name in text for name in _NOS) else StoreError
-            raise kind(msg, "check Spark's way and rights to the table's store: stage.storage_options") from error
+            region = ", and its region (client_kwargs: {region_name: …}, or AWS_REGION)" if "region" in text else ""
+            remedy = f"check Spark's way and rights to the table's store: stage.storage_options{region}"
+            raise kind(msg, remedy) from error
         return True
 
 

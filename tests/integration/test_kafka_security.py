@@ -166,7 +166,8 @@ def test_a_key_that_cannot_be_opened_is_the_configs_fault(
     assert run(writer, ["check", str(config_of("mutual TLS", **with_wrong_secret(secured, "mutual TLS")))]) == 2
     error = capfd.readouterr().err
     assert "librdkafka refuses a property" in error
-    assert "ssl.key" in error
+    assert "see that the file of kafka.ssl.key.location" in error
+    assert "kafka.ssl.key.password opens it" in error
     assert WRONG not in error
 
 
@@ -179,6 +180,9 @@ def test_a_key_that_cannot_be_opened_is_the_configs_fault(
             {"ssl_certificate_location": None, "ssl_key_location": None, "ssl_key_password": None},
             "kafka.ssl.certificate.location",
             id="no certificate",
+        ),
+        pytest.param(
+            "OAUTHBEARER", {"https_ca_location": None}, "kafka.https.ca.location", id="no authority for tokens"
         ),
     ],
 )

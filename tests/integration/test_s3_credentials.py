@@ -101,8 +101,9 @@ def takes_a_chain(**options: object) -> bool:
 
 
 def test_without_a_name_nothing_is_done(world: World) -> None:
-    with pytest.raises(StoreRefusedError, match="NoCredentialsError"):
+    with pytest.raises(StoreRefusedError, match="NoCredentialsError") as caught:
         takes_a_chain(**world.reach)
+    assert "check the credentials in stage.storage_options, or in the environment" in caught.value.remedy
 
 
 def test_a_role_comes_by_a_web_identity_or_a_profile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,10 @@ WRONG = {
     "no address": (with_section(writer={"http": "localhost"}), ["writer.http", "'localhost'", "127.0.0.1:8080"]),
     "no streams": (with_section(streams=[]), ["streams", "is empty"]),
     "no brokers": (with_section(kafka={"client.id": "x"}), ["kafka has no bootstrap.servers", "localhost:9092"]),
+    "nobody makes tokens": (
+        with_section(kafka={"bootstrap.servers": "a", "sasl.mechanism": "OAUTHBEARER"}),
+        ["kafka has sasl.mechanism OAUTHBEARER", "sasl.oauthbearer.method: oidc"],
+    ),
     "a property that is a map": (
         with_section(kafka={"bootstrap.servers": "a", "x": {"y": 1}}),
         ["kafka.x", "no single value"],

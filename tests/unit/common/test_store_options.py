@@ -1,0 +1,34 @@
+"""What fsspec is told besides the storage options."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.storage.store import client_options
+
+HERE = {"AWS_REGION": "eu-central-1"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "environ", "told"),
+    [
+        pytest.param(
+            "s3a://lake/stage", {"key": "k"}, HERE, {"client_kwargs": {"region_name": "eu-central-1"}}, id="s3"
+        ),
+        pytest.param(
+            "s3://lake",
+            {"client_kwargs": {"verify": "/ca.pem"}},
+            HERE,
+            {"client_kwargs": {"verify": "/ca.pem", "region_name": "eu-central-1"}},
+            id="beside other options",
+        ),
+        pytest.param("s3://lake", {"client_kwargs": {"region_name": "eu-west-1"}}, HERE, {}, id="given by the config"),
+        pytest.param("s3://lake", {"config_kwargs": {"region_name": "eu-west-1"}}, HERE, {}, id="given otherwise"),
+        pytest.param("s3://lake", {"key": "k"}, {"AWS_DEFAULT_REGION": "eu-west-1"}, {}, id="what the client knows"),
+        pytest.param("gs://lake", {"token": "t"}, HERE, {}, id="another store"),
+    ],
+)
+def test_the_region_of_the_environment_reaches_the_s3_client(
+    url: str, options: dict[str, object], environ: dict[str, str], told: dict[str, object]
+) -> None:
+    assert client_options(url, options, environ) == {**options, **told}
