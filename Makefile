@@ -150,12 +150,13 @@ build/tools/.ready:
 	@"$(PYTHON)" -m venv build/tools && build/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
 	@touch $@
 
-audit: build/tools/.ready ## known vulnerabilities of what is locked (asks PyPI)
-	build/tools/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
+audit: build/tools/.ready ## known vulnerabilities of the locked Python packages (asks PyPI)
+	build/tools/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
-sbom: build/tools/.ready ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
+sbom: setup build/tools/.ready ## a software bill of materials for each image, in CycloneDX: build/*.cdx.json
 	for image in stage-writer delta-loader; do \
 		build/tools/bin/cyclonedx-py requirements deploy/images/$$image.lock --output-reproducible -o build/$$image.cdx.json || exit 1; done
+	$(BIN)/python -m devservices.bill_of_jars build/delta-loader.cdx.json
 	@ls build/*.cdx.json
 
 clean: ## remove what make has made here; the cache in ~/.cache/kafka-delta-express stays

@@ -1,0 +1,53 @@
+"""Adds the loader's jars to a bill of materials: ``python -m devservices.bill_of_jars BILL`` (CycloneDX, JSON).
+
+What makes such bills of Python packages knows nothing of jars. Spark's own come inside of pyspark's wheel, which is in
+the bill as one package.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.downloads import read_lock
+from delta_loader.shell.jars import LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.downloads import Jar
+
+
+def with_jars(bill: Mapping[str, object], jars: Iterable[Jar]) -> dict[str, object]:
+    """The bill with a component for each jar, by its coordinates in Maven; each once, however often it is added."""
+    components = bill.get("components", [])
+    if not isinstance(components, list):
+        msg = "the bill's components are no list"
+        raise TypeError(msg)
+    added = {f"{one['purl']}": one for one in map(_component, jars)}
+    return {**bill, "components": [*(one for one in components if one.get("purl") not in added), *added.values()]}
+
+
+def _component(jar: Jar) -> dict[str, object]:
+    purl = f"pkg:maven/{jar.group}/{jar.artifact}@{jar.version}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "group": jar.group,
+        "name": jar.artifact,
+        "version": jar.version,
+        "purl": purl,
+        "hashes": [{"alg": "SHA-256", "content": jar.sha256}],
+    }
+
+
+def main(path: Path) -> None:
+    """Write the bill anew, with the jars."""
+    jars = [jar for group in read_lock(LOCK).values() for jar in group]
+    path.write_text(json.dumps(with_jars(json.loads(path.read_text("utf-8")), jars), indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
