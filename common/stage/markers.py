@@ -7,8 +7,8 @@ Rules:
 2. An empty marker was made by hand and covers exactly one position.
 3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
    inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
-4. A manifest never trusts its surroundings: a path in it that leaves its table's root, or a span that does not begin
-   at the marker's name, raises MarkerError.
+4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a span that does not begin at
+   the marker's name, or a file whose partition values are of other columns than the table's, raises MarkerError.
 5. A marker of a topic that was made anew has the next *generation* (common/stage/beginnings.py). Its format is version
    2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
@@ -454,6 +454,9 @@ def _table_from_stored(stored: _StoredTable) -> StagedTable:
             raise ValueError(msg)
         if file.partition_values is None and not file.path.startswith(f"{STAGED}/"):
             msg = f"the path {file.path!r} of a mixed file is not below the stage's {STAGED}/"
+            raise ValueError(msg)
+        if file.partition_values is not None and file.partition_values.keys() != set(stored.partition_by):
+            msg = f"the file {file.path!r} has values of other columns than its table is partitioned by"
             raise ValueError(msg)
     files = tuple(
         StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)

@@ -20,8 +20,11 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from common.errors import SchemaError
+from common.schema.spark_json import schema_from_json
 from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable
 from common.stage.merged import is_merged
 from common.tables.urls import comparable
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from common.tables.changes import MergeBy
+
+_SCHEMAS = 256
+"""Of these it is remembered that they are some: markers repeat a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +56,28 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
     """The marker with its tables' URLs spelled as the stream spells them.
 
     ``tables`` maps the comparable form of a URL (`comparable`) to the stream's spelling. Files for any other table
-    would be passed over in silence, so such a marker is one that cannot be read.
+    would be passed over in silence, so such a marker is one that cannot be read. So is one whose table has no columns:
+    it would fail its stream, and not its Kafka partition alone.
     """
     if marker.manifest is None:
         return marker
     strange = [table.url for table in marker.tables if table.files and comparable(table.url) not in tables]
     if strange:
         return UnreadableMarker(marker.name, f"it stages files for {strange[0]}, which is not a table of this stream")
+    problem = next((why for table in marker.tables if (why := _no_schema(table.schema)) is not None), None)
+    if problem is not None:
+        return UnreadableMarker(marker.name, problem)
     staged = tuple(replace(table, url=tables.get(comparable(table.url), table.url)) for table in marker.tables)
     return replace(marker, manifest=replace(marker.manifest, tables=staged))
+
+
+@lru_cache(_SCHEMAS)
+def _no_schema(schema: str) -> str | None:
+    try:
+        schema_from_json(schema)
+    except SchemaError as error:
+        return error.problem
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,17 +27,24 @@ steps = texts.map(lambda text: text.translate({ord(char): "_" for char in "/\\\0
     lambda step: step not in {"", ".", "..", "_delta_log"}
 )
 paths = st.lists(steps, min_size=1, max_size=3).map("/".join)
-files = st.builds(StagedFile, paths, st.dictionaries(texts, st.none() | texts, max_size=3), counts, counts, texts)
 mixed_files = st.builds(StagedFile, paths.map("data/{}".format), st.none(), counts, counts, texts)
-tables = st.builds(
-    StagedTable,
-    texts.filter(bool),
-    st.sampled_from(TableKind),
-    texts,
-    st.lists(texts, max_size=3).map(tuple),
-    st.lists(files | mixed_files, max_size=3).map(tuple),
-    place=st.none() | st.tuples(texts, texts, texts),
-)
+
+
+def tables_by(partition_by: tuple[str, ...]) -> st.SearchStrategy[StagedTable]:
+    values = st.fixed_dictionaries({column: st.none() | texts for column in partition_by})
+    files = st.builds(StagedFile, paths, values, counts, counts, texts)
+    return st.builds(
+        StagedTable,
+        texts.filter(bool),
+        st.sampled_from(TableKind),
+        texts,
+        st.just(partition_by),
+        st.lists(files | mixed_files, max_size=3).map(tuple),
+        place=st.none() | st.tuples(texts, texts, texts),
+    )
+
+
+tables = st.lists(texts, max_size=3, unique=True).map(tuple).flatmap(tables_by)
 
 merges = st.builds(
     MergeBy,

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
@@ -19,6 +23,7 @@ from common.stage.changelogs import TopicChanges
 from common.stage.evolved import Evolved
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
+from common.stage.merged import InputEnd
 from common.stage.replacements import (
     Replacement,
     ReplacementFile,
@@ -31,6 +36,14 @@ from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts
 from delta_loader.core.lease import LeaseRecord
+from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
+from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
+from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
+from stage_writer.topologies.stores.stores import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FILES = Path(__file__).parent / "files"
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -103,6 +116,45 @@ GAINED = Evolved("orders", 2, parse_ddl("note STRING"))
 ANSWER = Answer("orders", TABLE, "7f4c", 12, Decision.REPLAY, {SOURCE: Position(41)}, "ada", MADE_MS)
 COMMIT = CommitMetadata("commit-1", "orders", {SOURCE: SPAN}, MADE_MS, {SOURCE: Counts(3, 2, 0, 1)})
 
+CHANGED = Changes(
+    {"counts": {b"ada": b"2", b"bob": None}, "per_hour": {b"\x00\x01ada": b"7"}},
+    {"counts": "key_value", "per_hour": "window"},
+)
+HELD = Changes({"counts": {b"ada": b"2"}, "per_hour": {b"\x00\x01ada": b"7"}}, CHANGED.kinds)
+SENT = Outgoing(
+    SOURCE,
+    1,
+    (InputEnd(SOURCE, SPAN.end),),
+    pa.Table.from_pylist(
+        [
+            {"topic": "totals", "key": b"ada", "value": b'{"n":2}', "timestamp_ms": MADE_MS, "headers": None},
+            {
+                "topic": "totals",
+                "key": None,
+                "value": None,
+                "timestamp_ms": None,
+                "headers": [{"name": "a", "value": b"b"}],
+            },
+        ],
+        schema=OUTBOX_SCHEMA,
+    ),
+)
+"""The first two are the inside of state files, the last is that of an outbox."""
+
+
+def written_binary() -> dict[str, bytes]:
+    """The objects that are no JSON, by a name for the file."""
+    spaces = {name: partial(_entries, dict(entries)) for name, entries in HELD.spaces.items()}
+    return {
+        "state-1.changes": changes_to_pieces(CHANGED).to_bytes(),
+        "state-1.snapshot": snapshot_to_pieces(Snapshot(spaces, HELD.kinds)).to_bytes(),
+        "outbox-1.outbox": outgoing_to_pieces(SENT).to_bytes(),
+    }
+
+
+def _entries(entries: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
+    yield from ((key, value) for key, value in sorted(entries.items()) if value is not None)
+
 
 def written() -> dict[str, tuple[str, bytes]]:
     """Each format's path in the stage (or what it is) and its bytes, by a name for the file."""
@@ -124,6 +176,8 @@ def main(version: str) -> None:
     folder.mkdir(parents=True)  # what is there stays
     for name, (_, data) in written().items():
         (folder / f"{name}.json").write_bytes(data)
+    for name, data in written_binary().items():
+        (folder / name).write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import NewerFormatError
+from common.errors import NewerFormatError, StateError
 from common.stage import markers, replacements
 from common.stage.answers import Answer
 from common.stage.beginnings import begin_path, beginning_from_bytes
@@ -21,12 +21,16 @@ from common.stage.markers import manifest_from_bytes
 from common.stage.replacements import replacement_from_bytes
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.lease import LeaseRecord
+from stage_writer.outbox.records import outgoing_from_bytes
+from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_bytes
 from tests.upgrades import formats
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = sorted(formats.FILES.glob("*/*.json"))
+BINARY = sorted(path for path in formats.FILES.glob("*/*") if path.suffix in {".changes", ".snapshot", ".outbox"})
 WRITTEN = formats.written()
 
 
@@ -89,6 +93,38 @@ def _missing(old: object, new: object, place: str) -> list[str]:
     return []
 
 
+def read_binary(name: str, data: bytes) -> object:
+    match name.rpartition(".")[2]:
+        case "changes":
+            return changes_from_bytes(name, data)
+        case "snapshot":
+            parts = list(snapshot_from_bytes(name, data))
+            return Changes({key: value for part in parts for key, value in part.spaces.items()}, parts[0].kinds)
+        case _:
+            return outgoing_from_bytes(name, data)
+
+
+EXPECTED_BINARY: dict[str, object] = {
+    "state-1.changes": formats.CHANGED,
+    "state-1.snapshot": formats.HELD,
+    "outbox-1.outbox": formats.SENT,
+}
+
+
+@pytest.mark.parametrize("path", BINARY, ids=name_of)
+def test_the_state_that_a_release_left_is_the_same_now(path: Path) -> None:
+    assert read_binary(path.name, path.read_bytes()) == EXPECTED_BINARY[path.name]
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED_BINARY))
+def test_state_of_a_higher_version_is_refused_by_name(name: str) -> None:
+    data = bytearray(formats.written_binary()[name])
+    data[8] += 1  # behind eight bytes that say what it is
+    with pytest.raises(StateError, match=r"has format version 2; this program reads up to 1") as caught:
+        read_binary(name, bytes(data))
+    assert name in str(caught.value)
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_each_format_goes_round(name: str) -> None:
     assert read(name, WRITTEN[name][1]) == EXPECTED[name]
@@ -106,3 +142,4 @@ def test_a_reader_that_knows_only_lower_versions_refuses_by_name(name: str, monk
 
 def test_each_format_was_written_by_some_release() -> None:
     assert {path.stem for path in FILES} == set(WRITTEN)
+    assert {path.name for path in BINARY} == set(formats.written_binary())

@@ -189,6 +189,14 @@ def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
         read(content)
 
 
+@pytest.mark.parametrize("values", [{}, {"another": "1"}, {"date": "2026-03-01", "another": None}])
+def test_a_file_with_values_of_other_columns_is_refused(values: dict[str, str | None]) -> None:
+    content = stored()
+    content["tables"][0]["files"][0]["partition_values"] = values  # type: ignore[index]
+    with pytest.raises(MarkerError, match="has values of other columns than its table is partitioned by"):
+        read(content)
+
+
 def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
     padded = manifest_to_bytes(ORDERS, MANIFEST).ljust(MOST_BYTES + 1)
     with pytest.raises(

@@ -161,9 +161,16 @@ def test_files_for_a_strange_table_are_never_passed_over() -> None:
     strange = for_tables(marker(0, 5, table="s3://lake/other"), tables)
     assert isinstance(strange, UnreadableMarker)
     assert "s3://lake/other" in strange.problem
-    same = for_tables(marker(0, 5, table="s3a://lake/t"), tables)
+    same = for_tables(marker(0, 5, table="s3a://lake/t", schema='{"type":"struct","fields":[]}'), tables)
     assert isinstance(same, Marker)
     assert same.tables[0].url == "s3://lake/t/"
+
+
+@pytest.mark.parametrize("schema", ["{", "[]", '"STRING"', '{"type":"struct"}', "[" * 100_000])
+def test_columns_that_are_none_are_their_markers_fault_and_not_the_streams(schema: str) -> None:
+    found = for_tables(marker(0, 5, schema=schema), {"/t": "/t"})
+    assert isinstance(found, UnreadableMarker)
+    assert "table" in found.problem
 
 
 def test_a_load_has_one_schema_the_oldest() -> None:
