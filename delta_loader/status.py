@@ -20,7 +20,7 @@ from common.tables.urls import comparable
 from common.tables.went_back import own_past, went_back, without_txn
 from delta_loader.core.held import gone_from_kafka, held, topic_recreated
 from delta_loader.core.plan import Rootless, cuttable, next_run
-from delta_loader.core.preflight import Level, table_checks
+from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
@@ -28,7 +28,7 @@ from delta_loader.stage.generations import younger
 from delta_loader.tables.went_back import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
@@ -139,11 +139,18 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
         owed=debts_of(ids, transactions, stream.side_tables, sources),
-        unfit=tuple(found for found in table_checks(stream, state) if found.level is Level.ERROR),
+        unfit=tuple(_unfit(stream, state, open_store)),
         gained=() if evolved is None else evolved.gained,
         valid_through_ms=_valid_through_ms(stream, state, open_store),
         name=name_of_table(stream, stream.table),
     )
+
+
+def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
+    """What does not fit in the stream's own table, and in those that have columns of their own."""
+    others = dict.fromkeys(stream.routes[route] for route in stream.route_tables)
+    tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
+    return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
 
 
 def _valid_through_ms(stream: Stream, state: TableState | None, open_store: OpenStore) -> int | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+from common.schema.spark_json import schema_to_json
 from common.settings import Stream
 from common.tables.delta_log import TableState
+from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.layout import Layout, Template, layout_of, like
+from delta_loader.tables.creating import Creator
+from tests.fakes.delta_tables import MemoryDeltaTables
 
 
 def stream(**says: object) -> Stream:
@@ -69,3 +73,28 @@ def test_a_table_is_partitioned_or_clustered() -> None:
     shape, layout = like(model({}, partition_by=("id",)), stream())
     assert (shape.partition_by, layout.cluster_by) == (("id",), ())
     assert layout_of(stream()) == Layout()
+
+
+def test_a_table_with_a_shape_of_its_own_is_made_by_what_is_said_of_it() -> None:
+    alerts = {"columns": "id INT", "cluster_by": ["id"], "table_properties": {"owner": "us"}}
+    routes = {"alerts": "/alerts", "plain": "/plain", "own": "/own"}
+    tables = {"alerts": alerts, "plain": {"columns": "id INT"}}
+    given = stream(topology="a:b", routes=routes, route_tables=tables, table_properties={"owner": "them"})
+    made: dict[str, Layout] = {}
+
+    class Maker:
+        def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+            del shape
+            assert nullable
+            made[url] = layout
+
+        def template(self, url: str) -> None:
+            raise AssertionError(url)
+
+    plain = MemoryDeltaTables()
+    creator = Creator(given, plain, Maker())
+    for url in given.tables:
+        creator.create(url, TableShape(schema_to_json(given.schema_of_columns), ()))
+    assert set(plain.tables) == {"/plain", "/t_dead_letters"}
+    theirs = Layout({"owner": "them"})
+    assert made == {"/t": theirs, "/own": theirs, "/alerts": Layout({"owner": "us"}, ("id",))}

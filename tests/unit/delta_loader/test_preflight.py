@@ -187,6 +187,22 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -
     assert "'unfit': [{'problem': 'orders: " in str(found)
 
 
+def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    url = staging.route("alerts")
+    staging.store(url).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
+    more = {
+        "topology": "shop:build",
+        "routes": {"alerts": url},
+        "route_tables": {"alerts": {"columns": "share DOUBLE"}},
+    }
+    declared = Stream.model_validate(
+        {**settings_for(staging).streams[0].model_dump(by_alias=True, exclude_unset=True), **more}
+    )
+    status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
+    assert f"orders: {url} does not fit what the stream declares: the column share is not in it" in to_text([status])
+
+
 def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream() -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
