@@ -273,7 +273,8 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
     task = TopicPartition(Topic("orders"), Partition(0))
     name = StateFileName(task, Position(0), 0, "0", StateKind.CHANGES)
     for operations, wanted in (
-        ((AclOperation.READ, AclOperation.WRITE), "allow this user to DESCRIBE_CONFIGS the topic changes"),
+        ((AclOperation.READ,), "allow this user to WRITE the topic changes"),
+        ((AclOperation.WRITE,), "allow this user to DESCRIBE_CONFIGS the topic changes"),
         ((AclOperation.DESCRIBE_CONFIGS,), ""),
     ):
         secured.allow("writer", ResourceType.TOPIC, "changes", *operations)
@@ -281,6 +282,7 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
         while remedy != wanted:  # a broker hears of its rules by and by
             assert time.monotonic() < deadline_s, remedy
             try:
+                topics.require_fit(Topic("changes"), (Right.WRITE, Right.READ))
                 written, remedy = changelog.write(Topic("changes"), "orders", name, Pieces([b"changes"])), ""
             except (ConfigError, BrokerError) as error:
                 remedy = error.remedy
