@@ -47,6 +47,7 @@ _PARTS_AT_ONCE = 2
 _RACERS = 4
 _READ_AHEAD = 8
 _IN_MEMORY = Lock()  # fsspec has one memory for the whole process
+_NOT_ALLOWED, _NO_RANGE = (401, 403), 416
 # Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 _CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and what they may do"
@@ -145,9 +146,9 @@ class FsspecStore:
             return cast("bytes", self._fs.cat_file(full, start=0, end=most))
         except FileNotFoundError:
             raise
-        except OSError:
+        except Exception as error:
             # Stores refuse a range of an empty object, which a marker that was made by hand is.
-            if int(self._fs.info(full)["size"]):
+            if not (isinstance(error, OSError) or _NO_RANGE in _statuses(error)) or int(self._fs.info(full)["size"]):
                 raise
             return b""
 
@@ -277,8 +278,14 @@ def _remedy(error: Exception) -> str:
 
 def _is_a_no(error: Exception) -> bool:
     """Whether an error will be the same tomorrow: no bucket, no credentials, none that the store takes."""
-    name, status = type(error).__name__, getattr(error, "code", None)
-    return isinstance(error, FileNotFoundError | NotADirectoryError) or name in _NO_CREDENTIALS or status in {401, 403}
+    if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ in _NO_CREDENTIALS:
+        return True
+    return any(status in _NOT_ALLOWED for status in _statuses(error))
+
+
+def _statuses(error: Exception) -> tuple[object, object]:
+    """The HTTP status of an error of Google's or Azure's client, which each call it by another name."""
+    return getattr(error, "code", None), getattr(error, "status_code", None)
 
 
 def _is_refusal(error: OSError) -> bool:

@@ -1,4 +1,4 @@
-"""What every object store must do for the chain: one suite, over memory, a local disk, and real S3 servers."""
+"""What every object store must do for the chain: one suite, over memory, a disk, S3 servers and emulated clouds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,32 @@ from common.stage.data_files import DataFileName
 from common.storage.listing_s3 import S3Listing
 from common.storage.pieces import Pieces
 from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create
+from devservices.clouds import running_cloud, there
 from devservices.proxy import Pass, Refuse, running_proxy
 from tests.conftest import built
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from common.ports import ObjectStore
+    from devservices.clouds import Cloud
     from devservices.s3 import S3Server
+
+# aiohttp's word to gcsfs and adlfs, which send from a thread of their own.
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Cloud]:
+    with running_cloud("gcs") as cloud:
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Cloud]:
+    with running_cloud("azure") as cloud:
+        yield cloud
 
 
 @pytest.fixture(
@@ -34,6 +52,7 @@ if TYPE_CHECKING:
         pytest.param("moto", marks=pytest.mark.s3),
         pytest.param("versitygw", marks=pytest.mark.s3),
         *(pytest.param(kind, marks=pytest.mark.s3) for kind in built("minio")),
+        *there(),
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
@@ -42,7 +61,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         return FsspecStore(f"memory://{unique}")
     if request.param == "file":
         return FsspecStore(tmp_path.as_uri())
-    server: S3Server = request.getfixturevalue(request.param)
+    server: S3Server | Cloud = request.getfixturevalue(request.param)
     return FsspecStore(f"{server.create_bucket(unique)}/stage", server.storage_options)
 
 
