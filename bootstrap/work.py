@@ -1,7 +1,7 @@
 """What the commands do, from top to bottom: look, decide, show, and change what was decided.
 
 Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
-on; what is decided is done in a turn (bootstrap/core/turns.py); the decisions themselves are in bootstrap/core/.
+on; what is decided is done in a turn (common/stage/turns.py); the decisions themselves are in bootstrap/core/.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from bootstrap.core.state import Author, PartitionState
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
-from bootstrap.shell.looking import partition_state
+from bootstrap.shell.loading import require_not_loading
+from bootstrap.shell.looking import partition_state, table_position
 from bootstrap.shell.turns import Turns
 from common.errors import UsageError
 from common.http.pages import release
@@ -198,6 +199,7 @@ class Work:
         """Carry a rewind out; the paths of markers that came meanwhile and had to go as well."""
         prove_exclusive_create(self._store)
         with self._turns.taken(plan.source, f"bootstrap rewind --to {plan.asked}") as store:
+            require_not_loading(store, plan, lambda: self._table_position(plan.source))
             return staging.rewind(store, plan)
 
     # accept
@@ -240,6 +242,10 @@ class Work:
 
     def _table(self, stream: Stream) -> TableState | None:
         return read_table_state(FsspecStore(stream.table, self._options))
+
+    def _table_position(self, source: TopicPartition) -> Position | None:
+        stream = self._settings.stream_of(source.topic)
+        return None if stream is None else table_position(self._store, stream, source, self._table(stream))
 
     def _tables(self, stream: Stream) -> dict[str, TableState]:
         return {url: state for url in stream.tables if (state := read_table_state(self._open(url))) is not None}

@@ -10,10 +10,13 @@ from common.tables.debts import debts_of
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bootstrap.core.state import Ends
     from common.ports import ObjectStore
     from common.settings import Stream
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
+    from common.stage.beginnings import Beginning
     from common.tables.delta_log import TableState
 
 
@@ -29,8 +32,7 @@ def partition_state(
     """The stage is read here and now; the rest was looked up before. Raises StoreError and MarkerError."""
     beginning = beginning_of(store, source)
     transactions = {} if table is None else table.transactions
-    begun = {} if beginning is None else {source: beginning.generation}
-    ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
+    ids = _ids(stream, source, beginning, transactions)
     generation = ids.generations[source]
     debts = debts_of(ids, transactions, stream.side_tables, [source])
     markers = staged_markers(store, source)
@@ -48,3 +50,18 @@ def partition_state(
         topic_id=topic_id,
         owed_from=min((debt.owed.start for debt in debts), default=None),
     )
+
+
+def table_position(
+    store: ObjectStore, stream: Stream, source: TopicPartition, table: TableState | None
+) -> Position | None:
+    """The next position that the table wants. Raises StoreError and MarkerError."""
+    transactions = {} if table is None else table.transactions
+    return _ids(stream, source, beginning_of(store, source), transactions).position(transactions, source)
+
+
+def _ids(
+    stream: Stream, source: TopicPartition, beginning: Beginning | None, transactions: Mapping[str, int]
+) -> TxnIds:
+    begun = {} if beginning is None else {source: beginning.generation}
+    return TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])

@@ -17,8 +17,8 @@ Rules:
    would add the file to the table as it is.
 8. A table whose rows are to be merged (common/tables/changes.py) makes a marker version 5: who does not know that would
    append its events as rows.
-9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its end beside the
-   sum.
+9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
+   end beside the sums; one of an older release at its end only.
 10. A marker whose state is in part in a Kafka topic (common/stage/changelogs.py) is of version 6: a writer that does
    not know that would go on without it.
 11. A table whose files have columns that it has not (common/stage/row_places.py) is of no version of its own: who does
@@ -37,7 +37,15 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import STAGED
-from common.stage.merged import CHAIN_TOPIC, InputEnd, StoredInput, inputs_at, inputs_to_stored, position_from_stored
+from common.stage.merged import (
+    CHAIN_TOPIC,
+    InputEnd,
+    StoredInput,
+    inputs_at,
+    inputs_to_stored,
+    position_from_stored,
+    start_from_stored,
+)
 from common.stage.outboxes import checked_outboxes
 from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
 from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
@@ -349,7 +357,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "filtered": manifest.filtered,
             "exploded": manifest.exploded,
             "offered": manifest.offered,
-            "inputs": inputs_to_stored(manifest.span.end),
+            "inputs": inputs_to_stored(manifest.span.end, manifest.span.start),
             "outboxes": list(manifest.outboxes) or None,
             "state": None if manifest.state is None else state_to_stored(manifest.state),
         }
@@ -417,7 +425,10 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         raise ValueError(msg)
     tables = tuple(_table_from_stored(table) for table in stored.tables)
     return Manifest(
-        span=Span(Position(stored.start), position_from_stored(name.topic_partition, stored.end, stored.inputs)),
+        span=Span(
+            start_from_stored(stored.start, stored.inputs),
+            position_from_stored(name.topic_partition, stored.end, stored.inputs),
+        ),
         previous=None if stored.previous is None else Position(stored.previous),
         app_id=stored.app_id,
         origin=Origin(stored.origin),

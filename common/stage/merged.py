@@ -7,7 +7,7 @@ Rules:
 2. Its position is the sum of its inputs' positions, so that it rises with each record of any of them. A sum does not
    say what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
 3. What is written down of such a chain (a marker's end, a beginning) has the inputs' positions beside the sum. Only
-   from such a place can anybody read on.
+   from such a place can anybody read on. Markers of older releases do not say it of their start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -60,6 +60,11 @@ def merged_position(inputs: Iterable[InputEnd]) -> Position:
 def inputs_at(position: int | None) -> tuple[InputEnd, ...]:
     """The inputs' positions at a place of a merged chain; none for a position that knows nothing of them."""
     return position.inputs if isinstance(position, MergedPosition) else ()
+
+
+def ends_at(chain: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
+    """How far each Kafka partition of a chain is at a place; none where a merged chain's place does not say it."""
+    return inputs_at(position) if is_merged(chain.topic) else (InputEnd(chain, position),)
 
 
 def chain_topic(topics: Collection[str]) -> Topic:
@@ -120,18 +125,37 @@ def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
     return ",".join(known) if len(known) == len(topics_of(topic)) else None
 
 
+def id_of_input(chain: Topic, topic: Topic, ids: str | None) -> str | None:
+    """The id of one of a chain's topics; the inverse of `ids_together`."""
+    return None if ids is None else dict(zip(topics_of(chain), ids.split(","), strict=False)).get(topic)
+
+
 class StoredInput(Stored):
-    """How a marker, or a beginning, notes an `InputEnd`."""
+    """How a marker, or a beginning, notes an `InputEnd`; a marker also where its span starts."""
 
     topic: Annotated[str, Field(min_length=1)]
     partition: Count
     end: StoredOffset
+    start: StoredOffset | None = None
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        stored: dict[str, object] = serialize(self)
+        if self.start is None:
+            del stored["start"]
+        return stored
 
 
-def inputs_to_stored(position: Position) -> list[StoredInput] | None:
-    """What is written down beside a position; None where it is of one topic."""
+def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:
+    """What is written down beside a position, and that of the span's start; None where it is of one topic."""
+    starts = {one.source: int(one.position) for one in inputs_at(start)}
     ends = [
-        StoredInput(topic=str(end.source.topic), partition=int(end.source.partition), end=int(end.position))
+        StoredInput(
+            topic=str(end.source.topic),
+            partition=int(end.source.partition),
+            end=int(end.position),
+            start=starts.get(end.source),
+        )
         for end in inputs_at(position)
     ]
     return ends or None
@@ -153,5 +177,19 @@ def position_from_stored(source: TopicPartition, position: int, stored: Sequence
     found = merged_position(ends)
     if found != position:
         msg = f"its inputs come to {found}, and it ends at {position}"
+        raise ValueError(msg)
+    return found
+
+
+def start_from_stored(start: int, stored: Sequence[StoredInput] | None) -> Position:
+    """Where a marker's span starts, with its inputs' positions where these are known. Raises ValueError."""
+    known = [one for one in stored or () if one.start is not None]
+    if not known or len(known) < len(stored or ()):
+        return Position(start)
+    found = merged_position(
+        InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.start or 0)) for one in known
+    )
+    if found != start:
+        msg = f"its inputs' starts come to {found}, and it starts at {start}"
         raise ValueError(msg)
     return found

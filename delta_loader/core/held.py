@@ -12,6 +12,7 @@ from common.spans import Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
 from common.stage.stored import UPGRADE
+from common.stage.turns import turn_path
 from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
 
 if TYPE_CHECKING:
@@ -91,20 +92,47 @@ def missing_file(source: TopicPartition, start: Position, path: str) -> Held:
     )
 
 
-def not_written(source: TopicPartition, position: Position, problem: str, *, tied: bool = True) -> Held:
-    """Spark could not bring a marker's rows into the table. ``tied``: they say of which records they are."""
+def not_written(
+    source: TopicPartition, position: Position, problem: str, *, tied: bool = True, flag: str | None = None
+) -> Held:
+    """Spark could not bring a marker's rows into the table.
+
+    ``tied``: they say of which records they are. ``flag`` is the column of soft deletes, where there are such.
+    """
     again = rewind(source, position)
     dead = ""
-    if not tied and not is_merged(source.topic):
+    if not tied:
         dead = (
             " or, because with kafka_columns: false nothing in what is staged says of which record a row is, write "
             f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"
+        )
+    if flag is not None:
+        dead += (
+            f" if it is a CHECK of {flag} and other columns that rows no longer pass once they are deleted, write it "
+            f"so that it passes these: DROP CONSTRAINT, and ADD CONSTRAINT … CHECK ({flag} OR (…));"
         )
     return Held(
         "not_written",
         f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
         f"see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE);{dead} "
         f"if a data file is damaged, stage its records again with `{again}`",
+    )
+
+
+def under_repair(source: TopicPartition, number: int) -> Held:
+    """An operator's repair of a chain of several topics has not ended."""
+    return Held(
+        "under_repair",
+        f"a repair of {source} has not ended, and what it takes away may be staged in another order: "
+        f"{turn_path(source, number)} says whose it is",
+        f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
+    )
+
+
+def repaired(source: TopicPartition) -> Held:
+    """An operator's repair of a chain of several topics has come between a plan and its commit."""
+    return Held(
+        "repaired", f"{source} was repaired while it was about to be loaded", "nothing: the next run goes on from there"
     )
 
 

@@ -31,12 +31,16 @@ if TYPE_CHECKING:
 OFFSET_COLUMN = "_kafka_offset"
 
 
+RecordPlace = tuple["TopicPartition", "Offset"]
+"""Which Kafka record it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class SparkWrite:
     """Staged files whose rows Spark reads and writes into a table, because they cannot be added as they are."""
 
     source: TopicPartition
-    """Where all their records are from."""
+    """The chain of all their records."""
     root: str | None
     """The URL that the files' paths are below; None for the stage's: they are mixed."""
     shape: TableShape
@@ -44,10 +48,10 @@ class SparkWrite:
     files: tuple[StagedFile, ...]
     start: Position | None
     """Rows whose offset is lower are left out; None brings all rows."""
-    without: tuple[Offset, ...] = ()
-    """Rows of these offsets are left out too: the table refuses them."""
+    without: tuple[RecordPlace, ...] = ()
+    """Rows of these records are left out too: the table refuses them."""
     topic_id: str | None = None
-    """Of the topic that the records are from, where the broker has one."""
+    """Of the topic that the records are from, where the broker has one; of a chain of several, those of all."""
     casts: tuple[Cast, ...] = ()
     """Columns whose types are not the table's."""
     place: Place | None = None
@@ -111,7 +115,7 @@ def _writes(
     """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
     source, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
-    place = place_of(table, source)
+    place = place_of(table)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
         yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)

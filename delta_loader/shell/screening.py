@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import Column, DataFrame, functions
 
 from common.schema import quote_name, quote_text
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Topic, TopicPartition
+from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.merging.judged import JUDGED_PLACE
 from delta_loader.core.ways.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.core.ways.way import checks_rows
@@ -60,13 +61,16 @@ class SparkScreener:
             return []  # rule 2
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """The records from ``start`` on that a dead-letter table has because they were refused."""
+        """As the protocol says."""
+        begins = {one.source: int(one.position) for one in ends_at(source, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
             rows = self._spark.read.format("delta").load(spark_url(url))
-            rows = rows.where((topic == source.topic) & (partition == int(source.partition)) & (offset >= int(start)))
-            rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE).select(offset, "error").distinct()
-            return [RefusedRecord(source, Offset(found), problem, None) for found, problem in rows.collect()]
+            of = ((topic == one.topic) & (offset >= begins.get(one, 0)) for one in inputs_of(source))
+            rows = rows.where(reduce(Column.__or__, of) & (partition == int(source.partition)))
+            rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
+            found = rows.select(topic, partition, offset, "error").distinct().collect()
+            return [_record(name, number, at, problem, None) for name, number, at, problem in found]
 
     def _refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         if writes[0].shape.merge is not None:
@@ -112,5 +116,5 @@ def _found(refused: DataFrame, place: Place, most: int) -> list[tuple[str, int, 
     return [(topic, partition, offset, problem) for topic, partition, offset, problem in rows]
 
 
-def _record(topic: str, partition: int, offset: int, problem: str, rows: int) -> RefusedRecord:
+def _record(topic: str, partition: int, offset: int, problem: str, rows: int | None) -> RefusedRecord:
     return RefusedRecord(TopicPartition(Topic(topic), Partition(partition)), Offset(offset), problem, rows)

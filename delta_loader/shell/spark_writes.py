@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from common.stage.row_places import Place
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.shares import SparkWrite
+    from delta_loader.core.shares import RecordPlace, SparkWrite
     from delta_loader.core.ways.way import Way
     from delta_loader.shell.gateway import Gateway, Java
 
@@ -123,10 +124,19 @@ def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str, *, placed: 
     if write.start is not None:
         rows = rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
     if write.without and write.place is not None:
-        rows = rows.where(f"{backticks(write.place[2])} NOT IN ({', '.join(map(str, write.without))})")
+        rows = rows.where(_is_none_of(write.without, write.place))
     for name in () if placed else more:
         rows = rows.drop(name)
     return rows
+
+
+def _is_none_of(records: Sequence[RecordPlace], place: Place) -> str:
+    topic, _, offset = map(backticks, place)
+    by_topic: dict[str, list[str]] = {}
+    for source, found in records:
+        by_topic.setdefault(source.topic, []).append(str(found))
+    said = (f"({topic} = {quote_text(name)} AND {offset} IN ({', '.join(of)}))" for name, of in by_topic.items())
+    return f"NOT ({' OR '.join(said)})"
 
 
 def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:

@@ -44,6 +44,7 @@ from delta_loader.core.ways.way import through_spark
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.stage.generations import put_older_aside, younger
 from delta_loader.stage.strays import StrayKeeper
+from delta_loader.streams.merged import MergedLoads
 from delta_loader.streams.near import NearMarkers
 from delta_loader.streams.refusals import Refusals
 from delta_loader.streams.report import Telling
@@ -105,6 +106,7 @@ class StreamLoad:
         self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False
+        self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, self._telling.held)
         self._refusals: Refusals | None = None
         if ports.refusing is not None:
             self._refusals = Refusals(
@@ -120,6 +122,7 @@ class StreamLoad:
         target = self._tables.own
         self._ids = self._ids.at(begun, {} if target is None else target.transactions, {*listing, *begun})
         self._look_back.ids = self._ids
+        self._merged.look((one for one in listing if listing[one].waiting(self._position(one))), self._position)
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
             self._pay_debts(listing)
@@ -231,9 +234,18 @@ class StreamLoad:
         load = self._without(planned, self._no_table)
         ports = self._ports
         load = load and self._without(load, self._tables.gone_files(load, ports.open_store, ports.parallel))
-        if load is None or not self._is_at(positions):
+        if load is None or not self._is_at(positions) or not self._merged.begin(load):
             return
-        naming = Naming(self._ids, ports.new_id())
+        try:
+            self._commit_to_each(load, listing, positions)
+        finally:
+            self._merged.end(load, self._position)
+
+    def _commit_to_each(
+        self, load: Load, listing: Listing, positions: Mapping[TopicPartition, Position | None]
+    ) -> None:
+        """To the stream's other tables first."""
+        naming = Naming(self._ids, self._ports.new_id())
         for url in self._stream.side_tables:
             commit = self._tables.side_commit(url, naming, load)
             if commit is not None and not (self._commit_aside(commit) and self._is_at(positions)):
@@ -293,7 +305,7 @@ class StreamLoad:
     def _commit_all(self, commit: TableCommit) -> bool:
         started_s = self._ports.clock.monotonic_s()
         commit = self._guard.renewed(commit)
-        outcome = self._ports.tables.commit(commit)
+        outcome = self._merged.commit(commit, self._ports.tables.commit)
         self._telling.commit(commit, outcome, self._ports.clock.monotonic_s() - started_s)
         match outcome:
             case Committed(version):
@@ -321,9 +333,12 @@ class StreamLoad:
                     self._is_apart = True  # which of them it was is not known
                     return False
                 for source in sources:
-                    tied = all(write.place is not None for write in commit.written if write.source == source)
+                    writes = [write for write in commit.written if write.source == source]
+                    tied = all(write.place is not None for write in writes)
+                    flags = [write.shape.merge.soft_delete for write in writes if write.shape.merge is not None]
                     start = commit.metadata.spans[source].start
-                    self._telling.held(source, not_written(source, start, problem, tied=tied))
+                    reason = not_written(source, start, problem, tied=tied, flag=next(iter(flags), None))
+                    self._telling.held(source, reason)
                 return False
             case _:
                 assert_never(outcome)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError
 from common.schema import schema_to_json
+from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from delta_loader.core.commits import Letter
 from delta_loader.core.plan import TableShape
@@ -19,6 +20,7 @@ from delta_loader.core.ways.refused import (
     REFUSED_BY_TABLE,
     RefusalIds,
     RefusedRecord,
+    chains_of,
     letters_commit,
     too_many,
     without_bytes,
@@ -46,7 +48,10 @@ class Screener(Protocol):
         """The records of which the table refuses a row, at most so many; none where the rows cannot be looked at."""
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """The records from ``start`` on that a dead-letter table has because they were refused."""
+        """The records of a chain from ``start`` on that a dead-letter table has because they were refused.
+
+        Of a chain of several topics, where nothing says how far each is at ``start``, all that were ever refused.
+        """
 
 
 class Originals(Protocol):
@@ -103,20 +108,21 @@ class Refusals:
         if not commit.written:
             return commit
         alone = len(self.stream.row_tables) == 1
-        have = {(record.source, record.offset) for record in known}
+        have = {record.place for record in known}
         if commit.merges:  # What is judged then is judged as if these, of one row each, had never been sent.
             commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []
         found: list[RefusedRecord] = []
         if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
             found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
         if len(found) > MOST_REFUSED:
-            for source in {record.source for record in found}:
+            chains = chains_of(commit.metadata.spans)
+            for source in {chains[record.source] for record in found}:
                 self.hold(source, too_many(source, found, commit.target.url))
             return None
-        fresh = sorted(record for record in found if (record.source, record.offset) not in have)
+        fresh = sorted(record for record in found if record.place not in have)
         if fresh and not self._bury(fresh, commit, ids):
             return None
-        seen = {(record.source, record.offset): record for record in (*known, *found)}
+        seen = {record.place: record for record in (*known, *found)}
         return without_refused(commit, seen.values(), counted=alone)
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
@@ -128,9 +134,9 @@ class Refusals:
         for source, span in commit.metadata.spans.items():
             if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
                 dead = self.refusing.screener.dead(letters.url, source, span.start)
-                found += [record for record in dead if record.offset < span.end]
-        rows = {(record.source, record.offset): record for record in found}
-        return list(rows.values())
+                ends = {one.source: one.position for one in ends_at(source, span.end)}
+                found += [record for record in dead if record.offset < ends.get(record.source, span.end)]
+        return list({record.place: record for record in found}.values())
 
     def _bury(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> bool:
         """Make dead letters of them; False when the plan has to be made anew."""
@@ -145,10 +151,10 @@ class Refusals:
         target, done = self.tables.targets.get(url), False
         if target is not None:
             with self.tables.tried(url):
-                done = self.commit(letters_commit(target, ids, letters, self.new_id()))
+                done = self.commit(letters_commit(target, ids, letters, commit.metadata.spans, self.new_id()))
         if url in self.tables.failed:
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
-            self._hold_all(fresh, commit.target.url, why)
+            self._hold_all(fresh, commit, why)
         return done
 
     def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[Letter] | None:
@@ -157,7 +163,7 @@ class Refusals:
         for record in fresh:
             by_source.setdefault(record.source, []).append(record)
         letters: list[Letter] = []
-        complete = True
+        complete, chains = True, chains_of(commit.metadata.spans)
         for source, records in by_source.items():
             why = "Kafka does not have it any more"
             try:
@@ -167,22 +173,25 @@ class Refusals:
             missing = [record for record in records if record.offset not in sent]
             if missing:
                 complete = False
-                self.hold(source, without_bytes(missing[0], commit.target.url, why))
+                self.hold(chains[source], without_bytes(missing[0], commit.target.url, why))
             letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
         return letters if complete else None
 
     def _sent(
         self, source: TopicPartition, offsets: Collection[Offset], commit: TableCommit
     ) -> Mapping[Offset, Original]:
-        named = {write.topic_id for write in commit.written if write.source == source} - {None}
+        chain = chains_of(commit.metadata.spans)[source]
+        ids = {write.topic_id for write in commit.written if write.source == chain}
+        named = {id_of_input(chain.topic, source.topic, one) for one in ids} - {None}
         if len(named) > 1:
             return {}  # of which topic these are is not told
         return self.refusing.originals(source, offsets, next(iter(named), None))
 
-    def _hold_all(self, fresh: Iterable[RefusedRecord], url: str, why: str) -> None:
-        first = {record.source: record for record in reversed(list(fresh))}
-        for source, record in first.items():
-            self.hold(source, without_bytes(record, url, why))
+    def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:
+        chains = chains_of(commit.metadata.spans)
+        first = {chains[record.source]: record for record in reversed(list(fresh))}
+        for chain, record in first.items():
+            self.hold(chain, without_bytes(record, commit.target.url, why))
 
 
 def _letter(record: RefusedRecord, sent: Original) -> Letter:

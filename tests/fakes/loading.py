@@ -10,6 +10,7 @@ import structlog
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
+from common.stage.merged import topics_of
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 
@@ -34,7 +35,9 @@ def settings_for(staging: Staging, **loader: object) -> Settings:
 def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: object) -> Settings:
     """The same for a stream with routes of these names."""
     routing = {"route": "name", "routes": {name: staging.route(name) for name in routes}} if routes else {}
-    stream = {"app_id": "orders", "topics": [staging.topic], "table": staging.table, "columns": "id BIGINT"}
+    topics = topics_of(staging.topic)
+    stream = {"app_id": "orders", "topics": list(topics), "table": staging.table, "columns": "id BIGINT"}
+    stream |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {}
     return Settings.model_validate(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1"},

@@ -25,6 +25,7 @@ from common.stage.markers import (
     TableKind,
     manifest_to_bytes,
 )
+from common.stage.merged import InputEnd, merged_position, topics_of
 from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Staging:
         """
         routed = routed or {}
         elsewhere = {offset for offsets in routed.values() for offset in offsets}
-        source, span = self.source(partition), Span(Position(start), Position(end))
+        source, span = self.source(partition), Span(self.position(partition, start), self.position(partition, end))
         by_day: dict[str | None, list[Row]] = {}
         for offset in range(start, end):
             if offset not in dead and offset not in elsewhere:
@@ -183,6 +184,11 @@ class Staging:
         """The table's schema JSON."""
         return _schema(self.columns, self.partition_by)
 
+    def position(self, partition: int, position: int) -> Position:
+        """A place of a chain."""
+        del partition
+        return Position(position)
+
     def _origin(self, source: TopicPartition, offset: int) -> Row:
         return {"_kafka_topic": source.topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset}
 
@@ -219,6 +225,26 @@ class Staging:
         data = sink.getvalue().to_pybytes()
         self.store(url).write(name.path, data)
         return StagedFile(name.path, dict(values), len(data), len(rows), _statistics(table))
+
+
+@dataclass
+class JoinedStaging(Staging):
+    """A chain of two topics, whose records come in turn: those of the chain's positions 0, 1, 2 are the first of one
+    topic, the first of the other, and the second of the one."""
+
+    topic: str = "orders+payments"
+
+    def position(self, partition: int, position: int) -> Position:
+        """With how far each topic is."""
+        ends = enumerate(topics_of(self.topic))
+        return merged_position(
+            InputEnd(TopicPartition(topic, Partition(partition)), Position((position + 1 - turn) // 2))
+            for turn, topic in ends
+        )
+
+    def _origin(self, source: TopicPartition, offset: int) -> Row:
+        topic = topics_of(self.topic)[offset % 2]
+        return {"_kafka_topic": topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset // 2}
 
 
 class OneOfMany(Staging):

@@ -13,7 +13,8 @@ from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.screening import SparkScreener
 from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for
-from tests.fakes.staging import Staging
+from tests.fakes.staging import JoinedStaging, Staging
+from tests.integration.mortal import Death, Mortal
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
@@ -34,9 +35,14 @@ def create(spark: SparkSession, staging: Staging, columns: str, more: str = "") 
     spark.sql(f"CREATE TABLE delta.`{staging.table}` ({columns}) USING delta {more}")
 
 
-def load(staging: Staging, spark: SparkSession, kafka: Mapping[int, bytes | None] | None = None) -> StreamReport:
+def load(
+    staging: Staging,
+    spark: SparkSession,
+    kafka: Mapping[int, bytes | None] | None = None,
+    tables: SparkDeltaTables | None = None,
+) -> StreamReport:
     """One pass; ``kafka`` is what Kafka still has of partition 0."""
-    tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
+    tables = tables or SparkDeltaTables(spark, SystemClock(), staging.stage_url)
 
     def originals(source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None) -> dict[Offset, Original]:
         have = kafka if kafka is not None and source.partition == 0 else {}
@@ -152,6 +158,33 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
         [*expected, *((1, offset) for offset in range(8)), (2, 1), (2, 2), (2, 3)]
     )
     assert len(spark_reader(spark)(staging.dead_letters)) == 10
+
+
+def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuses_them(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    staging = JoinedStaging.below(tmp_path, "orders+payments")
+    some = "TBLPROPERTIES ('delta.constraints.some' = 'id NOT IN (20, 30, 110)')"
+    create(spark, staging, ORDERS, f"PARTITIONED BY (day) {some}")
+    staging.flush(0, 0, 6)
+    sent = {offset: b"sent %d" % offset for offset in range(10)}
+    assert not load(staging, spark, sent).held
+    staging.flush(0, 6, 12)
+    tables = Mortal(spark, SystemClock(), staging.stage_url)
+    with pytest.raises(Death):
+        load(staging, spark, sent, tables)
+    spark.sql(f"ALTER TABLE delta.`{staging.table}` DROP CONSTRAINT some")
+    assert not load(staging, spark, sent).held
+
+    letters = [
+        (row["_kafka_topic"], row["_kafka_offset"], row["value"]) for row in spark_reader(spark)(staging.dead_letters)
+    ]
+    assert sorted(letters) == [("orders", 1, b"sent 1"), ("payments", 1, b"sent 1"), ("payments", 5, b"sent 5")]
+    rows = [(row["_kafka_topic"], row["_kafka_offset"]) for row in spark_reader(spark)(staging.table)]
+    assert len(rows) == 9
+    assert set(rows) == {(topic, one) for topic in ("orders", "payments") for one in range(6)} - {
+        (topic, offset) for topic, offset, _ in letters
+    }
 
 
 def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: Path, spark: SparkSession) -> None:

@@ -65,6 +65,17 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
         last = max(offset for source, offset in stream.sent if source.partition == 0)
         assert stream.letters(spark).keys() == stream.refused | ({("orders", 0, last)} if turn else set())
     assert len(stream.refused) > 3
+    # A check of the flag and other columns: what it says of a delete depends on the row, so it holds, with the remedy.
+    table = f"delta.`{stream.table}`"
+    spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT kept CHECK (NOT gone OR value <> 'zz' OR value IS NULL)")
+    stream.flush(0, [(8, "zz", 5), (8, None, 5)])
+    (held,) = stream.loader(tables, spark).run_pass()[0].held.values()
+    assert (held.reason, "kept" in held.problem) == ("not_written", True), held
+    assert "ADD CONSTRAINT … CHECK (gone OR (…))" in held.remedy
+    spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT kept")
+    spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT kept CHECK (gone OR value <> 'none')")
+    stream.load(tables, spark)
+    assert stream.rows(spark) == stream.expected
 
 
 def test_checks_of_columns_that_the_stream_has_not_in_a_table_without_kafkas_columns(

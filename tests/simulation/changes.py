@@ -75,7 +75,7 @@ class EventsConverter(PlainConverter):
             return row
         event = json.loads(batch.keys[index].as_py() if value is None else value)
         deletes = value is None or event["op"] == "d"
-        row |= {"_kafka_topic": str(batch.source.topic), "id": event["id"], DELETE_COLUMN: deletes}
+        row |= {"id": event["id"], DELETE_COLUMN: deletes}
         row |= {"v": None if value is None else event["v"], "at": None if value is None else event["at"]}
         return row | ({self._flag: deletes} if self._flag else {})
 

@@ -118,6 +118,7 @@ class PlainConverter:
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
         """A record as a row of the table that it goes to."""
         return {
+            "_kafka_topic": str(batch.source.topic),
             "_kafka_partition": int(batch.source.partition),
             "_kafka_offset": int(batch.offsets[index]),
             "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,

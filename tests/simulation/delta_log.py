@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 
 from common.errors import TableError
 from common.schema import schema_from_json
+from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Topic, TopicPartition
+from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.commits import Conflicted, NotWritten
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
@@ -126,8 +128,11 @@ class DeltaLog(MemoryDeltaTables):
                 assert kind is not None
                 rows = rows.append_column(name, pa.array([value] * len(rows)).cast(pa.int64()))
             keep = pc.greater_equal(rows[_OFFSET], int(write.start or 0))
-            without = pa.array([int(one) for one in write.without], pa.int64())
-            found.append(rows.filter(pc.and_(keep, pc.invert(pc.is_in(rows[_OFFSET], without)))))
+            for topic in {source.topic for source, _ in write.without}:
+                offsets = pa.array([int(one) for source, one in write.without if source.topic == topic], pa.int64())
+                is_of = pc.and_(pc.equal(rows[KAFKA_COLUMNS[0]], topic), pc.is_in(rows[_OFFSET], offsets))
+                keep = pc.and_(keep, pc.invert(is_of))
+            found.append(rows.filter(keep))
         return pa.concat_tables(found, promote_options="default")
 
     def read(self, path: str) -> pa.Table:
@@ -147,16 +152,18 @@ class DeltaLog(MemoryDeltaTables):
         for write in writes:
             rows = self.rows_of(write)
             bad = rows.filter(self._forbidden(target.url, rows))
-            found += [RefusedRecord(write.source, offset, "forbidden") for offset in bad[_OFFSET].to_pylist()]
+            places = zip(*(bad[name].to_pylist() for name in KAFKA_COLUMNS[:3]), strict=True)
+            found += [_record(*place) for place in dict.fromkeys(places)]
         return found[:most]
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
         """The records from ``start`` on that a dead-letter table has because they were refused."""
         letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
+        begins = dict.fromkeys(inputs_of(source), 0) | {one.source: one.position for one in ends_at(source, start)}
         return [
-            RefusedRecord(source, one.offset, one.error, None)
+            RefusedRecord(one.source, one.offset, one.error, None)
             for one in letters
-            if one.source == source and one.offset >= start and one.error_class == REFUSED_BY_TABLE
+            if one.offset >= begins.get(one.source, one.offset + 1) and one.error_class == REFUSED_BY_TABLE
         ]
 
     # Merging.
@@ -172,10 +179,7 @@ class DeltaLog(MemoryDeltaTables):
             return []
         with self._at_merge(url, writes) as (connection, columns, by, bounds):
             found = judged(connection, columns, by, check, bounds)
-        return [
-            RefusedRecord(TopicPartition(Topic(topic), Partition(partition)), Offset(offset), "forbidden")
-            for topic, partition, offset in sorted(found)
-        ]
+        return [_record(*place) for place in sorted(found)]
 
     @contextmanager
     def _at_merge(
@@ -222,10 +226,7 @@ class DeltaLog(MemoryDeltaTables):
             for letter in commit.letters:
                 yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
             for write in commit.written:
-                for path in self._paths(write):
-                    for place in self._places_in(path):
-                        if place.offset >= (write.start or 0) and place.offset not in write.without:
-                            yield place
+                yield from _places_of(self.rows_of(write))
 
     def rows(self, url: str) -> Iterator[dict[str, object]]:
         """The rows of a table that were added, or written from some offset on."""
@@ -241,10 +242,17 @@ class DeltaLog(MemoryDeltaTables):
             rows = self.read(path)
             if not rows.num_rows:
                 return []  # shows as missing rows
-            times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
-            partitions, offsets = rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist()
-            self._places[path] = list(map(Place, partitions, offsets, times_ms))
+            self._places[path] = _places_of(rows)
         return self._places[path]
+
+
+def _places_of(rows: pa.Table) -> list[Place]:
+    times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
+    return list(map(Place, rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist(), times_ms))
+
+
+def _record(topic: str, partition: int, offset: int) -> RefusedRecord:
+    return RefusedRecord(TopicPartition(Topic(topic), Partition(partition)), Offset(offset), "forbidden")
 
 
 def _quoted(name: str) -> str:

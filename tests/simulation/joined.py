@@ -3,12 +3,17 @@
 Each record that counts adds one to its key's count and gives rows and records that say so. In which order records of
 two topics come is their times' to say and, at their ends, chance; so the book does not know which count a record has.
 It knows that no two records of a key have the same one, that it rises along each topic, and how high it goes.
+
+In some worlds the table has a constraint about the count: records whose rows it does not take are dead letters of their
+own topic, with their bytes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
 
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
@@ -20,24 +25,36 @@ from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import BAD, ONE, QUIET, ROWS, TWO
 from tests.simulation.delta_log import place_of
-from tests.simulation.kinds import TABLE, Around, Keyed, settings_of
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Keyed, settings_of
 from tests.simulation.outgoing import Coordinator, Told, outlets
+from tests.simulation.refusing import CheckedLog, refusing_ports
 from tests.simulation.world import SILENT, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
+    from delta_loader.streams.refusals import Refusing
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource
     from stage_writer.topologies import ProcessorContext, Record
+    from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import GroupMember
     from tests.simulation.kafka import Record as Sent
+    from tests.simulation.kinds import Wanted
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process
 
 ALONE, BOTH = ("orders",), ("orders", "payments")
+_REFUSE = 0.4
+"""How many of the worlds have a table that refuses records."""
 _AHEAD_BYTES = 200
 """Of what waits for another topic: so few that topics are paused."""
+
+
+def _forbidden(rows: pa.Table) -> pa.Array:
+    return pc.equal(pc.bit_wise_and(rows["seen"], 3), 2).combine_chunks()
 
 
 class Counts(Processor):
@@ -88,6 +105,9 @@ class Joined(Keyed):
             topics=list(self.topics), topology="tests.simulation.joined:build", columns="key STRING, seen BIGINT"
         )
         self.coordinator = Coordinator(around.world)
+        self._refuses = around.world.rng.random() < _REFUSE
+        self.log = CheckedLog(around.bucket, STAGE, _forbidden)
+        self.log.checks_at_once = self._refuses
         self._longest_idle_s = around.world.rng.choice([0.0, 0.0, 2.0])
 
     def converter(self, process: Process) -> Converter:
@@ -107,6 +127,15 @@ class Joined(Keyed):
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:
         """The real ones, over simulated transactions."""
         return outlets(self.coordinator, process, store, self.stream)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """As many rows as it says, or a dead letter where the table may refuse them."""
+        found = super().wanted(value)
+        return (*found, {DEAD_LETTERS: 1}) if self._refuses and ROWS.get(value or b"") else found
+
+    def refusing(self, tables: SimulatedTables) -> Refusing:
+        """The table's checks, and Kafka for the bytes."""
+        return refusing_ports(self.around, tables)
 
     def problems(self) -> Iterator[str]:
         """Records that are told of more than once, or not at all, and counts that cannot be."""

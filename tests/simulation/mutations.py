@@ -552,6 +552,10 @@ def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[obj
     return patch.object(KafkaOutlet, "pending", lambda _self: ())
 
 
+def _a_rewind_does_not_look_at_loads() -> AbstractContextManager[object]:
+    return patch.object(operators, "require_not_loading", lambda *_asked: None)
+
+
 def _what_nobody_told_of_is_not_looked_for() -> AbstractContextManager[object]:
     return patch.object(Schedule, "next_after", lambda *times: times[-1] + timedelta(days=1000))
 
@@ -606,6 +610,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a soft delete of a row is not refused",
         _a_soft_delete_is_judged_without_what_came_before_it,
         worlds=Worlds.CHANGES,
+    ),
+    Mutation(
+        "a rewind of several topics gives way to loads",
+        _a_rewind_does_not_look_at_loads,
+        OPERATED,
+        first=6,
+        worlds=Worlds.JOINED,
     ),
     Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, worlds=Worlds.JOINED, first=20),
     Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),

@@ -8,6 +8,7 @@ partition at once; of any two that were told that they did so, one has looked af
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.restart import Restart, plan_restart
 from bootstrap.core.state import Author, Ends
 from bootstrap.core.task_states import TaskStates
-from bootstrap.core.turns import last_turn, turns_folder
 from bootstrap.shell import stage as staging
-from bootstrap.shell.looking import partition_state
+from bootstrap.shell.loading import require_not_loading
+from bootstrap.shell.looking import partition_state, table_position
 from bootstrap.shell.turns import Turns
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
+from common.stage.turns import last_turn, turns_folder
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
@@ -94,15 +96,14 @@ class Operator:
         self._alone = alone
 
     def repair(self, source: TopicPartition) -> None:
-        """A rewind or a skip somewhere, whether it is a good idea or not; not of a chain of several topics.
-
-        There it is none while loaders run, which the documents say: what they load meanwhile may be in another order.
-        """
+        """A rewind or a skip somewhere, whether it is a good idea or not."""
         rng = self._world.rng
-        if is_merged(source.topic):
-            return
         try:
             state = self._look(source)
+            if is_merged(source.topic):
+                places = [state.table or Position(0), *(state.end_of(found) for found in state.staged)]
+                self._rewind(state, rng.choice(places), below_table=False)
+                return
             if rng.random() < 0.3:
                 self._skip(state)
                 return
@@ -171,6 +172,8 @@ class Operator:
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
         with self._turns.taken(state.source, "rewind") as store:
+            table = partial(self._tables.state, self._stream.table)
+            require_not_loading(store, plan, lambda: table_position(store, self._stream, state.source, table()))
             staging.rewind(store, plan)
             self._done(state.source)
 

@@ -6,7 +6,8 @@ Rules:
    A record of which one row is refused has no row at all.
 2. Its dead letter, with its bytes, is in the dead-letter table before the commit that passes over it. It comes there by
    a commit of its own: no position moves in it, and two txn actions of the dead-letter table say what it was:
-   ``…:refused``, the highest offset that was ever refused, and ``…:refusals``, how often there were some (so that of
+   ``…:refused``, the highest offset that was ever refused (of a chain of several topics, whose positions are no
+   offsets, the last position of the load in which that was), and ``…:refusals``, how often there were some (so that of
    two loaders one fails). No id of a Kafka partition has a colon behind its number.
 3. Where the highest one is not below the table's position, a loader died between the two commits. Then the dead letters
    that are there are refused again, whatever the table's checks are by now: none is a row as well.
@@ -18,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from common.stage.merged import inputs_of, is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit
 from delta_loader.core.held import Held
@@ -25,11 +27,11 @@ from delta_loader.core.held import Held
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from common.spans import Offset, Position, TopicPartition
+    from common.spans import Offset, Position, Span, TopicPartition
     from common.tables.counts import Counts
     from common.tables.transactions import TxnIds
     from delta_loader.core.commits import Letter, Target
-    from delta_loader.core.shares import SparkWrite
+    from delta_loader.core.shares import RecordPlace, SparkWrite
 
 REFUSED_BY_TABLE = "refused_by_table"
 """The error class of their dead letters."""
@@ -42,10 +44,16 @@ class RefusedRecord:
     """A record that has a row which the table does not take."""
 
     source: TopicPartition
+    """Its own, also in a chain of several topics."""
     offset: Offset
     problem: str
     rows: int | None = 1
     """How many rows it would have had; None where nobody has looked."""
+
+    @property
+    def place(self) -> RecordPlace:
+        """Which record it is."""
+        return self.source, self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,25 @@ class RefusalIds:
         return transactions.get(self.highest, -1) >= start
 
 
-def letters_commit(target: Target, ids: TxnIds, letters: Sequence[Letter], commit_id: str) -> TableCommit:
-    """The commit that brings refused records to the dead-letter table."""
-    highest: dict[TopicPartition, Offset] = {}
+def chains_of(sources: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
+    """By the Kafka partition of a record, the one of these chains that it is in."""
+    return {one: chain for chain in sources for one in inputs_of(chain)}
+
+
+def letters_commit(
+    target: Target, ids: TxnIds, letters: Sequence[Letter], spans: Mapping[TopicPartition, Span], commit_id: str
+) -> TableCommit:
+    """The commit that brings refused records of a load, which brings ``spans``, to the dead-letter table."""
+    chains = chains_of(spans)
+    highest: dict[TopicPartition, int] = {}
     for letter in letters:
-        highest[letter.source] = max(letter.offset, highest.get(letter.source, letter.offset))
+        chain = chains[letter.source]
+        last: int = spans[chain].last_offset if is_merged(chain.topic) else letter.offset
+        highest[chain] = max(last, highest.get(chain, last))
     advances: dict[str, int] = {}
-    for source, offset in highest.items():
-        names = RefusalIds.of(ids, source)
-        advances[names.highest] = max(offset, target.transactions.get(names.highest, -1))
+    for chain, last in highest.items():
+        names = RefusalIds.of(ids, chain)
+        advances[names.highest] = max(last, target.transactions.get(names.highest, -1))
         advances[names.count] = target.transactions.get(names.count, 0) + 1
     return TableCommit(
         target=target,
@@ -92,22 +110,23 @@ def without_refused(commit: TableCommit, refused: Iterable[RefusedRecord], *, co
     ``counted``: whether this commit's counts are of this table alone. Where it is not known how many rows are left out
     the Kafka partition has no counts.
     """
-    by_source: dict[TopicPartition, dict[Offset, int | None]] = {}
+    chains = chains_of(commit.metadata.spans)
+    by_chain: dict[TopicPartition, dict[RecordPlace, int | None]] = {}
     for record in refused:
-        by_source.setdefault(record.source, {})[record.offset] = record.rows
-    if not by_source:
+        by_chain.setdefault(chains[record.source], {})[record.place] = record.rows
+    if not by_chain:
         return commit
-    written = tuple(_without(write, by_source.get(write.source, {})) for write in commit.written)
+    written = tuple(_without(write, by_chain.get(write.source, {})) for write in commit.written)
     counts: dict[TopicPartition, Counts] = {}
-    for source, found in commit.metadata.counts.items():
-        rows = [one for one in by_source.get(source, {}).values() if one is not None]
-        if len(rows) == len(by_source.get(source, {})) and (counted or not rows):
-            counts[source] = _without_rows(found, rows)
+    for chain, found in commit.metadata.counts.items():
+        rows = [one for one in by_chain.get(chain, {}).values() if one is not None]
+        if len(rows) == len(by_chain.get(chain, {})) and (counted or not rows):
+            counts[chain] = _without_rows(found, rows)
     return replace(commit, written=written, metadata=replace(commit.metadata, counts=counts))
 
 
-def _without(write: SparkWrite, offsets: Iterable[Offset]) -> SparkWrite:
-    return replace(write, without=tuple(sorted({*write.without, *offsets})))
+def _without(write: SparkWrite, records: Iterable[RecordPlace]) -> SparkWrite:
+    return replace(write, without=tuple(sorted({*write.without, *records})))
 
 
 def _without_rows(counts: Counts, rows_of_each: Sequence[int]) -> Counts:

@@ -1,8 +1,4 @@
-"""Which columns of staged rows tie them to their Kafka records (common/stage/row_places.py). Pure.
-
-Rule: a row is tied only where its columns name one record. Offsets of a chain of several topics are told apart by their
-topics, which is not done: such rows are not tied.
-"""
+"""Which columns of staged rows tie them to their Kafka records (common/stage/row_places.py). Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +8,16 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema import schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
-from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
-    from common.spans import TopicPartition
     from common.stage.markers import StagedTable
     from common.stage.row_places import Place
 
 _TOPIC, _PARTITION, _OFFSET, _ = KAFKA_COLUMNS
 
 
-def place_of(table: StagedTable, source: TopicPartition) -> Place | None:
+def place_of(table: StagedTable) -> Place | None:
     """The columns that say of which record a row of some staged files is; None where nothing does."""
-    if is_merged(source.topic):
-        return None
     if table.merge is not None:
         return table.merge.place
     return table.place or _kafkas(table.schema)

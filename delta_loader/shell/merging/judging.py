@@ -81,13 +81,12 @@ class EventJudge:
         ]
         alone = deletes.select(*columns, *JUDGED_PLACE)
         doubtful = self._checks.failing(alone, (*self._by.keys, *JUDGED_PLACE))
-        if all(frame.isEmpty() for frame in doubtful):
+        if not doubtful or (together := reduce(DataFrame.unionByName, doubtful)).isEmpty():
             return []
         told, sequence = alone, self._by.sequence
         if sequence is not None:
             told = alone.where(functions.col(quote_name(sequence)).isNotNull())
         always = self._checks.failing(told, JUDGED_PLACE, only=given)
-        together = reduce(DataFrame.unionByName, doubtful)
         bad = reduce(DataFrame.unionByName, [frame.select(*JUDGED_PLACE) for frame in (together, *upserts)])
         fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
         with self._views(together, fine) as (doubtful_view, fine_view):

@@ -8,13 +8,13 @@ import pytest
 
 from bootstrap.core.repair import plan_rewind
 from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.core.turns import Turn, ended_path, turn_path
 from bootstrap.shell import stage
 from bootstrap.shell.turns import Turns
 from common.errors import StoreError, UsageError
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.beginnings import Beginning
+from common.stage.turns import Turn, ended_path, turn_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
 

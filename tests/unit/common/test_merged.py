@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,16 @@ from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
-from common.stage.merged import InputEnd, chain_topic, has_reached, inputs_at, inputs_of, merged_position, topics_of
+from common.stage.merged import (
+    InputEnd,
+    chain_topic,
+    ends_at,
+    has_reached,
+    inputs_at,
+    inputs_of,
+    merged_position,
+    topics_of,
+)
 
 CHAIN = TopicPartition(Topic("orders+payments"), Partition(3))
 ORDERS, PAYMENTS = inputs_of(CHAIN)
@@ -57,8 +67,21 @@ def test_a_marker_says_how_far_its_inputs_are() -> None:
     assert inputs_at(found.span.end) == inputs_at(place(5, 7))
     assert found.manifest is not None
     assert found.manifest.inputs == inputs_at(place(5, 7))
+    assert inputs_at(found.span.start) == (), "as markers of older releases have it"
     plain = MarkerName(TopicPartition(Topic("orders"), Partition(3)), Position(2))
     assert b"inputs" not in marker_to_bytes(Marker(plain, manifest(Position(12))))
+
+
+def test_a_marker_says_where_its_inputs_start() -> None:
+    span = Span(place(2, 0), place(5, 7))
+    data = marker_to_bytes(Marker(MarkerName(CHAIN, span.start), replace(manifest(span.end), span=span)))
+    assert [one["start"] for one in json.loads(data)["inputs"]] == [2, 0]
+    found = marker_from_bytes(MarkerName(CHAIN, Position(2)), data)
+    assert ends_at(CHAIN, found.span.start) == inputs_at(place(2, 0))
+    wrong = json.loads(data)
+    wrong["inputs"][0]["start"] = 1
+    with pytest.raises(MarkerError, match="its inputs' starts come to 1, and it starts at 2"):
+        marker_from_bytes(MarkerName(CHAIN, Position(2)), json.dumps(wrong).encode())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from common.schema import parse_ddl, schema_from_json, schema_to_json
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Position
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
 from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
@@ -64,14 +64,12 @@ def test_a_marker_names_the_columns_and_costs_no_byte_without_them() -> None:
 
 
 def test_where_a_row_s_place_is_found() -> None:
-    assert place_of(TABLE, ORDERS) == STAGED_PLACE
+    assert place_of(TABLE) == STAGED_PLACE
     kafkas = schema_to_json(parse_ddl("id INT, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT"))
-    assert place_of(replace(TABLE, place=None, schema=kafkas), ORDERS) == KAFKAS
-    assert place_of(replace(TABLE, place=None), ORDERS) is None
+    assert place_of(replace(TABLE, place=None, schema=kafkas)) == KAFKAS
+    assert place_of(replace(TABLE, place=None)) is None
     own = ("_merge_topic", "_merge_partition", "_merge_offset")
-    assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own)), ORDERS) == own
-    several = TopicPartition(Topic("orders+payments"), Partition(0))
-    assert place_of(TABLE, several) is None, "an offset is not of one topic there"
+    assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own))) == own
     marker = flush(0, 3)
     assert marker.manifest is not None
     marker = replace(marker, manifest=replace(marker.manifest, tables=(TABLE,)))

@@ -9,11 +9,12 @@ import pytest
 
 from common.errors import TableError
 from common.spans import Offset, Partition, Topic, TopicPartition
+from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.ways.refused import RefusedRecord
 from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
-from tests.fakes.staging import Staging
+from tests.fakes.staging import JoinedStaging, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -52,13 +53,18 @@ class World(MemoryDeltaTables):
         super().create(url, shape)
 
     def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        sources = {write.source for write in writes if write.source == SOURCE}
+        sources = {one for write in writes for one in inputs_of(write.source)} & {SOURCE}
         found = [RefusedRecord(source, Offset(one), "odd") for source in sources for one in self.refuses]
         return found[:most]
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
         letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
-        return [RefusedRecord(source, one.offset, one.error, None) for one in letters if one.offset >= start]
+        begins = {one.source: one.position for one in ends_at(source, start)}
+        return [
+            RefusedRecord(one.source, one.offset, one.error, None)
+            for one in letters
+            if one.offset >= begins[one.source]
+        ]
 
     def originals(
         self, _source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
@@ -77,7 +83,7 @@ class World(MemoryDeltaTables):
     @property
     def left_out(self) -> list[int]:
         commits = self.tables[self.staging.table].commits
-        return sorted(one for commit in commits for write in commit.written for one in write.without)
+        return sorted(one for commit in commits for write in commit.written for _, one in write.without)
 
 
 @pytest.fixture
@@ -126,6 +132,43 @@ def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(worl
     world.staging.flush(0, 10, 12)
     world.run()
     assert world.tables[world.staging.table].commits[-1].files, "the next ones are added again"
+
+
+def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic() -> None:
+    staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
+    world = World(staging)
+    staging.flush(0, 0, 4)
+    world.run()
+    world.tables[staging.table].properties = dict(CHECK)
+    world.refuses, world.dies = {2}, True
+    staging.flush(0, 4, 10)
+    assert world.run().failure is not None
+    (buried,) = (letter for commit in world.tables[staging.dead_letters].commits for letter in commit.letters)
+    assert (buried.source, buried.offset, buried.value) == (SOURCE, 2, b"sent 2")
+    world.dies, world.refuses = False, set()
+    report = world.run()
+    assert (report.failure, report.held) == (None, {})
+    assert world.buried == [2] == world.left_out
+    left_out = {
+        one for commit in world.tables[staging.table].commits for write in commit.written for one in write.without
+    }
+    assert left_out == {(SOURCE, 2)}, "the payment of that offset is a row"
+    staging.flush(0, 10, 12)
+    world.run()
+    assert not any(write.without for write in world.tables[staging.table].commits[-1].written)
+
+
+def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> None:
+    staging = JoinedStaging(f"memory://{uuid.uuid4().hex}")
+    world = World(staging)
+    staging.flush(0, 0, 4)
+    world.run()
+    world.tables[staging.table].properties = dict(CHECK)
+    world.refuses, world.in_kafka = {2}, set()
+    staging.flush(0, 4, 10)
+    assert {str(source): held.reason for source, held in world.run().held.items()} == {
+        "orders+payments/0": "refused_record"
+    }
 
 
 def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> None:

@@ -1,0 +1,91 @@
+"""Loads of chains of several topics, kept apart from rewinds of them: the rules are those of `common.stage.loading`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.stage.loading import LoadNote, loading_folder, loading_path
+from common.stage.merged import is_merged
+from common.stage.turns import LastTurn, last_turn, turns_folder
+from delta_loader.core.commits import Conflicted, Failed, NotWritten
+from delta_loader.core.held import repaired, under_repair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from common.ports import Clock, ObjectStore
+    from common.spans import Position, TopicPartition
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.held import Held
+    from delta_loader.core.plan import Load
+    from delta_loader.ports import NewId
+
+
+class MergedLoads:
+    """Those of one pass over one stream. Streams without such chains ask the store for nothing here."""
+
+    def __init__(
+        self, stage: ObjectStore, clock: Clock, new_id: NewId, hold: Callable[[TopicPartition, Held], None]
+    ) -> None:
+        """Touches nothing yet; ``hold`` says why a chain waits."""
+        self._stage = stage
+        self._clock = clock
+        self._new_id = new_id
+        self._hold = hold
+        self._turns: dict[TopicPartition, LastTurn] = {}
+        self._notes: dict[str, Position] = {}
+        self._is_certain = True
+        """That nothing of the load that was begun is in any table."""
+
+    def look(self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]) -> None:
+        """To be called before the markers of chains are read (rule 1). Raises StoreError."""
+        for source in filter(_is_merged, waiting):
+            self._turns[source] = self._last_turn(source)
+            if not self._turns[source].ended:
+                self._hold(source, under_repair(source, self._turns[source].number))
+            for found in list(self._stage.list(loading_folder(source))):
+                data, position = self._stage.read(found.path), position_of(source)
+                if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
+                    self._stage.delete([found.path])
+
+    def begin(self, load: Load) -> bool:
+        """Note a load; False, and some chain is held, when the plan has to be made anew. Raises StoreError."""
+        self._notes, self._is_certain = {}, True
+        for source in filter(_is_merged, load.runs):
+            path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())
+            self._notes[path] = note.end
+            self._stage.create(path, note.to_bytes())
+            turn = self._last_turn(source)
+            if turn != self._turns.get(source):
+                self._hold(source, repaired(source) if turn.ended else under_repair(source, turn.number))
+                self._forget()
+                return False
+        return True
+
+    def commit(self, commit: TableCommit, carry_out: Callable[[TableCommit], CommitOutcome]) -> CommitOutcome:
+        """Carry a commit out, and know from then on whether some of the load may be in a table."""
+        before, self._is_certain = self._is_certain, self._is_certain and not commit.metadata.spans
+        outcome = carry_out(commit)
+        if isinstance(outcome, Conflicted | Failed | NotWritten):
+            self._is_certain = before
+        return outcome
+
+    def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
+        """The load is over, one way or the other (rule 3)."""
+        loaded = all((position_of(source) or 0) >= load.runs[source].end for source in filter(_is_merged, load.runs))
+        if loaded or self._is_certain:
+            self._forget()
+
+    def _forget(self) -> None:
+        with suppress(StoreError):  # what is left of them is deleted once the table is there
+            self._stage.delete(self._notes)
+        self._notes = {}
+
+    def _last_turn(self, source: TopicPartition) -> LastTurn:
+        return last_turn(found.path for found in self._stage.list(turns_folder(source)))
+
+
+def _is_merged(source: TopicPartition) -> bool:
+    return is_merged(source.topic)

@@ -1,0 +1,165 @@
+"""Loads and rewinds of a chain of several topics: of two that come together, one gives way."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.repair import RewindPlan
+from bootstrap.core.state import Author
+from bootstrap.shell.loading import require_not_loading
+from bootstrap.shell.turns import Turns
+from common.errors import TableError, UsageError
+from common.spans import Position
+from common.stage.loading import LOADING, LoadNote, loading_path
+from common.stage.turns import ended_path, turn_path
+from delta_loader.core.commits import NotWritten
+from delta_loader.streams.merged import MergedLoads
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import JoinedStaging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.spans import TopicPartition
+    from common.storage.store import FsspecStore
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.plan import Load
+    from delta_loader.streams.report import StreamReport
+
+
+class Tables(MemoryDeltaTables):
+    """Tables at whose commits something else happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_commit: Callable[[], CommitOutcome | None] = lambda: None
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        return self.at_commit() or super().commit(commit)
+
+
+@dataclass
+class World:
+    """A chain of two topics, four records of which are loaded and six more are staged."""
+
+    staging: JoinedStaging = field(default_factory=lambda: JoinedStaging(f"memory://{uuid.uuid4().hex}"))
+    tables: Tables = field(default_factory=Tables)
+    table: Position = Position(4)  # noqa: RUF009 - a number
+
+    def __post_init__(self) -> None:
+        self.staging.flush(0, 0, 4)
+        self.load()
+        self.staging.flush(0, 4, 10)
+
+    @property
+    def source(self) -> TopicPartition:
+        return self.staging.source(0)
+
+    @property
+    def stage(self) -> FsspecStore:
+        return self.staging.store(self.staging.stage_url)
+
+    def load(self) -> StreamReport:
+        (report,) = loader_for(self.staging, self.tables).run_pass()
+        return report
+
+    @property
+    def loaded(self) -> int:
+        (last,) = self.tables.tables[self.staging.table].transactions.values()
+        return last + 1
+
+    @property
+    def notes(self) -> list[str]:
+        return [found.path for found in self.stage.list(f"{LOADING}/")]
+
+    def rewind(self, to: int) -> None:
+        """As far as it looks at loads."""
+        turns = Turns(self.stage, Author("operator", 1), uuid.uuid4().hex)
+        turns.look(self.source)
+        plan = RewindPlan(Position(to), Position(to), (), None, self.source)
+        with turns.taken(self.source, "rewind") as store:
+            require_not_loading(store, plan, lambda: self.table)
+
+
+def test_no_rewind_takes_away_what_is_being_loaded() -> None:
+    world, told = World(), list[str]()
+
+    def rewind() -> None:
+        with pytest.raises(UsageError) as refused:
+            world.rewind(4)
+        told.append(str(refused.value))
+        world.rewind(10)
+
+    world.tables.at_commit = rewind
+    assert not world.load().held
+    assert "begun to load orders+payments/0 up to 10" in told[0]
+    assert (world.loaded, world.notes) == (10, [])
+    world.table = Position(10)
+    with pytest.raises(UsageError, match="up to 10 by now"):
+        world.rewind(4)
+
+
+def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
+    world = World()
+    turns = Turns(world.stage, Author("operator", 1), "a")
+    turns.look(world.source)
+    with turns.taken(world.source, "rewind"):
+        held = world.load().held[world.source]
+        assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
+    assert (world.loaded, world.notes) == (4, [])
+    assert not world.load().held
+    assert world.loaded == 10
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_commit(
+    monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    world = World()
+
+    class Interrupted(MergedLoads):
+        """At whose first load a repair begins."""
+
+        def begin(self, load: Load) -> bool:
+            world.stage.create(turn_path(world.source, 1), b"{}")
+            if ends:
+                world.stage.create(ended_path(world.source, 1), b"{}")
+            return super().begin(load)
+
+    monkeypatch.setattr("delta_loader.streams.load.MergedLoads", Interrupted)
+    assert world.load().held[world.source].reason == ("repaired" if ends else "under_repair")
+    assert (world.loaded, world.notes) == (4, [])
+
+
+def test_what_a_loader_that_died_has_begun_stays_noted_until_the_table_has_it() -> None:
+    world = World()
+
+    def die() -> CommitOutcome:
+        msg = "no answer"
+        raise TableError(msg, "")
+
+    world.tables.at_commit = die
+    assert world.load().failure is not None
+    (note,) = world.notes
+    with pytest.raises(UsageError, match=re.escape(note)):
+        world.rewind(4)
+    world.stage.create(loading_path(world.source, "another"), LoadNote(Position(10), 1).to_bytes())
+    world.tables.at_commit = lambda: None
+    assert not world.load().held
+    world.staging.flush(0, 10, 12)
+    world.load()
+    assert (world.loaded, world.notes) == (12, [])
+
+
+def test_what_cannot_be_written_may_be_rewound() -> None:
+    world = World()
+    world.tables.at_commit = lambda: NotWritten("a file is damaged")
+    assert world.load().failure is not None
+    assert world.notes == []
+    world.rewind(4)
