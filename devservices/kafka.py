@@ -7,7 +7,6 @@ temporary folder, and are ready when this returns: an admin client has seen ever
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import tempfile
 import uuid
@@ -21,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from common.downloads import ensure_jars, read_lock
 from devservices import processes
+from devservices.java import java
 from devservices.ports import HOST, free_ports, wait_until_closed
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Broker:
         """Start it, without waiting for it."""
         wait_until_closed(self.port)
         options = (*_OPTIONS, *self.java)
-        command = [_java(), *options, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
+        command = [java(), *options, "-cp", _class_path(), "kafka.Kafka", str(self.folder / "server.properties")]
         self.child = processes.start(command, self.folder / "broker.log", folder=self.folder)
         return self.child
 
@@ -268,18 +268,12 @@ def _listening(broker: Broker, behind_port: int, more: Sequence[Listener]) -> di
     }
 
 
-def _java() -> str:
-    """The program that Spark would take."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
 def _class_path() -> str:
     return ":".join(str(jar) for jar in ensure_jars(read_lock(LOCK)["kafka"]))
 
 
 def _run(main_class: str, *arguments: str) -> None:
-    command = [_java(), *_OPTIONS, "-cp", _class_path(), main_class, *arguments]
+    command = [java(), *_OPTIONS, "-cp", _class_path(), main_class, *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         msg = f"{main_class} failed:\n{done.stdout}{done.stderr}"

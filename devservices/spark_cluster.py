@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from devservices import processes
+from devservices.java import java
 from devservices.ports import free_ports, is_open
 
 if TYPE_CHECKING:
@@ -29,14 +28,14 @@ def running_cluster(folder: Path, workers: int = 2, memory: str = "1g") -> Itera
     master = f"spark://{_HOST}:{port}"
     started = []
     try:
-        command = _java("master.Master", "--host", _HOST, "--port", str(port), "--webui-port", str(pages.pop()))
+        command = _command("master.Master", "--host", _HOST, "--port", str(port), "--webui-port", str(pages.pop()))
         started.append(processes.start(command, folder / "master.log", _environ()))
         started[0].wait_until(lambda: is_open(port), "Spark's master")
         for number in range(workers):
             place = folder / f"worker-{number}"
             place.mkdir()
             options = ("--host", _HOST, "--cores", "1", "--memory", memory, "--work-dir", str(place))
-            command = _java("worker.Worker", *options, "--webui-port", str(pages.pop()), master)
+            command = _command("worker.Worker", *options, "--webui-port", str(pages.pop()), master)
             started.append(processes.start(command, folder / f"worker-{number}.log", _environ()))
         for child in started[1:]:
             child.wait_until(partial(_is_registered, child.log), "Spark's worker")
@@ -50,10 +49,8 @@ def _is_registered(log: Path) -> bool:
     return "Successfully registered" in log.read_text("utf-8", errors="replace")
 
 
-def _java(main: str, *arguments: str) -> list[str]:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
-    return [java, "-Xmx256m", "-cp", f"{_HOME}/jars/*", f"{_DEPLOY}.{main}", *arguments]
+def _command(main: str, *arguments: str) -> list[str]:
+    return [java(), "-Xmx256m", "-cp", f"{_HOME}/jars/*", f"{_DEPLOY}.{main}", *arguments]
 
 
 def _environ() -> dict[str, str]:

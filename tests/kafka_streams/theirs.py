@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.downloads import ensure_jars, read_lock
+from devservices.java import java as java_program
 from devservices.lock_jars import STREAMS_LOCK
 
 _PROGRAM = Path(__file__).parent / "Comparison.java"
@@ -19,8 +20,7 @@ _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.sl
 
 def java() -> str | None:
     """The JDK's ``java``, which compiles the program itself; None without one."""
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    return shutil.which(java_program())
 
 
 def run(cases: list[dict[str, Any]]) -> list[Any]:

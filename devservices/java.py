@@ -1,0 +1,12 @@
+"""Which Java servers and sessions are started with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def java() -> str:
+    """The program that Spark would take."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
