@@ -149,6 +149,7 @@ def wait_for(child: Child, text: str, times: int = 1) -> None:
     child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 300)
 
 
+@pytest.mark.parametrize("lake", ["file", "versitygw"], indirect=True)
 def test_every_record_is_there_once_whoever_was_killed(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
 ) -> None:
@@ -202,11 +203,10 @@ def test_every_record_is_there_once_whoever_was_killed(
         )
 
 
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_a_second_run_changes_nothing(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs
 ) -> None:
-    if lake.kind != "file":
-        pytest.skip("the store makes no difference here")
     topic = new_topic(PARTITIONS)
     config = programs.config(settings(kafka, lake, topic))
     produce(kafka, topic, 400, random.Random(1))  # noqa: S311 - a test's data
@@ -217,11 +217,10 @@ def test_a_second_run_changes_nothing(
     assert [commit["operation"] for commit in table.history()] == ["STREAMING UPDATE", "CREATE TABLE"]
 
 
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_a_marker_made_by_touch_starts_the_next_writer_there(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, tmp_path: Path
 ) -> None:
-    if lake.kind != "file":
-        pytest.skip("touch is for files")
     topic = new_topic(1)
     produce_to = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(100):
@@ -237,11 +236,10 @@ def test_a_marker_made_by_touch_starts_the_next_writer_there(
     assert sorted(int(str(row["_kafka_offset"])) for row in rows) == list(range(42, 100))
 
 
+@pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_sigterm_flushes_and_leaves_the_group(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs
 ) -> None:
-    if lake.kind != "file":
-        pytest.skip("the store makes no difference here")
     topic = new_topic(1)
     slow = settings(kafka, lake, topic)
     slow["writer"] = {"group_id": topic, "flush_after": "1h", "http": None}
