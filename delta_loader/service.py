@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
+from common.http.pages import with_remedy
 from delta_loader.ports import never, one_by_one
 from delta_loader.streams.book import Book
 from delta_loader.streams.load import StreamLoad
@@ -78,7 +79,8 @@ class _AtIt:
     report: StreamReport
     since_s: float
     """Of its beginning, or of its last progress that a pass saw."""
-    commits: int = 0
+    progress: int = 0
+    """`StreamReport.progress` then."""
     told_s: float = 0.0
     """When it was told of last, or began."""
 
@@ -89,7 +91,7 @@ class _Turn:
 
     load: Callable[[str, Callable[[], bool]], None]
     stop: Callable[[], bool]
-    commits: Callable[[str], int]
+    comes_on: Callable[[str], int]
 
     def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
         """Load one stream; whether it only gave way."""
@@ -106,7 +108,7 @@ class _Turn:
 
     def progress(self, app_id: str, /) -> object:
         """What moves while a stream loads."""
-        return self.commits(app_id)
+        return self.comes_on(app_id)
 
 
 class LoaderService:
@@ -145,7 +147,7 @@ class LoaderService:
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
         self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
-        turn = _Turn(self._load, stop, self._commits)
+        turn = _Turn(self._load, stop, self._progress)
         wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
         at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
         reports = self._ended(at_it)
@@ -160,7 +162,7 @@ class LoaderService:
         """Streams of earlier passes that have ended since the last look."""
         if not self._at_it:
             return []
-        reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._commits), ()))
+        reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
         if reports:
             self._tell_streams(reports)
         return reports
@@ -173,9 +175,9 @@ class LoaderService:
         self.book.passed(reports)
         return reports
 
-    def _commits(self, app_id: str) -> int:
+    def _progress(self, app_id: str) -> int:
         at_it = self._at_it.get(app_id)
-        return 0 if at_it is None else at_it.report.commits
+        return 0 if at_it is None else at_it.report.progress
 
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
         """One turn of a stream, or another slice of one."""
@@ -209,9 +211,9 @@ class LoaderService:
         """Streams that hang, and for how long."""
         now_s = self._ports.clock.monotonic_s()
         return tuple(
-            f"stream {app_id} has committed nothing for {now_s - at_it.since_s:.0f} s: look at its table's store"
+            f"stream {app_id} has come no further for {now_s - at_it.since_s:.0f} s: look at its table's store"
             for app_id, at_it in self._at_it.copy().items()
-            if now_s - at_it.since_s > STUCK_S and at_it.report.commits == at_it.commits
+            if now_s - at_it.since_s > STUCK_S and at_it.report.progress == at_it.progress
         )
 
     @property
@@ -240,7 +242,7 @@ class LoaderService:
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error
         self._failures[report.app_id] += 1
-        self._problems[report.app_id] = error.problem
+        self._problems[report.app_id] = with_remedy(error.problem, error.remedy)
         self._ports.log.error(
             "stream failed",
             app_id=report.app_id,
@@ -273,14 +275,14 @@ class LoaderService:
         now_s = self._ports.clock.monotonic_s()
         self._ports.metrics.set(catalogue.LOADER_AT_IT, len(self._at_it))
         for app_id, at_it in self._at_it.copy().items():
-            if at_it.report.commits != at_it.commits:
-                at_it.commits, at_it.since_s = at_it.report.commits, now_s
+            if at_it.report.progress != at_it.progress:
+                at_it.progress, at_it.since_s = at_it.report.progress, now_s
             if now_s - at_it.told_s < _STILL_AT_IT_S:
                 continue
             at_it.told_s = now_s
             self._ports.log.warning(
                 "stream is still at it",
                 app_id=app_id,
-                commits=at_it.commits,
+                commits=at_it.report.commits,
                 seconds_since_progress=round(now_s - at_it.since_s),
             )

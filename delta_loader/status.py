@@ -18,7 +18,7 @@ from common.tables.history import read_history, store_lines
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from common.tables.went_back import own_past, went_back, without_txn
-from delta_loader.core.held import gone_from_kafka, held, topic_recreated
+from delta_loader.core.held import gone_from_kafka, held, staged_from, topic_recreated
 from delta_loader.core.plan import Rootless, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
@@ -185,7 +185,7 @@ def _partition_status(
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=waiting or held(source, outcome),
-        writers_hold=topic_recreated(source, found, topic_id) or gone_from_kafka(source, staged_to, first),
+        writers_hold=topic_recreated(source, staged_from(found), topic_id) or gone_from_kafka(source, staged_to, first),
     )
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
-from common.http.pages import Health
+from common.http.pages import Health, with_remedy
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
@@ -191,7 +191,8 @@ class StageWriter:
 
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
-        problems = [*(held.problem for held in self._held.values()), *waited_for(list(self._owned.values()))]
+        held = [with_remedy(one.problem, one.remedy) for one in self._held.values()]
+        problems = [*held, *waited_for(list(self._owned.values()))]
         problems += self._outlets.problems()
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")

@@ -25,6 +25,11 @@ class Health:
     """What a person may want to know, and is no problem."""
 
 
+def with_remedy(problem: str, remedy: str) -> str:
+    """A line for a problem and what mends it, as command lines have it in two."""
+    return f"{problem} → {remedy}" if remedy else problem
+
+
 def release() -> str:
     """The installed version of this project."""
     try:

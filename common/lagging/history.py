@@ -42,6 +42,17 @@ class EndHistory:
         seen = self._seen.get(source)
         return seen[-1][1] if seen else None
 
+    def first(self, source: TopicPartition) -> Position | None:
+        """The oldest end that is known; None while none was seen."""
+        seen = self._seen.get(source)
+        return seen[0][1] if seen else None
+
+    def at(self, source: TopicPartition, moment_s: float) -> Position | None:
+        """The end as the last look before a moment saw it; None where none did."""
+        seen = self._seen.get(source, ())
+        before = bisect_right(seen, moment_s, key=lambda one: one[0])
+        return seen[before - 1][1] if before else None
+
     def lag_records(self, source: TopicPartition, position: Position | None) -> int | None:
         """Positions up to the end."""
         end = self.end(source)

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import words
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import inputs_of, with_chains
 
@@ -44,21 +45,43 @@ class KafkaEnds:
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Of the partitions that Kafka tells of in time. Raises KafkaException, also where there is no Kafka."""
+        inputs = {one for source in sources for one in inputs_of(source)}
+        return with_chains(self.offsets(inputs, OffsetSpec.latest()), sources)
+
+    @property
+    def admin(self) -> AdminClient:
+        """The client, made when it is first needed. Raises KafkaException."""
         if self._admin is None:
             self._admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
-        latest = OffsetSpec.latest()
-        inputs = {one for source in sources for one in inputs_of(source)}
-        wanted = {KafkaPartition(source.topic, int(source.partition)): latest for source in inputs}
-        answers = self._admin.list_offsets(
+        return self._admin
+
+    def offsets(self, sources: Collection[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, Position]:
+        """Positions of those partitions of topics that Kafka tells of, in one request.
+
+        Raises KafkaException and TimeoutError where it tells of none.
+        """
+        wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
+        if not wanted:
+            return {}
+        answers = self.admin.list_offsets(
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )
-        ends = {
-            TopicPartition(Topic(found.topic), Partition(found.partition)): Position(
-                int(answer.result(_TIMEOUT_S + 1).offset)
-            )
-            for found, answer in answers.items()
-        }
-        return with_chains(ends, sources)
+        told: dict[TopicPartition, Position] = {}
+        refused: KafkaException | TimeoutError | None = None
+        for found, answer in answers.items():
+            try:
+                position = Position(int(answer.result(_TIMEOUT_S + 1).offset))
+            except (KafkaException, TimeoutError) as error:  # a topic that is gone keeps no other from being told
+                refused = error
+            else:
+                told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
+        if refused is not None and not told:
+            raise refused
+        return told
+
+
+def _words(error: KafkaException | TimeoutError) -> str:
+    return words(error.args[0]) if isinstance(error, KafkaException) else "no answer in time"
 
 
 class EndWatch:
@@ -95,14 +118,13 @@ class EndWatch:
         """One turn."""
         sources = self._wanted()
         self._history.keep(sources)
-        if sources:
-            try:
-                self._history.saw(self._ends(sources), self._clock.monotonic_s())
-                self._answers = True
-            except (KafkaException, TimeoutError) as error:
-                if self._answers:
-                    self._log.warning("Kafka's ends are not known, lag neither", problem=str(error))
-                self._answers = False
+        try:
+            self._history.saw(self._ends(sources), self._clock.monotonic_s())
+            self._answers = True
+        except (KafkaException, TimeoutError) as error:
+            if self._answers:
+                self._log.warning("Kafka's ends are not known, lag neither", problem=_words(error))
+            self._answers = False
         self._tell()
 
     def _run(self) -> None:

@@ -31,14 +31,14 @@ class Waiting(Protocol):
 Reason = TypeVar("Reason", bound=Waiting)
 
 
-def held_problems(held: Mapping[TopicPartition, Reason]) -> Iterator[Problem]:
+def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held") -> Iterator[Problem]:
     """The Kafka partitions that are held: one problem for each reason, told of the first of them."""
     by_reason: dict[str, list[tuple[TopicPartition, Reason]]] = {}
     for source, why in sorted(held.items()):
         by_reason.setdefault(why.reason, []).append((source, why))
     for reason, found in by_reason.items():
         source, why = found[0]
-        title = f"{source} is held ({reason.replace('_', ' ')})"
+        title = f"{source} {words} ({reason.replace('_', ' ')})"
         yield Problem(Level.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import ConfigError, StoreError, StoreRefusedError
+from common.http.pages import with_remedy
 from delta_loader.core.preflight import Level, fatal
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Fitness:
     @property
     def problems(self) -> tuple[str, ...]:
         """The streams that are not fit, and why. Empty when all are."""
-        return tuple(f"not fit to load: {found.message}" for found in self._unfit.values())
+        return tuple(with_remedy(f"not fit to load: {found.message}", found.remedy) for found in self._unfit.values())
 
     @property
     def unfit(self) -> tuple[Check, ...]:
@@ -74,7 +75,7 @@ class Fitness:
         while (away := self._try()) is not None:
             if once:
                 raise away
-            self.away = away.problem
+            self.away = with_remedy(away.problem, away.remedy)
             self._log.warning("waiting for a store", problem=away.problem, remedy=away.remedy, again_in_s=pause_s)
             if wait(pause_s):
                 return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from common.settings import Settings
-    from delta_loader.core.services.outcomes import TableLook
+    from delta_loader.core.services.due import Piece
     from delta_loader.shell.services import SparkServices
 
 
@@ -36,7 +36,8 @@ def services(
     table: Annotated[str | None, typer.Option("--table", metavar="URL", help="One table only.")] = None,
     run: Annotated[bool, typer.Option("--run", help="Do what is due now, outside of window and budget.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Also ask Spark what a VACUUM would delete, and delete nothing.")
+        bool,
+        typer.Option("--dry-run", help="Also ask Spark what a VACUUM that is due would delete."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,8 +58,9 @@ def services(
             raise typer.Exit(int(failed or any(look.failure for look in report.looks)))
         looks = look_at(settings, looker, SystemClock(), only)
         typer.echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
-        if dry_run:
-            _tell_vacuums(looks, _spark(settings, stack))
+        vacuums = [piece for look in looks for piece in look.due.pieces if piece.service is Service.VACUUM]
+        if dry_run and vacuums:
+            _tell_vacuums(vacuums, _spark(settings, stack))
     raise typer.Exit(int(any(look.failure for look in looks)))
 
 
@@ -90,8 +92,6 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
     return SparkServices(spark)
 
 
-def _tell_vacuums(looks: list[TableLook], work: SparkServices) -> None:
-    for look in looks:
-        for piece in look.due.pieces:
-            if piece.service is Service.VACUUM:
-                typer.echo(f"{look.url}: vacuum: {work.would_take(piece)}", err=True)
+def _tell_vacuums(pieces: list[Piece], work: SparkServices) -> None:
+    for piece in pieces:
+        typer.echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)

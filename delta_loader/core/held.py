@@ -145,21 +145,26 @@ def no_table(source: TopicPartition, url: str) -> Held:
     )
 
 
-def topic_recreated(source: TopicPartition, found: Iterable[Found], topic_id: str | None) -> Held | None:
-    """Why writers hold a Kafka partition: its topic is another one than its chain's (beginnings.py, rule 4).
-
-    ``found`` are markers of the chain, its last one among them; ``topic_id`` is the broker's. None where they agree, or
-    where one of the two is not known.
-    """
+def staged_from(found: Iterable[Found]) -> str | None:
+    """The id of the topic that a chain's records came from, by the last of some of its markers that tells."""
     manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]
     named = [manifest for manifest in manifests if manifest.topic_id is not None]
     last = max(named, key=lambda manifest: manifest.span.start, default=None)
-    if last is None or topic_id is None or last.topic_id == topic_id:
+    return None if last is None else last.topic_id
+
+
+def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
+    """Why writers hold a Kafka partition: its topic is another one than its chain's (beginnings.py, rule 4).
+
+    ``chain_id`` is what `staged_from` tells, ``topic_id`` is the broker's. None where they agree, or where one of the
+    two is not known.
+    """
+    if chain_id is None or topic_id is None or chain_id == topic_id:
         return None
     return Held(
         "topic_recreated",
         f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
-        f"came from {last.topic_id}",
+        f"came from {chain_id}",
         f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {source.topic} --yes`",
     )
 

@@ -15,10 +15,27 @@ from common.spans import Partition, Position, Topic, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from confluent_kafka.admin import AdminClient
+
     from common.settings import Settings, Stream
 
 _TIMEOUT_S = 5.0
 _IDS_TIMEOUT_S = 2.0
+
+
+def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, str | None]:
+    """The ids of those topics that the broker knows and describes. Raises KafkaException."""
+    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds.__call__
+
+    found: dict[Topic, str | None] = {}
+    if not topics:
+        return found
+    answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
+    for name, answer in answers.items():
+        # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
+        with suppress(KafkaException, TimeoutError):
+            found[Topic(name)] = topic_id(answer.result(_IDS_TIMEOUT_S + 1))
+    return found
 
 
 class BrokerEnds:
@@ -48,21 +65,15 @@ class BrokerEnds:
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of those topics that the broker knows; None from one that has no ids, empty when it is not there."""
         try:
-            from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see __call__
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - see __call__
             from confluent_kafka.admin import AdminClient  # noqa: PLC0415
         except ImportError:
             return {}
-        found: dict[Topic, str | None] = {}
         try:
             admin = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
-            answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
-            for name, answer in answers.items():
-                # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
-                with suppress(KafkaException, TimeoutError):
-                    found[Topic(name)] = topic_id(answer.result(_IDS_TIMEOUT_S + 1))
+            return described_ids(admin, topics)
         except KafkaException:
-            pass
-        return found
+            return {}
 
     def _left_s(self) -> float:
         return max(0.1, self._deadline_s - time.monotonic())

@@ -28,6 +28,7 @@ class Entry:
 
     app_id: str
     seen: Mapping[TopicPartition, SeenPartition]
+    """Of the last pass that came so far."""
     held: Mapping[TopicPartition, Held]
     failure: KafkaDeltaExpressError | None = None
     failures: int = 0
@@ -35,6 +36,8 @@ class Entry:
     version: int | None = None
     valid_through_ms: int | None = None
     left_out: int = 0
+    looked_s: float | None = None
+    """When ``seen`` was so, by the monotonic clock; None before the first time."""
     is_known: bool = False
     """Whether a pass over it has ended."""
 
@@ -70,6 +73,7 @@ def _entry(before: Entry, report: StreamReport) -> Entry:
         before,
         is_known=True,
         seen=report.seen or before.seen,
+        looked_s=report.looked_s if report.seen or not failed else before.looked_s,
         held=dict(report.held),
         failure=report.failure,
         failures=before.failures + 1 if failed else 0,

@@ -116,6 +116,7 @@ class StreamLoad:
     def run(self, stop: Callable[[], bool]) -> None:
         """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
         self._stop = stop
+        self._report.looked_s = self._ports.clock.monotonic_s()
         listing = self._ports.stage.listing(self._stream)
         self._tables.look()
         begun = self._ports.stage.generations(self._stream)
@@ -132,7 +133,7 @@ class StreamLoad:
                 break
             self._carry_out(load, listing)
         if self._ports.replacements is not None and not stop() and not self._stands(listing):
-            replaced = self._ports.replacements.run(self._stream, self._position_now, stop)
+            replaced = self._ports.replacements.run(self._stream, self._position_now, stop, self._report.stepped)
             self._report.replacements += replaced.carried_out
             for source, reason in replaced.held.items():
                 self._telling.held(source, self._report.held.get(source, reason))

@@ -13,6 +13,7 @@ from common import metrics as catalogue
 from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten
+from delta_loader.core.held import staged_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +42,10 @@ class SeenPartition:
     """Markers."""
     oldest_ms: int | None
     """When the first of the waiting markers was made; None when there is none, or it does not say."""
+    topic_id: str | None = None
+    """Of the topic that it was staged from; None where its markers do not say."""
+    ends: bool = True
+    """Whether ``staged`` is the chain's end, and not somewhere before it: of many that wait not all were read."""
 
     @property
     def lag(self) -> int:
@@ -58,6 +63,10 @@ class StreamReport:
     files: int = 0
     replacements: int = 0
     """Requests that were carried out."""
+    steps: int = 0
+    """What is no load and took its time all the same, as the steps of a request: who hangs makes none."""
+    looked_s: float = 0.0
+    """When the stage was listed, by the monotonic clock."""
     settled: int = 0
     strays: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
@@ -73,6 +82,15 @@ class StreamReport:
     """Of the own table, after that commit."""
     left_out: int = 0
     """Tables that lack what the own one has."""
+
+    @property
+    def progress(self) -> int:
+        """Rises as long as the pass comes on."""
+        return self.commits + self.steps
+
+    def stepped(self) -> None:
+        """One more of the steps is done."""
+        self.steps += 1
 
     def begin(self) -> None:
         """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
@@ -174,7 +192,13 @@ class Telling:
         oldest = min(waiting, key=lambda marker: marker.span.start, default=None)
         oldest_ms = None if oldest is None or oldest.manifest is None else oldest.manifest.created_ms
         self.report.seen[source] = seen = SeenPartition(
-            listed.names[0].start, position, staged, listed.waiting(position), oldest_ms
+            begins=listed.names[0].start,
+            loaded=position,
+            staged=staged,
+            waiting=listed.waiting(position),
+            oldest_ms=oldest_ms,
+            topic_id=staged_from(markers),
+            ends=any(marker.name == listed.names[-1] for marker in markers),
         )
         labels = {"topic": str(source.topic), "partition": str(source.partition)}
         self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)

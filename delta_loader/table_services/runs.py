@@ -109,7 +109,7 @@ class TableServices:
         began_s = self._clock.monotonic_s()
         outcome = self._work.carry_out(piece, rules)
         report = PieceReport(piece, outcome, self._clock.monotonic_s() - began_s)
-        log = self._log.bind(service=piece.service.value, table=piece.url, duration_s=round(report.duration_s, 3))
+        log = self._log.bind(table_service=piece.service.value, table=piece.url, duration_s=round(report.duration_s, 3))
         service = piece.service.value
         self._metrics.observe(catalogue.SERVICES_SECONDS, report.duration_s, service=service)
         match outcome:
@@ -145,7 +145,7 @@ class TableServices:
             for refused in look.due.refused:
                 self._log.warning(
                     "table service refused",
-                    service=refused.service.value,
+                    table_service=refused.service.value,
                     table=look.url,
                     problem=refused.why,
                     remedy=refused.remedy,

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common import metrics as catalogue
@@ -48,6 +48,29 @@ class Replacer(Protocol):
         """One commit; False when another commit was in its way."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Stepping:
+    """A `Replacer` that tells when it has come a step further: each may be a job of Spark over a whole range."""
+
+    replacer: Replacer
+    stepped: Callable[[], None]
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        found = self.replacer.lost(request, urls)
+        self.stepped()
+        return found
+
+    def stale(self, request: Request, url: str) -> int:
+        found = self.replacer.stale(request, url)
+        self.stepped()
+        return found
+
+    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
+        self.stepped()
+        return done
+
+
 class _InTheWayError(Exception):
     """Another commit was in the way; the next pass goes on."""
 
@@ -73,11 +96,19 @@ class Replacements:
     metrics: Metrics = field(default_factory=Metrics)
 
     def run(
-        self, stream: Stream, position: Callable[[TopicPartition], Position | None], stop: Callable[[], bool]
+        self,
+        stream: Stream,
+        position: Callable[[TopicPartition], Position | None],
+        stop: Callable[[], bool],
+        stepped: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Carry out what can be. Raises StoreError."""
+        """Carry out what can be. ``stepped`` is told after each step: work that is long is none that hangs.
+
+        Raises StoreError.
+        """
         outcome = Outcome()
         held = outcome.held
+        telling = replace(self, replacer=_Stepping(self.replacer, stepped))
         left: list[Request] = []
         unreadable: list[ReplacementName] = []
         for request in sorted(
@@ -90,7 +121,7 @@ class Replacements:
                 reason = waits(request, stream, position(request.name.topic_partition))
             if reason is None:
                 try:
-                    reason = self._carry_out(request, stream)
+                    reason = telling._carry_out(request, stream)  # noqa: SLF001 - its own
                 except _InTheWayError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
                     self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)

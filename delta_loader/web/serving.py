@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.http.pages import Health, pausing_calls, service_pages
+from common.http.pages import Health, pausing_calls, service_pages, with_remedy
 from common.http.server import HttpServer, Page, Routes, json_page, text_page
 from common.lagging.history import EndHistory
-from common.lagging.watch import EndWatch, KafkaEnds
+from common.lagging.watch import EndWatch
 from common.pages.assets import status_pages
+from common.pages.problems import held_problems
 from common.ports import SystemClock
 from delta_loader.on_marker.asking import Desk
+from delta_loader.shell.kafka_look import KafkaLook
 from delta_loader.web.view import LoaderView
+from delta_loader.web.writers import WritersView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from structlog.typing import FilteringBoundLogger
@@ -42,6 +45,8 @@ class Serving:
     """Once Spark has started."""
     loader: Loader | None = None
     """Once it is fit to load."""
+    view: LoaderView | None = None
+    """Once something is served."""
 
     def serve(self, settings: Settings, stack: ExitStack, *, log: FilteringBoundLogger, metrics: Metrics) -> None:
         """Begin to serve, if the settings want it; ``stack`` ends it. Raises ConfigError."""
@@ -49,11 +54,13 @@ class Serving:
             return
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
-        view = LoaderView(settings.streams, lambda: self.loader, history, clock=clock, metrics=metrics)
+        look = KafkaLook(settings, clock)
+        writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
+        view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
+        self.view = view
         server = HttpServer(settings.loader.http, self.routes(metrics, settings.loader.http_token, view))
         stack.callback(server.close)
-        ends = KafkaEnds(settings.kafka)
-        watch = EndWatch(ends, lambda: view.sources, view.tell, history=history, clock=clock, log=log)
+        watch = EndWatch(look, lambda: view.watched, view.tell, history=history, clock=clock, log=log)
         stack.callback(watch.close)
         log.info("serving", port=server.port)
 
@@ -71,8 +78,20 @@ class Serving:
         unleased = None if lease is None else lease.problem
         problems = (*self.loader.service.problems, *self.loader.fitness.problems, *([unleased] if unleased else []))
         unheard = self.loader.unheard
-        notes = () if unheard is None else (f"{unheard.problem}; news of markers come late while that is so",)
-        return Health(problems, (*self.pausing.notes, *notes))
+        notes = []
+        if unheard is not None:
+            late = f"{unheard.problem}; news of markers come late while that is so"
+            notes.append(with_remedy(late, unheard.remedy))
+        return Health(problems, (*self.pausing.notes, *notes, *self._held(self.loader)))
+
+    def _held(self, loader: Loader) -> Iterator[str]:
+        """What waits and holds nothing else, so that it is no reason to take the loader for ill, or to restart it."""
+        found = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
+        if self.view is not None:
+            found += [one for writers in self.view.of_writers().values() for one in writers.problems()]
+        for one in found:
+            also = f", and {one.also} more like it" if one.also else ""
+            yield with_remedy(f"{one.title}{also}: {one.problem}", one.remedy)
 
     def readiness(self) -> Health:
         """Whether the process loads, or could: who replaces one loader by another waits until the other stands by."""

@@ -1,7 +1,7 @@
 """What a loader says of itself on its status page, and the gauges that time moves.
 
-Rule: all of it is from what passes found (delta_loader/streams/book.py), from the lease and from Kafka's ends, which
-others look at; so a page costs no request to any store.
+Rule: all of it is from what passes found (delta_loader/streams/book.py), from the lease and from what Kafka says, which
+others look at; so a page costs no request to any store. What that tells of writers is in delta_loader/web/writers.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.service import FAILURES_TO_RED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from common.lagging.history import EndHistory
     from common.metrics import Metrics
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from delta_loader.loader import Loader
     from delta_loader.streams.book import Book, Entry
     from delta_loader.streams.report import SeenPartition
+    from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
+_KAFKA_IS_AWAY = "Kafka has not answered here, so nothing is known of what waits there, or of writers."
 
 
 class LoaderView:
@@ -54,6 +56,7 @@ class LoaderView:
         streams: Sequence[Stream],
         loader: Callable[[], Loader | None],
         history: EndHistory,
+        writers: WritersView,
         *,
         clock: Clock,
         metrics: Metrics,
@@ -62,6 +65,7 @@ class LoaderView:
         self._streams = streams
         self._loader = loader
         self._history = history
+        self._writers = writers
         self._clock = clock
         self._metrics = metrics
         self._started_ms = clock.wall_ms()
@@ -72,6 +76,19 @@ class LoaderView:
         loader = self._loader()
         entries = () if loader is None else loader.service.book.entries.values()
         return {source for entry in entries for source in entry.seen}
+
+    @property
+    def watched(self) -> set[TopicPartition]:
+        """Those, and the ones of which nothing is staged yet."""
+        loader = self._loader()
+        entries = () if loader is None else loader.service.book.entries.values()
+        return self.sources.union(*(self._writers.without_chain(entry) for entry in entries))
+
+    def of_writers(self) -> Mapping[str, OfWriters]:
+        """What is wrong with writers, as far as it shows here, by stream; a loader that stands by looks at nothing."""
+        loader = self._loader()
+        entries = loader.service.book.entries if loader is not None and loader.may_load() else {}
+        return {app_id: self._writers.of(entry) for app_id, entry in entries.items()}
 
     def tell(self) -> None:
         """Set the gauges of lag."""
@@ -96,23 +113,32 @@ class LoaderView:
         if loader is None:
             return self._starting()
         book, now_s = loader.service.book, self._clock.monotonic_s()
-        problems = list(_problems(loader, book))
-        levels = {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.held}
+        writers = self.of_writers()
+        problems = _sorted([*_problems(loader, book), *(one for found in writers.values() for one in found.problems())])
+        levels = {app_id: Level.WARNING for app_id, found in writers.items() if found.waits}
+        levels |= {app_id: Level.ERROR for app_id, found in writers.items() if found.held}
+        levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.held}
         levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED}
-        held = sum(len(entry.held) for entry in book.entries.values())
+        helds = {entry.app_id: _held_at_all(entry, writers) for entry in book.entries.values()}
+        verdict = _verdict(
+            len(book.entries), len(self.sources), sum(map(len, helds.values())), may_load=loader.may_load()
+        )
         return Status(
             service="delta-loader",
             version=release(),
             now_ms=self._clock.wall_ms(),
             started_ms=self._started_ms,
             state=_state(loader),
-            verdict=_verdict(len(book.entries), len(self.sources), held, may_load=loader.may_load()),
+            verdict=verdict if self._writers.are_known else f"{verdict} {_KAFKA_IS_AWAY}",
             figures=self._figures(loader, book),
             problems=tuple(problems),
-            streams=tuple(self._flow(stream, book.entries[stream.app_id], levels, now_s) for stream in self._streams),
+            streams=tuple(
+                self._flow(stream, book.entries[stream.app_id], len(helds[stream.app_id]), levels, now_s)
+                for stream in self._streams
+            ),
             stops=STOPS,
             partitions=tuple(
-                self._row(entry.app_id, source, seen, entry.held.get(source), now_s)
+                self._row(entry.app_id, source, seen, helds[entry.app_id].get(source), now_s)
                 for entry in book.entries.values()
                 for source, seen in sorted(entry.seen.items())
             ),
@@ -145,7 +171,7 @@ class LoaderView:
             Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
         )
 
-    def _flow(self, stream: Stream, entry: Entry, levels: Mapping[str, Level], now_s: float) -> StreamFlow:
+    def _flow(self, stream: Stream, entry: Entry, held: int, levels: Mapping[str, Level], now_s: float) -> StreamFlow:
         seen = entry.seen
         waiting = sum(one.waiting for one in seen.values())
         records = sum(one.lag for one in seen.values())
@@ -163,7 +189,7 @@ class LoaderView:
                 Stop("Loaded", loaded or Lag(None, None), version),
             ),
             partitions=len(seen),
-            held=len(entry.held),
+            held=held,
             valid_through_ms=entry.valid_through_ms,
             level=levels.get(stream.app_id),
         )
@@ -234,7 +260,18 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
         problems.append(Problem(Level.WARNING, "The control topic is not heard", text, loader.unheard.remedy))
     if loader.pausing.is_on:
         problems.append(paused_problem("Nothing is loaded"))
+    return problems
+
+
+def _sorted(problems: Iterable[Problem]) -> list[Problem]:
+    """The worst first."""
     return sorted(problems, key=lambda one: one.level is not Level.ERROR)
+
+
+def _held_at_all(entry: Entry, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
+    """The Kafka partitions that the loader holds, or the writers."""
+    found = writers.get(entry.app_id)
+    return entry.held if found is None else {**found.held, **entry.held}
 
 
 def _state(loader: Loader) -> str:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from common.http.pages import with_remedy
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -60,5 +62,5 @@ class Waiting:
 def problems(ours: Collection[Owned]) -> tuple[str, ...]:
     """What is waited for, for people. Safe to call from any thread."""
     waits = [owned.wait for owned in ours]
-    counts = Counter(wait.error.problem for wait in waits if wait is not None)
+    counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits if wait is not None)
     return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))

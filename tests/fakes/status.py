@@ -149,6 +149,13 @@ def _problems() -> tuple[Problem, ...]:
             "a commit to the Delta table s3://lake/tables/page_views failed: <b>timeout</b>",
             "nothing was written; this program tries again at its next run",
         ),
+        Problem(
+            Level.WARNING,
+            "page-views/2 waits to be staged",
+            "18,211 records of page-views/2 waited in Kafka for 21 minutes when the stage was last looked at, and no "
+            "writer had staged them.",
+            "see whether writers run, and what they say: their page, `/healthcheck` or log",
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.delta_log import TableState
 from common.tables.transactions import TxnIds
-from delta_loader.core.held import topic_recreated
+from delta_loader.core.held import staged_from, topic_recreated
 from delta_loader.core.plan import UnreadableMarker
 from delta_loader.core.status import to_json, to_text
 from delta_loader.stage.reading import Stage
@@ -215,7 +215,7 @@ def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
     ids: tuple[str | None, str | None], now: str | None, *, told: bool
 ) -> None:
     chain = [of(marker, topic_id=topic_id) for marker, topic_id in zip(chain_of(0, 10, 20), ids, strict=True)]
-    held = topic_recreated(ORDERS, [UnreadableMarker(chain[0].name, "torn"), *reversed(chain)], now)
+    held = topic_recreated(ORDERS, staged_from([UnreadableMarker(chain[0].name, "torn"), *reversed(chain)]), now)
     assert (held is not None) is told
     if held is not None:
         assert held.reason == "topic_recreated"

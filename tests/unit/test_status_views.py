@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -18,18 +18,22 @@ from common.metrics import Metrics
 from common.pages.model import Lag, Level, State, Status
 from common.pages.samples import Samples
 from common.ports import SystemClock
-from common.spans import Position
+from common.settings.values import StartAt
+from common.spans import Position, Topic
 from delta_loader.checkpoints.beside import CheckpointsBeside
 from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
 from delta_loader.on_marker.turns import Turns
 from delta_loader.schedule import Schedule
 from delta_loader.streams.turns import StreamTurns
+from delta_loader.web.serving import Serving
 from delta_loader.web.view import LoaderView
+from delta_loader.web.writers import WritersView
 from stage_writer.news.bearer import NewsBearer
 from stage_writer.web.crew_status import merged_status, status_from_json
 from stage_writer.web.view import WriterView
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.fakes.status import writer_status
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from common.ports import Clock
     from common.spans import TopicPartition
     from delta_loader.checks.fitness import Fitness
     from delta_loader.cleaning.schedule import ScheduledCleanUp
@@ -201,17 +206,27 @@ def test_workers_are_one_page() -> None:
     assert merged_status([], 2, 0, 0).partitions == ()
 
 
+@dataclass
+class KafkaSays:
+    """What Kafka has told beside the ends."""
+
+    answers: bool = True
+    firsts: EndHistory = field(default_factory=EndHistory)
+    topic_ids: dict[Topic, str | None] = field(default_factory=dict)
+    partitions: tuple[TopicPartition, ...] = ()
+
+
 class LoaderPage:
     """A loader's page over a stage by hand and tables in memory."""
 
-    def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None) -> None:
+    def __init__(self, folder: Path, tables: MemoryDeltaTables | None = None, clock: Clock | None = None) -> None:
         self.staging = Staging.below(folder)
         self.metrics, self.history = Metrics(), EndHistory()
         self.settings = settings_for(self.staging)
-        clock, log = SystemClock(), structlog.get_logger()
+        clock, log = clock or SystemClock(), structlog.get_logger()
         self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
         self.loader: Loader | None = None
-        service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings)
+        service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)
         turns = Turns(Schedule("15m"), Desk(), clock, self.metrics)
         self.service = service
         self.ready = Loader(  # the parts that its pages do not look at are nothing
@@ -226,8 +241,10 @@ class LoaderPage:
             StreamTurns(1),
             CheckpointsBeside(clock, log, self.metrics),
         )
+        self.kafka = KafkaSays()
+        writers = WritersView(self.settings.streams, self.history, self.kafka, flush_after_s=60.0)
         self.view = LoaderView(
-            self.settings.streams, lambda: self.loader, self.history, clock=clock, metrics=self.metrics
+            self.settings.streams, lambda: self.loader, self.history, writers, clock=clock, metrics=self.metrics
         )
 
     def load(self) -> Status:
@@ -244,6 +261,129 @@ class _Nothing:
     """A part that finds nothing wrong."""
 
     unfit: Sequence[Check] = ()
+    problems: Sequence[str] = ()
+
+
+def healthcheck(page: LoaderPage) -> tuple[int, str]:
+    """What `/healthcheck` answers."""
+    serving = Serving(page.pausing, loader=page.ready, view=page.view)
+    answer = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]()
+    return answer.status, answer.body.decode()
+
+
+def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) -> None:
+    """Kafka had lost the records before the stage was looked at; the other topic is another one than was staged."""
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.staging.flush(0, 0, 10)
+    page.staging.flush(1, 0, 10)
+    first, second = page.staging.source(0), page.staging.source(1)
+    page.history.saw({first: Position(40), second: Position(10)}, clock.now_s)
+    page.kafka.firsts.saw({first: Position(25), second: Position(0)}, clock.now_s)
+    status = page.load()
+    [problem] = status.problems
+    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held by its writers (gone from kafka)")
+    assert "bootstrap skip CONFIG --topic orders --partition 0 --to 25 --yes" in problem.remedy
+    assert [rows(status)[name][0] for name in ("orders/0", "orders/1")] == [State.HELD, State.WELL]
+    assert (status.streams[0].held, status.streams[0].level) == (1, Level.ERROR)
+    assert "1 of 2 Kafka partitions are held" in status.verdict
+    code, text = healthcheck(page)
+    assert code == 200, "the loader itself is well"
+    assert "orders/0 is held by its writers" in text
+    assert "→ put them back, or give them up with `bootstrap skip" in text
+
+
+def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path: Path) -> None:
+    """Writers may have staged it since; the next pass will see."""
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.staging.flush(0, 0, 10)
+    source = page.staging.source(0)
+    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
+    page.load()
+    clock.now_s += 60
+    page.kafka.firsts.saw({source: Position(25)}, clock.now_s)
+    assert page.look().problems == ()
+    assert page.load().problems != ()
+
+
+def test_a_loader_tells_of_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 0, 10)
+    page.load()
+    entry = page.service.book.entries["orders"]
+    seen = {source: replace(one, topic_id="old") for source, one in entry.seen.items()}
+    page.service.book.entries = {"orders": replace(entry, seen=seen)}
+    page.kafka.topic_ids = {Topic("orders"): "old"}
+    assert page.look().problems == ()
+    page.kafka.topic_ids = {Topic("orders"): "new"}
+    [problem] = page.look().problems
+    assert problem.title == "orders/0 is held by its writers (topic recreated)"
+    assert "bootstrap restart CONFIG --topic orders --yes" in problem.remedy
+
+
+def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_path: Path) -> None:
+    """Partition 0 has a chain; of partition 1 nothing was ever staged. Whoever only begins to look says nothing yet."""
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.staging.flush(0, 0, 10)
+    first, second = page.staging.source(0), page.staging.source(1)
+    page.kafka.partitions = (first, second)
+    page.kafka.firsts.saw({second: Position(0)}, clock.now_s)
+    assert page.load().problems == ()
+    assert page.view.watched == {first, second}
+    page.history.saw({first: Position(30), second: Position(7)}, clock.now_s)
+    clock.now_s += 700
+    assert page.load().problems == ()
+    clock.now_s += 100
+    assert page.look().problems == (), "the stage was not looked at since: writers may have staged it all"
+    status = page.load()
+    [problem] = status.problems
+    assert (problem.level, problem.title, problem.also) == (Level.WARNING, "orders/0 waits to be staged", 1)
+    assert problem.problem.startswith("20 records of orders/0 waited in Kafka for 13 minutes")
+    assert status.streams[0].level is Level.WARNING
+    assert "orders/0 waits to be staged, and 1 more like it" in healthcheck(page)[1]
+    page.staging.flush(0, 10, 30)
+    page.staging.flush(1, 0, 7)
+    assert page.load().problems == ()
+
+
+def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Path) -> None:
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.settings = page.settings.model_copy(
+        update={"streams": (page.settings.streams[0].model_copy(update={"start": StartAt.LATEST}),)}
+    )
+    writers = WritersView(page.settings.streams, page.history, page.kafka, flush_after_s=60.0)
+    page.view._writers = writers
+    source = page.staging.source(0)
+    page.kafka.partitions = (source,)
+    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
+    page.history.saw({source: Position(500)}, clock.now_s)
+    clock.now_s += 1_000
+    assert page.load().problems == ()
+    page.history.saw({source: Position(510)}, clock.now_s)
+    clock.now_s += 1_000
+    [problem] = page.load().problems
+    assert problem.problem.startswith("10 records of orders/0")
+
+
+def test_a_loader_whom_kafka_does_not_answer_says_what_it_does_not_know(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    assert "Kafka has not answered" not in page.load().verdict
+    page.kafka.answers = False
+    assert "Kafka has not answered here" in page.look().verdict
+
+
+def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(1, 5, 8)
+    page.staging.flush(1, 20, 22)
+    page.load()
+    code, text = healthcheck(page)
+    assert code == 200
+    assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in text
+    assert "→ stage them again with `bootstrap rewind CONFIG --topic orders --partition 1 --to 8 --yes`" in text
 
 
 def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
@@ -264,7 +404,8 @@ def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
     page.staging.flush(0, 0, 10, dead=[4])
     page.staging.flush(1, 5, 8)
     page.staging.flush(1, 20, 22)
-    page.history.saw({page.staging.source(0): Position(12), page.staging.source(1): Position(22)}, 1.0)
+    ends = {page.staging.source(0): Position(12), page.staging.source(1): Position(22)}
+    page.history.saw(ends, SystemClock().monotonic_s())
     status = page.load()
     found = rows(status)
     assert found["orders/0"][:2] == (State.WELL, (10, 10, 12))

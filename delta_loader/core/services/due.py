@@ -85,6 +85,8 @@ class Due:
 
     pieces: tuple[Piece, ...] = ()
     refused: tuple[Refused, ...] = ()
+    vacuum_waits: str = ""
+    """Why no VACUUM is due, which nobody sees by looking at the table; empty where one is due, or refused."""
 
 
 NOTHING = Due()
@@ -101,6 +103,7 @@ def due(facts: TableFacts, rules: TableRules, now_ms: int) -> Due:
             *([vacuum] if isinstance(vacuum, Piece) else []),
         ),
         (vacuum,) if isinstance(vacuum, Refused) else (),
+        vacuum if isinstance(vacuum, str) else "",
     )
 
 
@@ -202,19 +205,21 @@ def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[Piece]:
         yield Piece(Service.STATISTICS, facts.url, why, size_bytes=min(size_bytes, wanted.max_bytes))
 
 
-def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refused | None:
+def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refused | str:
+    """What is due, or why nothing is."""
     wanted, last = rules.settings.vacuum, facts.last(Service.VACUUM)
     if not wanted.enabled:
-        return None
+        return "table_services.vacuum.enabled is false"
     problem = vacuum_problem(facts.properties, rules.safe_age_s)
     if problem is not None:
         remedy = f"ALTER TABLE delta.`{facts.url}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '7 days')"
         return Refused(Service.VACUUM, problem, remedy)
-    if last is not None and now_ms - last.at_ms < wanted.every_s * 1000:
-        return None
-    if facts.log.oldest_version == 0 and wanted.mode is not VacuumMode.FULL and _is_young(facts, now_ms):
-        return None  # nothing can have left it for so long
     kept = duration_text(retention_s(facts.properties) or 0.0)
+    if last is not None and now_ms - last.at_ms < wanted.every_s * 1000:
+        every, ago = duration_text(wanted.every_s), duration_text((now_ms - last.at_ms) // 1000)
+        return f"one is wanted every {every}, and the last was {ago} ago"
+    if facts.log.oldest_version == 0 and wanted.mode is not VacuumMode.FULL and _is_young(facts, now_ms):
+        return f"what leaves the table is kept for {kept}, and the table is younger than that"
     when = "never before" if last is None else f"last {duration_text((now_ms - last.at_ms) // 1000)} ago"
     waits_s = 0.0 if facts.waiting_ms is None else (now_ms - facts.waiting_ms) / 1000
     mode = wanted.mode

@@ -43,6 +43,7 @@ def _table_json(look: TableLook) -> Json:
         "refused": [
             {"service": one.service.value, "problem": one.why, "remedy": one.remedy} for one in look.due.refused
         ],
+        "vacuum_waits": look.due.vacuum_waits or None,
     }
 
 
@@ -103,11 +104,13 @@ def _table_lines(look: TableLook) -> Iterator[str]:
         yield f"  → {refused.remedy}"
     if not look.due.pieces and not look.due.refused:
         yield "  nothing is due"
+    if look.due.vacuum_waits:
+        yield f"  no vacuum is due: {look.due.vacuum_waits}"
 
 
 def _log_words(facts: TableFacts) -> str:
     log = facts.log
-    kept = facts.properties.get("delta.logRetentionDuration", "interval 30 days")
+    kept = facts.properties.get("delta.logRetentionDuration", "30 days").removeprefix("interval ")
     return (
         f"{log.commits:,} commits since {moment(log.oldest_ms)}, {size_text(log.size_bytes)}, kept for {kept}; "
         f"{log.commits_since_checkpoint:,} since the last checkpoint"

@@ -6,7 +6,7 @@ import itertools
 
 import structlog
 from confluent_kafka import KafkaException
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.lagging.history import MOST, EndHistory
@@ -55,6 +55,7 @@ def test_a_topic_that_was_made_anew_begins_anew() -> None:
     assert lag(saw((0, 100), (10, 3), (20, 9)), 3, 25) == (6, 15)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=300), st.data())
 def test_the_lag_is_bounded_by_what_was_seen(looks: list[tuple[int, int]], data: st.DataObject) -> None:
     times = list(itertools.accumulate(step for step, _ in looks))

@@ -66,10 +66,11 @@ def test_a_store_that_is_away_is_waited_for_and_told() -> None:
     with capture_logs() as logs:
         world.begin()
     assert world.pauses_s == [1.0, 2.0, 4.0]
-    assert world.seen == ["the stage does not answer"] * 2 + ["Spark cannot create"]
+    assert world.seen == ["the stage does not answer → start it"] * 2 + ["Spark cannot create"]
     assert world.fitness.away is None
     assert world.problems() == []
-    assert [line["problem"] for line in logs if line["event"] == "waiting for a store"] == world.seen
+    told = [line["problem"] for line in logs if line["event"] == "waiting for a store"]
+    assert told == ["the stage does not answer"] * 2 + ["Spark cannot create"]
 
 
 def test_a_stop_ends_the_waiting() -> None:
@@ -112,7 +113,7 @@ def test_a_stream_that_is_not_fit_is_told_until_it_is_and_the_other_is_loaded() 
         world.begin()
         told = [(line["log_level"], line["problem"]) for line in logs if line["event"] == "preflight"]
         assert told == [("error", UNFIT.message)]
-        assert world.problems() == ["not fit to load: orders: the column id is not in it"]
+        assert world.problems() == ["not fit to load: orders: the column id is not in it → ALTER TABLE"]
         world.stream = [UNFIT]
         world.fitness.look_again()
         assert len(world.problems()) == 1

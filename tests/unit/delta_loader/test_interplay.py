@@ -28,6 +28,7 @@ from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.replace import Replacements
 from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock
 from tests.fakes.loading import in_turn, loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
@@ -36,6 +37,7 @@ from tests.unit.test_generations import begin_again, stage_again
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from common.ports import Clock
     from delta_loader.core.commits import CommitOutcome
     from delta_loader.core.replace import Request, Step
 
@@ -304,14 +306,16 @@ def ask(staging: Staging, start: int, end: int, digit: str) -> str:
     return name.request
 
 
-def loader_with(staging: Staging, tables: MemoryDeltaTables, replacer: Replacer, **loader: object) -> LoaderService:
-    settings, stage = settings_for(staging, **loader), staging.store(staging.stage_url)
+def loader_with(
+    staging: Staging, tables: MemoryDeltaTables, replacer: Replacer, clock: Clock | None = None
+) -> LoaderService:
+    settings, stage = settings_for(staging), staging.store(staging.stage_url)
     ports = Ports(
         stage=Stage(stage, in_turn),
         tables=tables,
         open_store=staging.store,
         parallel=in_turn,
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         new_id=lambda: uuid.uuid4().hex,
         log=structlog.get_logger(),
         metrics=Metrics(),
@@ -331,6 +335,27 @@ def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> 
     assert json.loads(as_json([report], []))["streams"][0]["replacements"] == 1
     (held,) = report.held.values()
     assert (held.reason, "a staged file is damaged" in held.problem) == ("replacement_failed", True)
+
+
+def test_requests_that_are_carried_out_one_after_the_other_are_no_load_that_hangs(staging: Staging) -> None:
+    clock, stuck = HandClock(), list[tuple[str, ...]]()
+
+    class Slow(Replacer):
+        """Each takes ten minutes, and who hangs is told after a quarter of an hour."""
+
+        def replace(self, request: Request, _url: str, _step: Step, *, keep_stale: bool, metadata: str) -> bool:
+            clock.now_s += 600
+            stuck.append(service.stuck)
+            return super().replace(request, _url, _step, keep_stale=keep_stale, metadata=metadata)
+
+    service = loader_with(staging, MemoryDeltaTables(), Slow(), clock)
+    staging.flush(0, 0, 10)
+    service.run_pass()
+    for number in range(3):
+        ask(staging, number * 3, number * 3 + 3, str(number + 1))
+    (report,) = service.run_pass()
+    assert (report.replacements, report.commits, report.steps > 0) == (3, 0, True)
+    assert stuck == [(), (), ()]
 
 
 def test_a_replacement_waits_when_the_table_went_back_while_it_was_loaded(staging: Staging) -> None:

@@ -35,7 +35,7 @@ class Missing:
 
     is_there: bool = False
     asked: int = 0
-    error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", ""))
+    error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", "bring it back"))
 
     def is_over(self) -> bool:
         self.asked += 1
@@ -88,7 +88,7 @@ def test_the_others_go_on_and_nothing_is_left_out_or_covered(tmp_path: Path) -> 
     world = Waits(tmp_path, {FIRST: 10, SECOND: 10})
     world.steps()
     assert (world.chain(FIRST), world.chain(SECOND)) == ([], [(0, 10, "first", 0)])
-    assert world.problems() == "1 partition(s) wait: the registry is away"
+    assert world.problems() == "1 partition(s) wait: the registry is away → bring it back"
     assert world.group.paused == {FIRST}
     world.group.ends |= {FIRST: 15, SECOND: 20}
     world.steps()

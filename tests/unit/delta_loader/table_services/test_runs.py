@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from common.errors import ConfigError, TableError
 from common.metrics import Metrics
@@ -110,6 +111,16 @@ def test_the_table_served_longest_ago_comes_first_and_a_budget_ends_the_run() ->
     assert "memory://a: optimize: left for the next run (budget)" in run_to_text(report)
 
 
+def test_what_is_logged_names_the_service_of_a_table_and_hides_no_program() -> None:
+    """Every line of the log has the program's name as its ``service``."""
+    log = structlog.get_logger().bind(service="delta-loader")
+    world, wanted = World(), settings("a")
+    with capture_logs() as lines:
+        TableServices(wanted, world, world, world.clock, log=log, metrics=Metrics()).run()
+    [line] = [line for line in lines if line["event"] == "table served"]
+    assert (line["service"], line["table_service"]) == ("delta-loader", "optimize")
+
+
 def test_nothing_begins_outside_of_the_window() -> None:
     zone = {"window": "01:00-03:15", "time_zone": "Europe/Vienna"}  # 02:00 UTC is 03:00 there
     world = World()
@@ -150,6 +161,8 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     text = tables_to_text(looks)
     assert "last optimize at 2026-03-01T00:00:00+00:00 (version 3): 9 files became 1, 0 B became 0 B" in text
     assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
+    assert "no vacuum is due: table_services.vacuum.enabled is false" in text
+    assert "kept for 30 days; " in text
     assert "memory://b: cannot be told: its log is torn" in text
     assert "memory://a_dead_letters: not created yet" in text
     assert '"bytes_before": 100' in str(run_to_json(run(World(), settings("a")))).replace("'", '"')

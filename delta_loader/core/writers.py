@@ -1,0 +1,104 @@
+"""What a loader can know of its writers, whom it never asks: from where their chains end, and from what Kafka says.
+
+Rules:
+
+1. A chain is compared with what Kafka had said when the chain was looked at, and with nothing later: between two passes
+   writers go on, and may be further than the last pass saw.
+2. What holds a Kafka partition at its writers by Kafka's word (its records are gone, its topic is another one) is told
+   with the command that mends it, as ``delta-loader status`` does. Whatever else keeps writers from staging, their end
+   included, shows by records that wait for longer than a flush and its retries explain.
+3. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
+   where its stream begins there: nobody knows here where else a chain would begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.settings.values import StartAt
+from common.stage.merged import ids_together, inputs_of
+from delta_loader.core.held import gone_from_kafka, topic_recreated
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from common.lagging.history import EndHistory
+    from common.settings import Stream
+    from common.spans import Topic, TopicPartition
+    from delta_loader.core.held import Held
+    from delta_loader.streams.report import SeenPartition
+
+_FLUSHES = 2
+_RETRIES_S = 600.0
+
+
+def late_after_s(flush_after_s: float) -> float:
+    """For how long records may wait in Kafka while all is well, seconds."""
+    return _FLUSHES * flush_after_s + _RETRIES_S
+
+
+@dataclass(frozen=True, slots=True)
+class Unstaged:
+    """Records that wait in Kafka for longer than that."""
+
+    source: TopicPartition
+    records: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """A stream's, as they were at a moment."""
+
+    seen: Mapping[TopicPartition, SeenPartition]
+    looked_s: float
+    """The moment, by the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSaid:
+    """What Kafka has told of the partitions of all streams."""
+
+    ends: EndHistory
+    firsts: EndHistory
+    """The positions of the first records that it still had."""
+    topic_ids: Mapping[Topic, str | None]
+
+
+def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
+    """The Kafka partitions of a stream that its writers hold."""
+    found: dict[TopicPartition, Held] = {}
+    for source, one in chains.seen.items():
+        reason = topic_recreated(source, one.topic_id, ids_together(source.topic, said.topic_ids))
+        if reason is None and one.ends:
+            reason = gone_from_kafka(source, one.staged, said.firsts.at(source, chains.looked_s))
+        if reason is not None:
+            found[source] = reason
+    return found
+
+
+def without_chain(
+    stream: Stream, seen: Collection[TopicPartition], partitions: Iterable[TopicPartition]
+) -> Iterator[TopicPartition]:
+    """The Kafka partitions of a stream of which nothing is staged; which chain of several topics lacks is not known."""
+    if not stream.may_merge:
+        covered = {one for source in seen for one in inputs_of(source)}
+        yield from (source for source in partitions if stream.takes(source.topic) and source not in covered)
+
+
+def unstaged(
+    stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
+) -> list[Unstaged]:
+    """The Kafka partitions of a stream whose records wait to be staged for longer than ``limit_s``; the worst first."""
+    places = {source: one.staged if one.ends else None for source, one in chains.seen.items()}
+    for source in without_chain(stream, chains.seen, partitions):
+        begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
+        places[source] = begins.first(source)
+    found: list[Unstaged] = []
+    for source, place in places.items():
+        seconds = said.ends.lag_s(source, place, chains.looked_s)
+        end = said.ends.at(source, chains.looked_s)
+        if seconds is not None and seconds > limit_s and place is not None and end is not None and end > place:
+            found.append(Unstaged(source, end - place, seconds))
+    return sorted(found, key=lambda one: (-one.seconds, one.source))

@@ -1,0 +1,75 @@
+"""What the loader asks of Kafka beside its loads, for its status page: the ends of partitions, and what writers meet.
+
+Rules:
+
+1. It is asked from one thread (common/lagging/watch.py). Ends are asked each time; the rest, which changes rarely, once
+   a minute: which partitions there are, the first records that they still have, and the ids of their topics.
+2. Nothing that loads rests on it. What is not answered is not known, and is asked again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import OffsetSpec
+
+from common.lagging.history import EndHistory
+from common.lagging.watch import KafkaEnds
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.merged import is_merged, topics_of
+from delta_loader.shell.kafka import described_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from common.ports import Clock
+    from common.settings import Settings
+    from common.spans import Position
+
+EVERY_S = 60.0
+_TIMEOUT_S = 5.0
+
+
+class KafkaLook:
+    """The latest that Kafka has told; asked as `KafkaEnds` are."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Nothing is asked yet."""
+        self._streams = settings.streams
+        self._ends = KafkaEnds(settings.kafka)
+        self._clock = clock
+        self._asked_s: float | None = None
+        self.answers = False
+        """Whether the last question was answered."""
+        self.firsts = EndHistory()
+        self.topic_ids: Mapping[Topic, str | None] = {}
+        self.partitions: Collection[TopicPartition] = ()
+        """Of all topics that a stream takes."""
+
+    def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The ends. Raises KafkaException and TimeoutError."""
+        self.answers = False
+        now_s = self._clock.monotonic_s()
+        if self._asked_s is None or now_s - self._asked_s >= EVERY_S:
+            self._look(sources, now_s)
+            self._asked_s = now_s
+        found = self._ends(sources)
+        self.answers = True
+        return found
+
+    def _look(self, sources: Collection[TopicPartition], now_s: float) -> None:
+        self.partitions = self._partitions()
+        plain = {source for source in sources if not is_merged(source.topic)}
+        self.firsts.keep(plain)
+        self.firsts.saw(self._ends.offsets(plain, OffsetSpec.earliest()), now_s)
+        topics = {topic for source in sources for topic in topics_of(source.topic)}
+        self.topic_ids = described_ids(self._ends.admin, topics)
+
+    def _partitions(self) -> Collection[TopicPartition]:
+        topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics
+        return frozenset(
+            TopicPartition(Topic(name), Partition(number))
+            for name, topic in topics.items()
+            if any(stream.takes(name) for stream in self._streams)
+            for number in topic.partitions
+        )

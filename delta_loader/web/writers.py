@@ -1,0 +1,95 @@
+"""What the loader's pages say of writers (delta_loader/core/writers.py), by what passes and Kafka's looks found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from common.pages.model import Level, Problem, counted
+from common.pages.problems import held_problems
+from delta_loader.core.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from common.lagging.history import EndHistory
+    from common.settings import Stream
+    from common.spans import Topic, TopicPartition
+    from delta_loader.core.held import Held
+    from delta_loader.core.writers import Unstaged
+    from delta_loader.streams.book import Entry
+
+
+class Look(Protocol):
+    """What Kafka has told, beside the ends."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether its last question was answered."""
+
+    @property
+    def firsts(self) -> EndHistory:
+        """The first records that it still has."""
+
+    @property
+    def topic_ids(self) -> Mapping[Topic, str | None]:
+        """Of the topics."""
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """Of all topics that a stream takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfWriters:
+    """What is found of the writers of one stream."""
+
+    held: Mapping[TopicPartition, Held]
+    waits: Sequence[Unstaged]
+
+    def problems(self) -> Iterator[Problem]:
+        """For people."""
+        yield from held_problems(self.held, "is held by its writers")
+        if self.waits:
+            worst = self.waits[0]
+            records = counted(worst.records, "record")
+            text = (
+                f"{records} of {worst.source} waited in Kafka for {worst.seconds // 60:,.0f} minutes when the stage "
+                "was last looked at, and no writer had staged them."
+            )
+            remedy = (
+                "see whether writers run, and what they say: their page, `/healthcheck` or log; if they do, they are "
+                "too slow or too few"
+            )
+            title = f"{worst.source} waits to be staged"
+            yield Problem(Level.WARNING, title, text, remedy, also=len(self.waits) - 1)
+
+
+class WritersView:
+    """Judges by the newest that is known. It is asked from other threads than the loader's and the watch's."""
+
+    def __init__(self, streams: Sequence[Stream], ends: EndHistory, look: Look, flush_after_s: float) -> None:
+        """``ends`` and ``look`` are kept by somebody else."""
+        self._streams = {stream.app_id: stream for stream in streams}
+        self._ends = ends
+        self._look = look
+        self._limit_s = late_after_s(flush_after_s)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anything can be told of them: Kafka answers."""
+        return self._look.answers
+
+    def without_chain(self, entry: Entry) -> set[TopicPartition]:
+        """The Kafka partitions of a stream of which nothing is staged."""
+        return set(without_chain(self._streams[entry.app_id], entry.seen, self._look.partitions))
+
+    def of(self, entry: Entry) -> OfWriters:
+        """What is found of one stream's."""
+        if entry.looked_s is None:
+            return OfWriters({}, ())
+        stream, look = self._streams[entry.app_id], self._look
+        chains, said = Chains(entry.seen, entry.looked_s), KafkaSaid(self._ends, look.firsts, look.topic_ids)
+        held = held_by_writers(chains, said)
+        waits = unstaged(stream, chains, look.partitions, said, self._limit_s)
+        return OfWriters(held, [one for one in waits if one.source not in held])
