@@ -3,7 +3,8 @@
 Rules:
 
 1. It is asked from one thread (common/lagging/watch.py). Ends are asked each time; the rest, which changes rarely, once
-   a minute: which partitions there are, the first records that they still have, and the ids of their topics.
+   a minute, or for partitions that are new: which there are, the first records that they still have, and the ids of
+   their topics.
 2. Nothing that loads rests on it. What is not answered is not known, and is asked again.
 """
 
@@ -39,6 +40,7 @@ class KafkaLook:
         self._ends = KafkaEnds(settings.kafka)
         self._clock = clock
         self._asked_s: float | None = None
+        self._asked: frozenset[TopicPartition] = frozenset()
         self.answers = False
         """Whether the last question was answered."""
         self.firsts = EndHistory()
@@ -50,9 +52,9 @@ class KafkaLook:
         """The ends. Raises KafkaException and TimeoutError."""
         self.answers = False
         now_s = self._clock.monotonic_s()
-        if self._asked_s is None or now_s - self._asked_s >= EVERY_S:
+        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
             self._look(sources, now_s)
-            self._asked_s = now_s
+            self._asked_s, self._asked = now_s, frozenset(sources)
         found = self._ends(sources)
         self.answers = True
         return found

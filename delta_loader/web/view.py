@@ -185,7 +185,7 @@ class LoaderView:
             way=counted(len(seen), "Kafka partition") + left_out,
             stops=(
                 Stop("Kafka", None),
-                Stop("Staged", staged, f"{waiting:,} markers wait" if waiting else "nothing waits"),
+                Stop("Staged", staged, f"{counted(waiting, 'marker')} waiting" if waiting else "nothing waits"),
                 Stop("Loaded", loaded or Lag(None, None), version),
             ),
             partitions=len(seen),

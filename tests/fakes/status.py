@@ -106,7 +106,7 @@ def _flow(app_id: str, partitions: int, now_ms: int, *, held: int, lag_s: float)
         way=f"{partitions:,} partitions, loaded by add",
         stops=(
             Stop("Kafka", None, f"{partitions * 4_100_000:,} records"),
-            Stop("Staged", Lag(1_430 if lag_s else 0, 6.0 if lag_s else 0.0), "3 markers wait"),
+            Stop("Staged", Lag(1_430 if lag_s else 0, 6.0 if lag_s else 0.0), "3 markers waiting"),
             Stop("Loaded", Lag(waiting, lag_s), "version 4,211"),
         ),
         partitions=partitions,
