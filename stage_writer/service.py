@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
-from common.http.pages import Health, with_remedy
+from common.http.pages import Health
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
@@ -153,7 +153,7 @@ class StageWriter:
                 if self._is_done():
                     self._flush_rest()
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
-            held = self._held_lines()  # closing lets go of them
+            held = [one.line for one in self._held.values()]  # closing lets go of them
         except BaseException:
             self._let_go([*self._owned, *self._taking_up.waiting], "failed")  # nothing may be sealed on the way out
             raise
@@ -191,15 +191,12 @@ class StageWriter:
 
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
-        problems = [*self._held_lines(), *waited_for(list(self._owned.values()))]
+        problems = [*(one.line for one in self._held.values()), *waited_for(list(self._owned.values()))]
         problems += self._outlets.problems()
         if self._failing_since_s is not None:
             problems.append("the store or Kafka fails; see the log")
         notes = () if self._pausing is None else self._pausing.notes
         return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes))
-
-    def _held_lines(self) -> list[str]:
-        return [with_remedy(one.problem, one.remedy) for one in self._held.values()]
 
     def snapshot(self) -> Snapshot:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""

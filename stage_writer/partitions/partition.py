@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.http.pages import with_remedy
 from common.spans import Position
 from stage_writer.core.flushing import Filling
 
@@ -107,3 +108,8 @@ class Held:
     remedy: str = ""
     reason: str = "kafka"
     """In a word, for metrics."""
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        return with_remedy(self.problem, self.remedy)

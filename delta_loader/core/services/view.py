@@ -84,7 +84,8 @@ def _piece_json(piece: Piece) -> Json:
 
 def tables_to_text(looks: Sequence[TableLook]) -> str:
     """All tables for people."""
-    return "\n".join(line for look in looks for line in _table_lines(look))
+    nothing = "no table: `table_services.enabled` is false for each stream"
+    return "\n".join(line for look in looks for line in _table_lines(look)) or nothing
 
 
 def _table_lines(look: TableLook) -> Iterator[str]:

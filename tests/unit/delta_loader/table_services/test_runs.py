@@ -167,6 +167,7 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     assert "memory://a_dead_letters: not created yet" in text
     assert '"bytes_before": 100' in str(run_to_json(run(World(), settings("a")))).replace("'", '"')
     assert "'small_files': 40" in str(tables_to_json(looks))
+    assert tables_to_text([]) == "no table: `table_services.enabled` is false for each stream"
 
 
 def test_a_stream_may_be_left_alone() -> None:
