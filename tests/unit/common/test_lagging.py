@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import structlog
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,8 +82,7 @@ def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
     def ends(_sources: object) -> dict[TopicPartition, Position]:
         found = answers.pop(0) if answers else {}
         if not found:
-            msg = "no broker"
-            raise KafkaException(msg)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no broker"))
         return found
 
     clock = HandClock()
