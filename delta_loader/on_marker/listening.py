@@ -7,7 +7,9 @@ Rules:
 2. A message is believed to be a sign of a stream that this loader has, or is passed over (common/stage/news.py, rule
    4).
 3. A topic that is gone, a broker that is away, a right that is missing: nothing ends and nobody waits. It is tried
-   again with growing pauses, and said once; meanwhile `is_heard` is false, so that others look at the stage.
+   again with growing pauses, and said once; meanwhile `is_heard` is false, so that others look at the stage. Each try
+   has a client of its own: one that knew a topic before it was made anew may ask the new one for an epoch that it has
+   not reached, and is sent away for minutes.
 4. A topic that went, or has more partitions, is noticed within `LOOK_EVERY_S`. One that went and came between two
    looks is read on, by an offset that is its own or from its end.
 """
@@ -23,6 +25,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from common import metrics as catalogue
 from common.errors import BrokerError
+from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
@@ -77,12 +80,14 @@ class Listener:
         self._closed = threading.Event()
         self._is_heard = False
         self._problem: BrokerError | None = None
-        self._consumer = self._new_consumer(kafka)
+        self._kafka = kafka
+        self._consumer = self._new_consumer()
         metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
         self._thread = threading.Thread(target=self._run, name="control-topic", daemon=True)
         self._thread.start()
 
-    def _new_consumer(self, kafka: Mapping[str, Option]) -> Consumer:
+    def _new_consumer(self) -> Consumer:
+        kafka = self._kafka
         # Of the consumer's own properties only the one that others have to fit to.
         given = {**client_properties(kafka), **{key: kafka[key] for key in ("fetch.max.bytes",) if key in kafka}}
         fixed: dict[str, Option] = {
@@ -142,9 +147,11 @@ class Listener:
                 self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
             else:
                 continue  # the partitions are others, or it is closed
+            close_within(self._consumer)
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self._consumer.close()
+            self._consumer = self._new_consumer()
+        close_within(self._consumer)
 
     def _begin(self) -> list[int]:
         """Be assigned to the ends (rule 1). Raises KafkaException and BrokerError."""
