@@ -7,7 +7,10 @@ Rules:
 2. What holds a Kafka partition at its writers by Kafka's word (its records are gone, its topic is another one) is told
    with the command that mends it, as ``delta-loader status`` does. Whatever else keeps writers from staging, their end
    included, shows by records that wait for longer than a flush and its retries explain.
-3. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
+3. What lies beyond a chain's end may be no record: a transaction ends with one of Kafka's own, and aborted ones leave
+   theirs behind. Only a writer knows; so nothing waits for longer than since it last said that there was nothing new
+   (common/stage/idle.py).
+4. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
    where its stream begins there: nobody knows here where else a chain would begin.
 """
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from common.lagging.history import EndHistory
     from common.settings import Stream
-    from common.spans import Topic, TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.streams.report import SeenPartition
 
@@ -57,6 +60,16 @@ class Chains:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """A writer's word that there was nothing new beyond a position."""
+
+    source: TopicPartition
+    position: Position
+    moment_s: float
+    """By the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSaid:
     """What Kafka has told of the partitions of all streams."""
 
@@ -64,6 +77,7 @@ class KafkaSaid:
     firsts: EndHistory
     """The positions of the first records that it still had."""
     topic_ids: Mapping[Topic, str | None]
+    idle: Collection[Idle] = ()
 
 
 def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
@@ -99,6 +113,10 @@ def unstaged(
     for source, place in places.items():
         seconds = said.ends.lag_s(source, place, chains.looked_s)
         end = said.ends.at(source, chains.looked_s)
-        if seconds is not None and seconds > limit_s and place is not None and end is not None and end > place:
+        if seconds is None or place is None or end is None or end <= place:
+            continue
+        idle_s = [one.moment_s for one in said.idle if one.source == source and one.position <= place]
+        seconds = min([seconds, *(chains.looked_s - moment_s for moment_s in idle_s)])
+        if seconds > limit_s:
             found.append(Unstaged(source, end - place, seconds))
     return sorted(found, key=lambda one: (-one.seconds, one.source))

@@ -5,7 +5,8 @@ Rules:
 1. It is asked from one thread (common/lagging/watch.py). Ends are asked each time; the rest, which changes rarely, once
    a minute, or for partitions that are new: which there are, the first records that they still have, and the ids of
    their topics.
-2. Nothing that loads rests on it. What is not answered is not known, and is asked again.
+2. Once a minute writers' word of partitions that have nothing new is read too, from the stage.
+3. Nothing that loads rests on it. What is not answered is not known, and is asked again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import OffsetSpec
 
+from common.errors import StoreError
 from common.lagging.history import EndHistory
 from common.lagging.watch import KafkaEnds
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.merged import is_merged, topics_of
+from delta_loader.core.writers import Idle
 from delta_loader.shell.kafka import described_ids
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from common.spans import Position
+    from delta_loader.stage.reading import Stage
 
 EVERY_S = 60.0
 _TIMEOUT_S = 5.0
@@ -34,8 +38,9 @@ _TIMEOUT_S = 5.0
 class KafkaLook:
     """The latest that Kafka has told; asked as `KafkaEnds` are."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, stage: Stage) -> None:
         """Nothing is asked yet."""
+        self._stage = stage
         self._streams = settings.streams
         self._ends = KafkaEnds(settings.kafka)
         self._clock = clock
@@ -47,6 +52,7 @@ class KafkaLook:
         self.topic_ids: Mapping[Topic, str | None] = {}
         self.partitions: Collection[TopicPartition] = ()
         """Of all topics that a stream takes."""
+        self.idle: Collection[Idle] = ()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The ends. Raises KafkaException and TimeoutError."""
@@ -66,6 +72,15 @@ class KafkaLook:
         self.firsts.saw(self._ends.offsets(plain, OffsetSpec.earliest()), now_s)
         topics = {topic for source in sources for topic in topics_of(source.topic)}
         self.topic_ids = described_ids(self._ends.admin, topics)
+        self.idle = self._idle(now_s)
+
+    def _idle(self, now_s: float) -> Collection[Idle]:
+        now_ms = self._clock.wall_ms()
+        try:
+            facts = self._stage.idle(now_ms)
+        except StoreError:
+            return ()
+        return [Idle(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
 
     def _partitions(self) -> Collection[TopicPartition]:
         topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics

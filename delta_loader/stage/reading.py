@@ -62,7 +62,7 @@ class Stage:
             if name is not None and stream.takes(name.topic_partition.topic):
                 yield name, found
 
-    def idle(self, stream: Stream, now_ms: int) -> tuple[IdleFact, ...]:
+    def idle(self, now_ms: int) -> tuple[IdleFact, ...]:
         """What writers say of partitions without new records; what a writer said a day ago goes. Raises StoreError."""
         found = list(self._store.list(f"{IDLE}/"))
         recent = [item for item in found if item.modified_ms > now_ms - _IDLE_MS]
@@ -72,7 +72,7 @@ class Stage:
         for item, data in zip(recent, contents, strict=True):
             with suppress(MarkerError):  # it is of no consequence, and another release's
                 facts += facts_from_bytes(item.path, data or b"")
-        return tuple(fact for fact in facts if stream.takes(fact.source.topic))
+        return tuple(facts)
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has been begun (beginnings.py). Raises StoreError, MarkerError."""

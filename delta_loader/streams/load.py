@@ -355,7 +355,7 @@ class StreamLoad:
             self._tables.look()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
-        facts = self._ports.stage.idle(self._stream, self._ports.clock.wall_ms())
+        facts = self._ports.stage.idle(self._ports.clock.wall_ms())
         highest: dict[TopicPartition, int | None] = {}
         for source in listing:
             run = load.runs.get(source)

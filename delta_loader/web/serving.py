@@ -12,8 +12,11 @@ from common.lagging.watch import EndWatch
 from common.pages.assets import status_pages
 from common.pages.problems import held_problems
 from common.ports import SystemClock
+from common.storage.store import FsspecStore
 from delta_loader.on_marker.asking import Desk
+from delta_loader.ports import in_turn
 from delta_loader.shell.kafka_look import KafkaLook
+from delta_loader.stage.reading import Stage
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 
@@ -54,7 +57,8 @@ class Serving:
             return
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
-        look = KafkaLook(settings, clock)
+        store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        look = KafkaLook(settings, clock, Stage(store, in_turn))
         writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Topic, TopicPartition
     from delta_loader.core.held import Held
-    from delta_loader.core.writers import Unstaged
+    from delta_loader.core.writers import Idle, Unstaged
     from delta_loader.streams.book import Entry
 
 
@@ -38,6 +38,10 @@ class Look(Protocol):
     @property
     def partitions(self) -> Collection[TopicPartition]:
         """Of all topics that a stream takes."""
+
+    @property
+    def idle(self) -> Collection[Idle]:
+        """What writers last said of partitions that have nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class WritersView:
         if entry.looked_s is None:
             return OfWriters({}, ())
         stream, look = self._streams[entry.app_id], self._look
-        chains, said = Chains(entry.seen, entry.looked_s), KafkaSaid(self._ends, look.firsts, look.topic_ids)
+        chains, said = Chains(entry.seen, entry.looked_s), KafkaSaid(self._ends, look.firsts, look.topic_ids, look.idle)
         held = held_by_writers(chains, said)
         waits = unstaged(stream, chains, look.partitions, said, self._limit_s)
         return OfWriters(held, [one for one in waits if one.source not in held])

@@ -17,6 +17,7 @@ from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.shell.screening import SparkScreener
 from delta_loader.shell.spark import spark_url
@@ -28,7 +29,6 @@ from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
-from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

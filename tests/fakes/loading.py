@@ -11,11 +11,12 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from common.stage.merged import topics_of
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from common.ports import Clock
     from delta_loader.catalog.registering import Registering
@@ -46,11 +47,6 @@ def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: objec
             "streams": [stream | routing],
         }
     )
-
-
-def in_turn(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """A ParallelMap without threads."""
-    return [function(item) for item in items]
 
 
 def loader_for(

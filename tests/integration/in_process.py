@@ -13,13 +13,13 @@ from common.ports import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.kafka_offsets import KafkaOffsets
 from delta_loader.shell.offsets import SparkContents
 from delta_loader.tables.replace import Replacements
 from delta_loader.wiring import new_id, spark_ports
-from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

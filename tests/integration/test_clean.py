@@ -12,7 +12,8 @@ import s3fs
 from common.storage.store import FsspecStore
 from delta_loader.cleaning.clean import CleanUp
 from delta_loader.core import cleaning
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from delta_loader.ports import in_turn
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

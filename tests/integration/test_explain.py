@@ -15,9 +15,10 @@ from delta_loader.core.explain.offsets import Place
 from delta_loader.core.explain.view import offset_to_text, version_to_json, version_to_text
 from delta_loader.core.valid_through import PROPERTY, moment_text
 from delta_loader.explain.reading import Explainer
+from delta_loader.ports import in_turn
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.stage.reading import Stage
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import StreamReport, Verdict
 from delta_loader.core.verify_view import to_json, to_text
+from delta_loader.ports import in_turn
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.offsets import SparkContents
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

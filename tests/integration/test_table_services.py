@@ -18,6 +18,7 @@ from common.settings import Settings
 from delta_loader.core.services.due import TableRules, due
 from delta_loader.core.services.facts import Service
 from delta_loader.core.services.outcomes import Done, RunReport
+from delta_loader.ports import in_turn
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.live_files import live_files
 from delta_loader.shell.services import SparkServices
@@ -25,7 +26,7 @@ from delta_loader.shell.spark import spark_url
 from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader
 from delta_loader.table_services.runs import TableServices
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from common.storage.store import FsspecStore
 from delta_loader.core.commits import Target
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.fit import require_fit
+from delta_loader.ports import in_turn
 from delta_loader.service import Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.evolving import Evolver
@@ -32,7 +33,6 @@ from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
     from common.settings import Stream

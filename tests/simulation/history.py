@@ -22,13 +22,13 @@ from common.stage.beginnings import begin_path, beginning_from_bytes
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from delta_loader.lease import LoaderLease
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.flushing import Limits
 from stage_writer.ports import Result
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
-from tests.fakes.loading import in_turn
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.kinds import STAGE, TABLE, Around

@@ -19,6 +19,7 @@ from common.stage.evolved import Evolved, folder_of, latest
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from delta_loader.core.evolve import Known, agree
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.convert import StreamConverter
@@ -28,7 +29,6 @@ from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, InTurn, LonelyMember
-from tests.fakes.loading import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

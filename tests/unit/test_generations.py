@@ -26,10 +26,11 @@ from common.tables.transactions import TxnIds
 from delta_loader.core.held import staged_from, topic_recreated
 from delta_loader.core.plan import UnreadableMarker
 from delta_loader.core.status import to_json, to_text
+from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS, chain_of, flush, put
 from tests.fakes.staging import Staging
 

@@ -21,6 +21,7 @@ from common.ports import SystemClock
 from common.settings.values import StartAt
 from common.spans import Position, Topic
 from delta_loader.checkpoints.beside import CheckpointsBeside
+from delta_loader.core.writers import Idle
 from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
 from delta_loader.on_marker.turns import Turns
@@ -214,6 +215,7 @@ class KafkaSays:
     firsts: EndHistory = field(default_factory=EndHistory)
     topic_ids: dict[Topic, str | None] = field(default_factory=dict)
     partitions: tuple[TopicPartition, ...] = ()
+    idle: tuple[Idle, ...] = ()
 
 
 class LoaderPage:
@@ -346,6 +348,24 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     page.staging.flush(0, 10, 30)
     page.staging.flush(1, 0, 7)
     assert page.load().problems == ()
+
+
+def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> None:
+    """Only writers know that what lies beyond a chain is nothing; from when they say so no more, nobody knows."""
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.staging.flush(0, 0, 10)
+    source = page.staging.source(0)
+    page.history.saw({source: Position(11)}, clock.now_s)
+    page.load()
+    clock.now_s += 5000
+    page.kafka.idle = (Idle(source, Position(10), clock.now_s - 60), Idle(source, Position(11), clock.now_s))
+    assert page.load().problems == ()
+    clock.now_s += 700
+    [problem] = page.load().problems
+    assert problem.problem.startswith("1 record of orders/0 waited in Kafka for 12 minutes")
+    page.kafka.idle = (Idle(source, Position(11), clock.now_s),)
+    assert len(page.load().problems) == 1, "of a position further on it says nothing"
 
 
 def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from common.tables.commit_metadata import CommitMetadata
 from delta_loader.cleaning.clean import CleanUp
 from delta_loader.cleaning.schedule import ScheduledCleanUp
 from delta_loader.core.cleaning import as_json, as_text, require_safe
-from tests.fakes.loading import in_turn, settings_for
+from delta_loader.ports import in_turn
+from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

@@ -24,12 +24,13 @@ from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_json, as_text
 from delta_loader.core.commits import Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
+from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.replace import Replacements
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
 from tests.unit.test_generations import begin_again, stage_again

@@ -22,7 +22,7 @@ from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.plan import Limits, Run, plan_load
 from delta_loader.core.shares import share_of
 from delta_loader.core.ways.way import Refused, way_of_loading
-from tests.fakes.loading import in_turn
+from delta_loader.ports import in_turn
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
 from tests.unit.delta_loader.test_verify_shared import Rows

@@ -31,9 +31,10 @@ from delta_loader.core.preflight import (
     vacuum_check,
 )
 from delta_loader.core.status import to_json, to_text
+from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
-from tests.fakes.loading import in_turn, settings_for
+from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import pytest
 from common.spans import Position
 from common.stage.markers import MarkerName
 from delta_loader.core.status import to_json, to_text
+from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import in_turn, loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

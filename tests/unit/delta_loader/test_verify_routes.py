@@ -17,7 +17,8 @@ from common.tables.transactions import TxnIds
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import Verdict
 from delta_loader.core.offsets import Bucket
-from tests.fakes.loading import in_turn, routed_settings_for
+from delta_loader.ports import in_turn
+from tests.fakes.loading import routed_settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import Verdict
-from tests.fakes.loading import in_turn, settings_for
+from delta_loader.ports import in_turn
+from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_verify_shared import MINE, Rows, load
 
