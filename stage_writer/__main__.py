@@ -27,7 +27,6 @@ from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings import Native
 from common.settings.values import ON_MARKER
-from common.spans import Topic
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
     from stage_writer.news.ports import News
-    from stage_writer.ports import RecordSource, Stage, Workers
+    from stage_writer.ports import Stage, Workers
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
@@ -371,7 +370,7 @@ def _topics(settings: Settings) -> Iterator[str]:
     source = source_of(settings, _groups(converters), SystemClock(), silent, with_headers=False)
     try:
         ends = source.end_positions(settings.streams)
-        _require_written(source, converters)
+        _require_written(settings, converters)
     finally:
         source.close()
     require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
@@ -387,15 +386,11 @@ def _topics(settings: Settings) -> Iterator[str]:
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
 
 
-def _require_written(source: RecordSource, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
-    """Raises ConfigError for a topic that a topology writes to and Kafka does not have."""
+def _require_written(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
+    """Raises ConfigError for a topic that a topology writes to, and that is not there or may not be written."""
     for converter in _with_topologies(converters):
-        written = converter.topology.topics_written
-        known = source.topic_ids([Topic(topic) for topic in written]) if written else {}
-        for topic in written:
-            if topic not in known:
-                msg = f"the topology of {converter.stream.app_id!r} writes to {topic!r}, which Kafka does not have"
-                raise ConfigError(msg, "create the topic, or mend the sink's name")
+        for topic in converter.topology.topics_written:
+            require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
 
 
 def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> Groups:

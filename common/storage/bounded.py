@@ -12,7 +12,9 @@ Rules:
 from __future__ import annotations
 
 MOST_BYTES = 64 * 2**20
-_BOUNDED = ("done/", "begin/", "stray/", "accept/", "schema/", "idle/", "news/", "lease/", "repair/", "replace/")
+_BOUNDED = (
+    "done/", "begin/", "stray/", "accept/", "schema/", "idle/", "news/", "lease/", "repair/", "loading/", "replace/",
+)  # fmt: skip
 
 
 def most_bytes(path: str) -> int | None:

@@ -207,7 +207,7 @@ def test_check_tells_of_topics_that_cannot_be_joined_or_written(
 ) -> None:
     orders, payments, other = new_topic(2, prefix="orders"), new_topic(2, prefix="payments"), new_topic(3)
     for second, sink, problem in (
-        (payments, "nowhere", "the topology of 'shop' writes to 'nowhere', which Kafka does not have"),
+        (payments, "nowhere", "the topology of 'shop' names 'nowhere', which Kafka at"),
         (other, payments, "topics that a topology joins have differing numbers of partitions"),
         ("missing", payments, "names the topic 'missing', which Kafka does not have"),
     ):
