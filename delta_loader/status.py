@@ -25,6 +25,7 @@ from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
 from delta_loader.stage.generations import younger
+from delta_loader.streams.merged import repair_of
 from delta_loader.tables.went_back import held_by
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
             position=positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
-            waiting=waiting.get(source) if source in listing else None,
+            waiting=(waiting.get(source) or repair_of(stage.store, source)) if source in listing else None,
             topic_id=ids_together(source.topic, told.topic_ids),
             first=told.firsts.get(source),
         )

@@ -42,9 +42,9 @@ class MergedLoads:
     def look(self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]) -> None:
         """To be called before the markers of chains are read (rule 1). Raises StoreError."""
         for source in filter(_is_merged, waiting):
-            self._turns[source] = self._last_turn(source)
-            if not self._turns[source].ended:
-                self._hold(source, under_repair(source, self._turns[source].number))
+            self._turns[source] = turn = _last_turn(self._stage, source)
+            if not turn.ended:
+                self._hold(source, under_repair(source, turn.number))
             for found in list(self._stage.list(loading_folder(source))):
                 data, position = self._stage.read(found.path), position_of(source)
                 if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
@@ -57,7 +57,7 @@ class MergedLoads:
             path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())
             self._notes[path] = note.end
             self._stage.create(path, note.to_bytes())
-            turn = self._last_turn(source)
+            turn = _last_turn(self._stage, source)
             if turn != self._turns.get(source):
                 self._hold(source, repaired(source) if turn.ended else under_repair(source, turn.number))
                 self._forget()
@@ -83,8 +83,15 @@ class MergedLoads:
             self._stage.delete(self._notes)
         self._notes = {}
 
-    def _last_turn(self, source: TopicPartition) -> LastTurn:
-        return last_turn(found.path for found in self._stage.list(turns_folder(source)))
+
+def repair_of(stage: ObjectStore, source: TopicPartition) -> Held | None:
+    """The repair for which a chain of several topics waits; None for any other chain. Raises StoreError."""
+    turn = _last_turn(stage, source) if _is_merged(source) else None
+    return None if turn is None or turn.ended else under_repair(source, turn.number)
+
+
+def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastTurn:
+    return last_turn(found.path for found in stage.list(turns_folder(source)))
 
 
 def _is_merged(source: TopicPartition) -> bool:

@@ -18,9 +18,12 @@ from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.turns import ended_path, turn_path
 from delta_loader.core.commits import NotWritten
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.status import stream_status
 from delta_loader.streams.merged import MergedLoads
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for
+from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import JoinedStaging
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.storage.store import FsspecStore
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.held import Held
     from delta_loader.core.plan import Load
     from delta_loader.streams.report import StreamReport
 
@@ -68,6 +72,13 @@ class World:
     def load(self) -> StreamReport:
         (report,) = loader_for(self.staging, self.tables).run_pass()
         return report
+
+    def status_says(self) -> Held | None:
+        """What holds the chain, by `delta-loader status`."""
+        (stream,) = settings_for(self.staging).streams
+        status = stream_status(stream, Stage(self.stage, in_turn), self.staging.store, lambda _: {})
+        (partition,) = status.partitions
+        return partition.held
 
     @property
     def loaded(self) -> int:
@@ -112,6 +123,7 @@ def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
     with turns.taken(world.source, "rewind"):
         held = world.load().held[world.source]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
+        assert world.status_says() == held
     assert (world.loaded, world.notes) == (4, [])
     assert not world.load().held
     assert world.loaded == 10
