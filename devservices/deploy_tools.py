@@ -118,10 +118,12 @@ def _unpack(tool: Tool, package: str) -> None:
 def _build(tool: Tool) -> None:
     tool.built.parent.mkdir(parents=True, exist_ok=True)
     # Built beside its place and moved there, so that two may do so at once. Not by `go install`: a module that replaces
-    # others is refused there.
+    # others is refused there. Some modules' archives have a list of a `vendor` folder, and not the folder.
     with tempfile.TemporaryDirectory(dir=tool.built.parent) as folder:
         target = Path(folder) / tool.name
-        _go(["build", "-trimpath", "-o", str(target), tool.package], _module(tool.module, tool.version))
+        _go(
+            ["build", "-mod=readonly", "-trimpath", "-o", str(target), tool.package], _module(tool.module, tool.version)
+        )
         target.replace(tool.built)
 
 
