@@ -146,7 +146,11 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         lambda: str(uuid.uuid4()),
         writer_id,
         state_keep_s=settings.writer.state_keep_s,
-        changelog=_changelog(settings, clock, log, metrics) if _with_topologies(converters) else NO_CHANGELOG,
+        changelog=(
+            _changelog(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
+            if _with_topologies(converters)
+            else NO_CHANGELOG
+        ),
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -404,10 +408,12 @@ def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
-def _changelog(settings: Settings, clock: Clock, log: FilteringBoundLogger, metrics: Metrics) -> Changelog:
+def _changelog(
+    settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+) -> Changelog:
     from stage_writer.changelog.wiring import changelog_of  # noqa: PLC0415 - only with topologies
 
-    return changelog_of(settings, clock, log, metrics)
+    return changelog_of(settings, unfit, clock=clock, log=log, metrics=metrics)
 
 
 def _watch(

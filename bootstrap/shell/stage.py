@@ -17,6 +17,7 @@ from bootstrap.core.state import StagedMarker
 from common.errors import MarkerError, UsageError
 from common.ports import AlreadyExists
 from common.stage.beginnings import begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.loading import loading_folder
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def restart(store: ObjectStore, plan: Restart) -> None:
     if plan.beginning is not None:
         store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
     store.delete([found.path for found in plan.put_aside])
+    # What a loader that died had noted is of the chain before, whose positions say nothing of this one's.
+    store.delete([found.path for found in store.list(loading_folder(plan.source))])
 
 
 def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common import metrics as catalogue
-from common.errors import BrokerError
+from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
@@ -147,11 +148,17 @@ class Listener:
                 self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
             else:
                 continue  # the partitions are others, or it is closed
-            close_within(self._consumer)
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            self._consumer = self._new_consumer()
+            self._begin_anew()
         close_within(self._consumer)
+
+    def _begin_anew(self) -> None:
+        """With another client, unless none can be made now: a certificate may be on its way."""
+        with suppress(ConfigError):
+            anew = self._new_consumer()
+            close_within(self._consumer)
+            self._consumer = anew
 
     def _begin(self) -> list[int]:
         """Be assigned to the ends (rule 1). Raises KafkaException and BrokerError."""

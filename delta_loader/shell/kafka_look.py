@@ -11,8 +11,10 @@ Rules:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from common.errors import StoreError
@@ -56,13 +58,17 @@ class KafkaLook:
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The ends. Raises KafkaException and TimeoutError."""
-        self.answers = False
         now_s = self._clock.monotonic_s()
-        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
-            self._look(sources, now_s)
-            self._asked_s, self._asked = now_s, frozenset(sources)
-        found = self._ends(sources)
+        try:
+            found = self._ends(sources)
+        except (KafkaException, TimeoutError):
+            self.answers = False
+            raise
         self.answers = True
+        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
+            self._asked_s, self._asked = now_s, frozenset(sources)
+            with suppress(KafkaException, TimeoutError):  # what was told before stays; the ends do not wait for it
+                self._look(sources, now_s)
         return found
 
     def _look(self, sources: Collection[TopicPartition], now_s: float) -> None:

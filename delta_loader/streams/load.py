@@ -235,10 +235,11 @@ class StreamLoad:
         load = self._without(planned, self._no_table)
         ports = self._ports
         load = load and self._without(load, self._tables.gone_files(load, ports.open_store, ports.parallel))
-        if load is None or not self._is_at(positions) or not self._merged.begin(load):
+        if load is None or not self._is_at(positions):
             return
         try:
-            self._commit_to_each(load, listing, positions)
+            if self._merged.begin(load):
+                self._commit_to_each(load, listing, positions)
         finally:
             self._merged.end(load, self._position)
 

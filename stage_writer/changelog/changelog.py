@@ -4,7 +4,8 @@ Rules:
 
 1. A write returns when all pieces are there for good, and says where each is; so a marker names no other. After a
    failure all of them are written again: what is there twice is named once.
-2. Exactly what a marker names is read, by offset: never to the topic's end, and nothing else that lies between.
+2. To a topic that is known not to be fit (watch.py) nothing is written.
+3. Exactly what a marker names is read, by offset: never to the topic's end, and nothing else that lies between.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from common.errors import BrokerError
+from common.errors import BrokerError, ConfigError
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from stage_writer.changelog.pieces import PIECE_BYTES, cut, joined
 from stage_writer.changelog.ports import iterate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from common.metrics import Metrics
     from common.ports import Clock
@@ -38,9 +39,13 @@ class TopicChangelog:
     clock: Clock
     metrics: Metrics
     piece_bytes: int = PIECE_BYTES
+    unfit: Collection[str] = frozenset()
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Write a flush's changes (rule 1). Raises BrokerError."""
+        """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for a topic that is not fit."""
+        if topic in self.unfit:  # rule 2
+            msg = f"the topic {topic!r} is not fit to keep changes of states"
+            raise ConfigError(msg, "see what the log said of it")
         written_ms = self.clock.wall_ms()
         pieces = cut(app_id, name, data, self.piece_bytes)
         found = self.topics.append(topic, name.source, pieces)
@@ -72,7 +77,7 @@ class Reading:
     _known: set[tuple[TopicPartition, str | None]] = field(default_factory=set)
 
     def read(self, changes: TopicChanges) -> bytes:
-        """All of a flush's (rule 2). Raises StateError and BrokerError."""
+        """All of a flush's (rule 3). Raises StateError and BrokerError."""
         reader = self._reader = self._reader or self.held.enter_context(self.topics.reader())
         topic = (changes.place, changes.topic_id)
         if topic not in self._known:

@@ -97,7 +97,7 @@ class Changelog(Protocol):
     """The changes of tasks' states in topics."""
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Write a flush's changes. Raises BrokerError."""
+        """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that does not do any more."""
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
         """Reads as many as are wanted; makes no connection before the first."""

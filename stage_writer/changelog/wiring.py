@@ -16,7 +16,7 @@ from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.changelog.watch import ChangelogWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from structlog.typing import FilteringBoundLogger
 
@@ -29,15 +29,20 @@ if TYPE_CHECKING:
 _RIGHTS = (Right.WRITE, Right.READ)
 
 
-def changelog_of(settings: Settings, clock: Clock, log: FilteringBoundLogger, metrics: Metrics) -> TopicChangelog:
-    """Reads from any topic, and writes to those of the settings. Raises ConfigError for one that does not do."""
+def changelog_of(
+    settings: Settings, unfit: Collection[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+) -> TopicChangelog:
+    """Reads from any topic, and writes to those of the settings. Raises ConfigError for one that does not do.
+
+    ``unfit`` are those that do no more, as somebody finds out.
+    """
     topics = _topics(settings)
     for topic in _written(settings):
         try:
             topics.require_fit(topic, _RIGHTS)
         except BrokerError as error:
             log.warning("changelog topic not looked at", topic=topic, problem=error.problem)
-    return TopicChangelog(topics, clock, metrics)
+    return TopicChangelog(topics, clock, metrics, unfit=unfit)
 
 
 def watch_of(

@@ -7,13 +7,16 @@ Rules:
 2. A chain without any marker begins with an empty state, and so does one whose flushes never had any. Where there was
    one and nobody knows it any more, nothing is guessed: the partition is held.
 3. Changes in a Kafka topic are read if they are needed: a stand-in of the state, where there is one, is as good.
+4. A topic that does not do any more takes no changes, and holds up nothing: they go to the stage. Who looks at topics
+   (stage_writer/changelog/watch.py) tells of it.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from common.errors import StateError
+from common.errors import ConfigError, StateError
 from common.spans import Topic
 from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind, state_folder, stood_in
@@ -52,7 +55,8 @@ class StageState:
     def write(self, name: StateFileName, data: Pieces) -> Change:
         """Write a file; its name is nobody else's. Where it is."""
         if self._topic is not None and name.kind is StateKind.CHANGES:
-            return self._changelog.write(self._topic, self._app_id, name, data)
+            with suppress(ConfigError):  # rule 4
+                return self._changelog.write(self._topic, self._app_id, name, data)
         self._store.upload(name.path, data)
         return name.path
 

@@ -10,7 +10,7 @@ Rules:
 4. A state is not left to a Kafka topic for long, for the topic forgets: when its oldest changes there come of age, the
    stream has another topic or none by now, or the topic is not fit any more (stage_writer/changelog/watch.py), the
    next flush writes a snapshot; and where no flush comes, `renewal` writes one that stands in for what the last marker
-   names (common/stage/state_files.py, rule 4). To a topic that is not fit nothing more is written.
+   names (common/stage/state_files.py, rule 4). What changes while a topic is not fit goes to the stage.
 5. A state that is in a topic stands on a file in the stage: that file also tells that there is a state, when the
    markers that named it are gone (stage_writer/shell/state_files.py, rule 2).
 """
@@ -148,8 +148,6 @@ class KeptTask:
             return True
         if not changes.entries:
             return False
-        if self._topic in self._unfit_topics:
-            return True
         if len(self._files.changes) >= self._when.most_changes:
             return True
         if self._topic is not None and not self._files.paths:

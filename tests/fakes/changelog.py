@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.errors import BrokerError, StateError
+from common.errors import BrokerError, ConfigError, StateError
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.ports import Appended, missing_pieces
 
@@ -26,11 +26,15 @@ class MemoryTopics:
     topic_id: str = "first"
     fails: list[int] = field(default_factory=list)
     """For each of the next writes that fail: how many messages are there all the same."""
+    refuses: ConfigError | None = None
+    """Why nothing is taken at all."""
     read: list[int] = field(default_factory=list)
     """The offsets that were read."""
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
         """Write them."""
+        if self.refuses is not None:
+            raise self.refuses
         log = self.logs.setdefault(topic, [])
         first = len(log)
         if self.fails:

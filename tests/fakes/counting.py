@@ -102,7 +102,7 @@ class World:
             self.clock,
             lambda: f"{next(self.names):032x}",
             "w",
-            changelog=TopicChangelog(self.topics, self.clock, self.metrics, PIECE_BYTES),
+            changelog=TopicChangelog(self.topics, self.clock, self.metrics, PIECE_BYTES, unfit),
         )
         stream = self.settings.streams[0].model_copy(update={"state_changelog": topic})
         self.group.joined = False

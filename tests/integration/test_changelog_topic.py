@@ -171,7 +171,7 @@ def test_unfit_topics_are_refused_at_start(
     for changes, told in cases.items():
         found = Settings.model_validate(settings(kafka, tmp_path, topic, state_changelog=changes))
         with pytest.raises(ConfigError, match=told):
-            changelog_of(found, SystemClock(), get_logger(), Metrics())
+            changelog_of(found, (), clock=SystemClock(), log=get_logger(), metrics=Metrics())
     assert "nowhere-to-be-found" not in kafka.admin.list_topics(timeout=10).topics
     compacted = next(iter(cases))
     config = programs.config(settings(kafka, tmp_path, topic, state_changelog=compacted))

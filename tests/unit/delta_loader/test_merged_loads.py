@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bootstrap.core.repair import RewindPlan
+from bootstrap.core.restart import Restart
 from bootstrap.core.state import Author
 from bootstrap.shell.loading import require_not_loading
+from bootstrap.shell.stage import restart
 from bootstrap.shell.turns import Turns
-from common.errors import TableError, UsageError
+from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.turns import ended_path, turn_path
@@ -167,6 +169,30 @@ def test_what_a_loader_that_died_has_begun_stays_noted_until_the_table_has_it() 
     world.staging.flush(0, 10, 12)
     world.load()
     assert (world.loaded, world.notes) == (12, [])
+
+
+def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+
+    class Unanswered(MergedLoads):
+        """Whose note is there when the store says no more."""
+
+        def begin(self, load: Load) -> bool:
+            super().begin(load)
+            assert world.notes
+            msg = "no answer"
+            raise StoreError(msg, "")
+
+    monkeypatch.setattr("delta_loader.streams.load.MergedLoads", Unanswered)
+    assert world.load().failure is not None
+    assert world.notes == []
+
+
+def test_a_chain_that_begins_anew_has_no_notes_of_the_one_before() -> None:
+    world = World()
+    world.stage.create(loading_path(world.source, "of one that died"), LoadNote(Position(5000), 1).to_bytes())
+    restart(world.stage, Restart(world.source, None, ()))
+    assert world.notes == []
 
 
 def test_what_cannot_be_written_may_be_rewound() -> None:

@@ -223,6 +223,21 @@ def test_while_a_topic_is_not_fit_states_go_to_the_stage_and_nothing_more_goes_t
     assert world.staged() == counted(25)
 
 
+def test_a_topic_that_takes_nothing_any_more_ends_no_writer(tmp_path: Path) -> None:
+    """Its policy was changed while a flush was under way, before anybody looked at it again."""
+    world = flushed(tmp_path, 10, 15)
+    messages = len(world.topics.logs[CHANGES])
+    world.topics.refuses = ConfigError("it is compacted", "set cleanup.policy to delete")
+    world.grow(20)
+    state = world.states()[-1].files
+    assert (len(state.in_topics), len(state.paths)) == (1, 2)
+    assert len(world.topics.logs[CHANGES]) == messages
+    world.topics.refuses = None
+    world.new_writer(HOUR, topic=CHANGES)
+    world.grow(25)
+    assert world.staged() == counted(25)
+
+
 def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -> None:
     clock, metrics, unfit_topics = HandClock(), Metrics(), set[str]()
     answers: dict[str, Exception | None] = dict.fromkeys((CHANGES, "others"))
