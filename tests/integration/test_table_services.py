@@ -166,7 +166,9 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
             start += 5
         (report,) = running.result().pieces
     assert isinstance(report.outcome, Done)
-    assert (report.outcome.files_removed, report.outcome.files_added) == (20, 5)
+    # What a load brought before OPTIMIZE looked, which is a moment after it began, is put together too.
+    assert report.outcome.files_removed in range(20, start + 1, 5)
+    assert report.outcome.files_added == 5
     history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
     commit = next(found for found in history if found.operation == "OPTIMIZE")
     assert commit.read_version is not None
