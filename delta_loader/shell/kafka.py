@@ -27,14 +27,16 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
     """The ids of those topics that the broker knows and describes. Raises KafkaException."""
     from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds.__call__
 
+    from common.kafka.bounded import answer_of  # noqa: PLC0415 - the same
+
     found: dict[Topic, str | None] = {}
     if not topics:
         return found
     answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
     for name, answer in answers.items():
         # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
-        with suppress(KafkaException, TimeoutError):
-            found[Topic(name)] = topic_id(answer.result(_IDS_TIMEOUT_S + 1))
+        with suppress(KafkaException):
+            found[Topic(name)] = topic_id(answer_of(answer, _IDS_TIMEOUT_S))
     return found
 
 
