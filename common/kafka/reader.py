@@ -2,7 +2,8 @@
 
 Rules:
 
-1. No group is joined and nothing is committed: partitions are assigned. A running writer is not disturbed.
+1. No group is joined and nothing is committed: partitions are assigned. A running writer is not disturbed. The client
+   looks for the group that it has to have all the same, and hands over among the records that we may not read it.
 2. Every question is bounded in time. Properties that librdkafka refuses are the settings' fault (ConfigError); all else
    is the broker's (BrokerError), and names the servers.
 """
@@ -40,6 +41,8 @@ _REFUSED_S = 2.0
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _NO_ANSWER = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)  # noqa: SLF001
 _NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
+NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""What a consumer is told that may not read its group: nothing, for one that joins none."""
 
 
 class KafkaReader:
@@ -96,7 +99,7 @@ class KafkaReader:
                 # It waits until it has as many or the time is over, also at the partition's end.
                 messages = self._consumer.consume(self._at_a_time, _LOOK_S)
                 for problem in (message.error() for message in messages):
-                    if problem is not None and problem.code() != _END:
+                    if problem is not None and problem.code() not in {_END, NO_GROUP}:
                         raise KafkaException(problem)
             if messages:
                 heard_s = time.monotonic()

@@ -30,7 +30,7 @@ from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
-from common.kafka.reader import require_allowed
+from common.kafka.reader import NO_GROUP, require_allowed
 from common.stage.news import told_by
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ class Listener:
     def _hear(self, message: Message) -> None:
         error = message.error()
         if error is not None:
+            if error.code() == NO_GROUP:  # none is wanted
+                return
             raise KafkaException(error)
         key, value = message.key(), message.value()
         app_id = told_by(key, value)
@@ -221,8 +223,7 @@ class Listener:
             self._arrived.set()
 
     def _hear_client(self, fault: KafkaFault) -> None:
-        if fault.name() != "GROUP_AUTHORIZATION_FAILED":  # no group is wanted
-            self._said_by_client.hear(fault)
+        self._said_by_client.hear(fault)
         if fault.name() == "_ALL_BROKERS_DOWN":
             self._away = fault
 

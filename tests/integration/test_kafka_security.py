@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,20 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from bootstrap.__main__ import app as bootstrap
+from bootstrap.config.asking import sample_of
 from bootstrap.tools import app as tools
 from common.cli import run
 from common.errors import BrokerError, ConfigError
 from common.kafka.rights import Right, require_topic
 from common.metrics import Metrics
 from common.ports import SystemClock
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.settings import load_settings
+from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.pieces import Pieces
 from delta_loader.on_marker.listening import Listener
+from delta_loader.shell.kafka_offsets import KafkaOffsets
+from delta_loader.shell.originals import KafkaOriginals
 from devservices import processes
 from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
 from stage_writer.__main__ import app as writer
@@ -53,8 +57,8 @@ Config = dict[str, object]
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """The broker: ``writer`` may do the least, ``blind`` sees its topic only, ``nobody`` may do nothing."""
-    users = {"writer": SECRET, "blind": SECRET, "nobody": SECRET}
+    """The broker: ``writer`` may do the least, ``reader`` read its topic, ``blind`` only see it, ``nobody`` nothing."""
+    users = {"writer": SECRET, "reader": SECRET, "blind": SECRET, "nobody": SECRET}
     with running_secured_kafka(tmp_path_factory.mktemp("secured"), users) as kafka:
         kafka.cluster.create_topic("orders", 2)
         producer = Producer({"bootstrap.servers": kafka.cluster.bootstrap_servers})
@@ -63,6 +67,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         assert producer.flush(30) == 0
         kafka.allow("writer", ResourceType.TOPIC, "orders", AclOperation.READ)
         kafka.allow("writer", ResourceType.GROUP, "ingest", AclOperation.READ)
+        kafka.allow("reader", ResourceType.TOPIC, "orders", AclOperation.READ)
         kafka.allow("blind", ResourceType.TOPIC, "orders", AclOperation.DESCRIBE)
         kafka.allow("blind", ResourceType.GROUP, "ingest", AclOperation.READ)
         yield kafka
@@ -131,6 +136,21 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     everything = told + child.log.read_text("utf-8") + printed.out + printed.err + staged(tmp_path)
     assert SECRET not in everything
     assert "orders" in everything
+
+
+def test_who_joins_no_group_needs_no_right_to_one(
+    config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("SCRAM-SHA-512", "reader")
+    settings = load_settings(config, {})
+    source = TopicPartition(Topic("orders"), Partition(0))
+    with closing(KafkaOffsets(settings)) as offsets:
+        assert [live.distinct for live, _ in offsets.buckets(source, Position(0), Position(10))] == [10]
+    assert sorted(KafkaOriginals(settings)(source, [Offset(0), Offset(9)], None)) == [0, 9]
+    assert sample_of({**settings.kafka}, "orders", 6, lambda _: None).messages == 6
+    assert run(bootstrap, ["plan", str(config), "--from", "earliest"]) == 0, capfd.readouterr().err
+    assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0
+    assert capfd.readouterr().out.count("4 records: 4 rows") == 2
 
 
 def words_of(child: Child) -> str:
