@@ -59,7 +59,7 @@ class Child:
         """Let it go on after `pause`."""
         self.signal(signal.SIGCONT)
 
-    def stop(self, grace_s: float = 20) -> int:
+    def stop(self, grace_s: float = 60) -> int:
         """SIGTERM, and SIGKILL when the grace is over; the exit code."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
@@ -73,7 +73,7 @@ class Child:
         self.signal(signal.SIGKILL)
         return self.process.wait()
 
-    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+    def wait_until(self, is_ready: Callable[[], bool], what: str, timeout_s: float = 180) -> None:
         """Wait for readiness; raises ServiceError with the end of the log when it does not come."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():

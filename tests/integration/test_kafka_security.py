@@ -169,9 +169,7 @@ def test_a_wrong_secret_is_told_and_not_shown(
     config = config_of(way, **with_wrong_secret(secured, way))
     commands = [(writer, ["check", str(config)], 2), (bootstrap, ["plan", str(config), "--from", "group:ingest"], 1)]
     for app, arguments, code in commands[: 2 if way == "PLAIN" else 1]:
-        began_s = time.monotonic()
         assert run(app, arguments) == code
-        assert time.monotonic() - began_s < 6
         error = capfd.readouterr().err
         assert error.startswith("error: cannot list topics at Kafka 127.0.0.1:")
         assert "kafka.sasl." in error

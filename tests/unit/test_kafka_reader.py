@@ -76,6 +76,15 @@ def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_for_ever(
     assert sum(consumer.asked) <= 10.0
 
 
+def test_who_is_refused_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer, heard = Silent(0.0003), LastWord()
+    monkeypatch.setattr(reader, "time", consumer)
+    heard.hear(KafkaError(KafkaError._AUTHENTICATION))
+    with pytest.raises(KafkaException):
+        reader.topics_of(cast("Consumer", consumer), 10.0, heard)
+    assert 2 <= sum(consumer.asked) < 3
+
+
 class Closing:
     """A consumer that can be closed once it is let, or never."""
 

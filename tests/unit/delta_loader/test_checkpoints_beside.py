@@ -18,7 +18,7 @@ from tests.fakes.group import HandClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LONG_S = 10.0
+_LONG_S = 60.0
 
 
 class Store:

@@ -156,9 +156,8 @@ def test_nobody_waits_for_a_registry_that_is_away() -> None:
         clock = IdleClock()
         registry = SchemaRegistry({"url": server.url, "max.retries": 0}, clock, get_logger())
         assert "has not said yet" in registry.missing([number]).problem
-        began_s = time.monotonic()
         assert not any(registry.knows([number]) for _ in range(50))
-        assert time.monotonic() - began_s < 10
+        assert clock.monotonic_s() == 0
         assert "does not answer" in registry.missing([number]).problem
         server.start()
         for _ in range(100):
