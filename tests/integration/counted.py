@@ -102,7 +102,7 @@ def flushes(store: FsspecStore) -> int:
     return sum(1 for _ in store.list("done"))
 
 
-def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 180.0) -> None:
     """Wait for it."""
     deadline_s = time.monotonic() + within_s
     while not condition():

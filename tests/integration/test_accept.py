@@ -133,7 +133,7 @@ def test_what_kafka_no_longer_has_is_told_before_anything_is_done(pipeline: Pipe
     DeltaTable(pipeline.staging.table).restore(version)
     admin = pipeline.kafka.admin  # held, because the request is lost when the client is collected
     for deleted in admin.delete_records([KafkaPartition(pipeline.topic, 0, 13)]).values():
-        deleted.result(30)
+        deleted.result(60)
     done = pipeline.programs.run("bootstrap", "accept", pipeline.config, "--stream", "orders", "--replay", "--yes")
     assert done.returncode == 2
     assert f"Kafka no longer has [10, 13) of {pipeline.topic}/0: 3 positions" in done.stderr

@@ -221,7 +221,7 @@ def test_files_with_positions_and_with_last_offsets(operator: Operator, topic: s
 def test_records_that_kafka_has_deleted_are_not_promised(operator: Operator, kafka: KafkaCluster, topic: str) -> None:
     admin = kafka.admin  # held, because the request is lost when the client is collected
     for deleted in admin.delete_records([KafkaPartition(topic, 0, 2)]).values():
-        deleted.result(30)
+        deleted.result(60)
     assert operator.plan("earliest")[topic, 0] == 2
     positions = operator.folder / "positions"
     positions.write_text("{0: 1}", encoding="utf-8")

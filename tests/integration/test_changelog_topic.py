@@ -87,7 +87,7 @@ class Written:
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[entry])
         admin = self.kafka.admin
-        admin.incremental_alter_configs([resource])[resource].result(10)
+        admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_message_says_what_it_is_and_has_no_key(written: Written) -> None:
 def test_pieces_that_are_gone_are_named(written: Written) -> None:
     first, second, third = written.write(b"a" * 1_500), written.write(b"b"), written.write(b"c")
     admin, kept = written.kafka.admin, KafkaPartition(written.topic, 0, second.spans[0].start)
-    admin.delete_records([kept])[kept].result(10)
+    admin.delete_records([kept])[kept].result(60)
     with pytest.raises(StateError, match=rf"offset 0 of {written.topic}/0 are gone: of it Kafka has offsets 2 to 3"):
         written.read(first)
     assert written.read(second, third) == [b"b", b"c"]
@@ -224,7 +224,7 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     assert [staged(records) for records in (10, 20, 30)] == [0, 0, 0]
     end = messages(kafka, changes)
     admin, gone = kafka.admin, KafkaPartition(changes, 0, end)
-    admin.delete_records([gone])[gone].result(10)
+    admin.delete_records([gone])[gone].result(60)
     capfd.readouterr()
     assert staged(5) == 1
     told = capfd.readouterr().err
@@ -271,7 +271,7 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
         first = processes.start(dying, tmp_path / "dying.log")
         programs.started.append(first)
         other = programs.start("stage-writer", "run", config)
-        assert first.process.wait(60) == -9, first.log_tail()
+        assert first.process.wait(180) == -9, first.log_tail()
         programs.start("stage-writer", "run", config)
         before = flushes(store)  # what the dead one had comes to the others, and some of that back
         wait_until(lambda: flushes(store) >= before + 2 * PARTITIONS)

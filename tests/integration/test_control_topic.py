@@ -34,7 +34,7 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:9"}
 HEARD, REACHED = "delta_loader_control_topic_heard", "stage_writer_control_topic_reached"
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline_s

@@ -44,7 +44,7 @@ def topics(kafka: KafkaCluster) -> Iterator[None]:
     yield
     admin = kafka.admin
     for done in admin.delete_topics([*TOPICS]).values():
-        done.result(30)
+        done.result(60)
 
 
 def partition_of(message: Message) -> int:
@@ -83,7 +83,7 @@ def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:
     return programs.config(settings)
 
 
-def wait_until_flushed(store: FsspecStore, flushes: int, within_s: float = 60.0) -> None:
+def wait_until_flushed(store: FsspecStore, flushes: int, within_s: float = 180.0) -> None:
     deadline_s = time.monotonic() + within_s
     while sum(1 for _ in store.list("done")) < flushes:
         assert time.monotonic() < deadline_s, "nothing was flushed"
@@ -98,7 +98,7 @@ def alerts_in(kafka: KafkaCluster, count: int) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     try:
         consumer.assign([TopicPartition("alerts", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 180
         while len(found) < count and time.monotonic() < deadline_s:
             came = consumer.consume(100, 1.0)
             found += [(message.key().decode(), json.loads(message.value())["began"]) for message in came]

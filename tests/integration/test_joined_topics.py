@@ -98,7 +98,7 @@ def committed(kafka: KafkaCluster, topic: str, count: int) -> list[tuple[int, in
     try:
         reader.assign([KafkaPartition(topic, 0, 0)])
         rows: list[tuple[int, int]] = []
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 180
         while time.monotonic() < deadline_s:
             message = reader.poll(0.5)
             error = None if message is None else message.error()
@@ -148,14 +148,14 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
         shop.phase(phase)
         before = len(list(store.list(f"done/{topic}/")))
         child = programs.start("stage-writer", "run", config)
-        deadline_s = time.monotonic() + 40
+        deadline_s = time.monotonic() + 180
         while len(list(store.list(f"done/{topic}/"))) == before:
             assert child.is_running, child.log.read_text()
             assert time.monotonic() < deadline_s, child.log.read_text()
             time.sleep(0.01)
         time.sleep(dice.uniform(0.0, 0.6))  # some time while a flush is made, or its records are delivered
         child.signal(signal.SIGKILL)
-        child.process.wait(10)
+        child.process.wait(180)
     shop.phase(PHASES - 1)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     for partition in range(2):

@@ -149,7 +149,7 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
             ):
                 assert expected in _page(port, page), page
             service.send_signal(signal.SIGTERM)
-            assert service.wait(60) == 0
+            assert service.wait(180) == 0
         finally:
             service.kill()
             service.wait()
@@ -166,7 +166,7 @@ def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
             _wait(lambda: _loaded(staging) == 9)
             for child in Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
-            assert service.wait(60) == 1
+            assert service.wait(180) == 1
         finally:
             service.kill()
             service.wait()

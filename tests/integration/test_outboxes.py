@@ -98,7 +98,7 @@ class Sender:
         try:
             reader.assign([KafkaPartition(self.to, 0, 0)])
             values: list[str] = []
-            deadline_s, ended = time.monotonic() + 20, False
+            deadline_s, ended = time.monotonic() + 180, False
             while time.monotonic() < deadline_s and not (ended and len(values) >= count):
                 message = reader.poll(0.5)
                 if message is None:

@@ -61,7 +61,7 @@ def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition:
 
 def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> None:
     kafka.delete_topic(topic)
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + 180
     while True:
         try:
             kafka.create_topic(topic)
@@ -96,11 +96,11 @@ def writers_hold(programs: Programs, config: Path) -> str | None:
     return None if partition["writers_hold"] is None else str(partition["writers_hold"]["reason"])
 
 
-def wait_for(child: Child, text: str, within_s: float = 60) -> None:
+def wait_for(child: Child, text: str, within_s: float = 180.0) -> None:
     child.wait_until(lambda: text in child.log.read_text("utf-8"), f"“{text}”", within_s)
 
 
-def until(child: Child, condition: Callable[[], bool], what: str, within_s: float = 90) -> None:
+def until(child: Child, condition: Callable[[], bool], what: str, within_s: float = 180.0) -> None:
     child.wait_until(condition, what, within_s)
 
 
@@ -175,7 +175,7 @@ def test_a_partition_that_is_added_under_latest_is_read_from_its_first_record(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert spans(tmp_path, topic) == {}, "what was there before is not wanted"
     admin = kafka.admin  # held, because the answer is lost when the client is collected
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     produce(kafka, topic, "after", 7, 2)
     produce(kafka, topic, "after", 2, 1)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
@@ -191,7 +191,7 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     produce(kafka, topic, "second", 10)
     place, admin = KafkaPartition(topic, 0, 15), kafka.admin
-    admin.delete_records([place])[place].result(30)
+    admin.delete_records([place])[place].result(60)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert done.returncode == 1
     assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr

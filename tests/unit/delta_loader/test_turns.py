@@ -64,7 +64,7 @@ class Watched:
 
 @pytest.fixture
 def turns() -> Iterator[StreamTurns]:
-    made = StreamTurns(2, patience_s=0.5, slice_s=0.0)
+    made = StreamTurns(2, patience_s=3.0, slice_s=0.0)
     yield made
     made.close(5.0)
 
@@ -169,7 +169,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
     settings = Settings.model_validate(
         {"kafka": {"bootstrap.servers": "127.0.0.1:1"}, "stage": {"url": hanging.stage_url}, "streams": streams}
     )
-    parallel, turns = OwnPools(2), StreamTurns(2, patience_s=0.2)
+    parallel, turns = OwnPools(2), StreamTurns(2, patience_s=3.0)
     ports = Ports(
         stage=Stage(hanging.store(hanging.stage_url), parallel),
         tables=tables,
