@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 LEASE_S = 5
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def config_of(staging: Staging, programs: Programs) -> Path:

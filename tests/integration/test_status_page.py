@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DESKTOP, PHONE, NARROW = (1280, 900), (390, 844), (320, 640)
-PATIENCE_MS = 30_000
+PATIENCE_MS = 120_000
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; install the package chromium")
 
