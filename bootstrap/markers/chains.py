@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from common.stage.chain import read_chain
+from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +83,6 @@ class PartitionChain:
 def link_findings(found: PartitionChain) -> Iterator[Finding]:
     """What is wrong with the chain itself (rule 1)."""
     source, chain = found.source, found.chain
-    repair = f"--topic {source.topic} --partition {source.partition}"
     for staged in found.staged:
         if staged.marker is None:
             text, remedy = f"{staged.path} cannot be read", "see docs/guarantees.md, “Corrupt markers”"
@@ -90,15 +90,11 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
     first = chain.markers[0] if chain.markers else None
     if first is not None and found.table is not None and first.span.start > found.table:
         text = f"the table wants {found.table:,} and the chain begins at {first.span.start:,}"
-        remedy = (
-            f"bootstrap rewind CONFIG {repair} --to {found.table} has the gap staged again, bootstrap skip gives it up"
-        )
-        yield Finding(source, Severity.FAULT, "gap", text, remedy, first.name.path)
+        yield Finding(source, Severity.FAULT, "gap", text, _gap_remedy(source, found.table), first.name.path)
     for before, after in pairwise(chain.markers):
         if after.span.start != before.span.end:
             text = f"nothing is staged of [{before.span.end:,}, {after.span.start:,})"
-            remedy = _gap_remedy(repair, before.span.end)
-            yield Finding(source, Severity.FAULT, "gap", text, remedy, after.name.path)
+            yield Finding(source, Severity.FAULT, "gap", text, _gap_remedy(source, before.span.end), after.name.path)
         elif after.manifest is not None and after.previous != before.span.start:
             text = f"{after.name.path} does not name the marker before it, {before.name.path}"
             yield Finding(source, Severity.NOTED, "link", text, path=after.name.path)
@@ -110,8 +106,10 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
         yield Finding(source, Severity.NOTED, "older", text)
 
 
-def _gap_remedy(repair: str, position: Position) -> str:
-    return f"bootstrap rewind CONFIG {repair} --to {position} has it staged again, bootstrap skip gives it up"
+def _gap_remedy(source: TopicPartition, position: Position) -> str:
+    rewind = f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {position}"
+    or_skip = "" if is_merged(source.topic) else ", bootstrap skip gives it up"
+    return f"{rewind} has it staged again{or_skip}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from delta_loader.core.plan import Found
 
+ANEW = "begin the stream anew under another app_id, with tables of its own"
+"""What is left for a chain of several topics where no rewind is taken: where a table has more of it already, or where
+nothing says how far each topic was (bootstrap/core/repair.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -33,6 +37,9 @@ class Held:
 
 def held(source: TopicPartition, outcome: NextRun) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held."""
+    of_several = _of_several_topics(source, outcome) if is_merged(source.topic) else None
+    if of_several is not None:
+        return of_several
     match outcome:
         case Run() | Straddle() | Idle():
             return None
@@ -42,14 +49,6 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"nothing is staged for the positions [{position}, {next_start}) of {source}",
                 f"stage them again with `{rewind(source, position)}`, or give them up with "
                 f"`{_bootstrap('skip', source, next_start)}`",
-            )
-        case Uncuttable(position, marker) if is_merged(source.topic):
-            return Held(
-                "straddle",
-                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
-                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
-                f"put the marker that ended at {position} back from stray/, in the place of those made since, or "
-                "begin the stream anew under another app_id, with tables of its own",
             )
         case Uncuttable(position, marker):
             return Held(
@@ -70,6 +69,34 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
             return _unreadable(source, found)
         case _:
             assert_never(outcome)
+
+
+def _of_several_topics(source: TopicPartition, outcome: NextRun) -> Held | None:
+    """What has another remedy in a chain of several topics: one is not skipped in, nor rewound below its table."""
+    match outcome:
+        case Gap(position, next_start):
+            return Held(
+                "gap",
+                f"nothing is staged for the positions [{position}, {next_start}) of {source}",
+                f"stage them again with `{rewind(source, position)}`",
+            )
+        case Uncuttable(position, marker):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
+                f"put the marker that ended at {position} back from stray/, in the place of those made since, or "
+                f"{ANEW}",
+            )
+        case Rootless(first):
+            return Held(
+                "no_root",
+                f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
+                f"{first.previous} that is gone",
+                f"put the markers before it back, from a backup of the bucket, or {ANEW}",
+            )
+        case _:
+            return None
 
 
 def _unreadable(source: TopicPartition, found: UnreadableMarker) -> Held:

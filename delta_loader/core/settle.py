@@ -3,7 +3,9 @@
 Rules:
 
 1. A marker may go when the stream's own table covers it (core/commits.py, rule 3: then all its tables do), it is not
-   the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on.
+   the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on. Of a
+   chain of several topics the last one that the table covers stays too, whatever waits above it: nothing else says how
+   far each topic was there, and so it is the only place that an operator can rewind to (bootstrap/core/repair.py).
 2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
 3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
    its own still there knows that its claim was of a position that nobody had claimed before (G2).
@@ -14,10 +16,13 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
+from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +43,10 @@ def settle_candidates(
     """
     if position is None:
         return ()
-    but_last = islice(names, max(0, len(names) - 1))
-    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, but_last))
+    covered = bisect_left(names, position, key=attrgetter("start"))
+    stays = 1 if names and is_merged(names[0].topic_partition.topic) else 0
+    may_go = islice(names, max(0, min(covered - stays, len(names) - 1)))
+    return tuple(takewhile(lambda name: modified_ms[name] < keep_after_ms, may_go))
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:

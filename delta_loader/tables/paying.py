@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import TableError
+from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import Naming, TableCommit
 from delta_loader.core.debts import first_part, paid
+from delta_loader.core.held import ANEW
 from delta_loader.core.plan import Run, Straddle, cuttable, next_run, plan_load
 from delta_loader.stage.generations import younger
 
@@ -112,6 +114,12 @@ class Paying:
 
 def _waits(debt: Debt, start: Position, problem: str) -> TableError:
     source = debt.source
+    if is_merged(source.topic):  # the own table has it, so that no rewind is taken (bootstrap/core/repair.py, rule 6)
+        return TableError(
+            f"{debt.url} waits: {problem}",
+            f"put it back, from a backup of the bucket or an older version of the object, or {ANEW}: {source} is a "
+            "chain of several topics, and what its tables have of it cannot be staged again",
+        )
     return TableError(
         f"{debt.url} waits: {problem}",
         f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {start} --below-table "

@@ -35,10 +35,10 @@ def settings_for(staging: Staging, **loader: object) -> Settings:
 
 def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: object) -> Settings:
     """The same for a stream with routes of these names."""
-    routing = {"route": "name", "routes": {name: staging.route(name) for name in routes}} if routes else {}
     topics = topics_of(staging.topic)
     stream = {"app_id": "orders", "topics": list(topics), "table": staging.table, "columns": "id BIGINT"}
-    stream |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {}
+    stream |= {"topology": "tests.fakes.joining:build"} if len(topics) > 1 else {"route": "name"} if routes else {}
+    routing = {"routes": {name: staging.route(name) for name in routes}} if routes else {}
     return Settings.model_validate(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1"},

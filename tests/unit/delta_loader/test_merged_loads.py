@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bootstrap.core.repair import RewindPlan
+from bootstrap.core.repair import RewindPlan, plan_rewind
 from bootstrap.core.restart import Restart
-from bootstrap.core.state import Author
+from bootstrap.core.state import Author, Ends
 from bootstrap.shell.loading import require_not_loading
+from bootstrap.shell.looking import partition_state
 from bootstrap.shell.stage import restart
 from bootstrap.shell.turns import Turns
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.turns import ended_path, turn_path
-from delta_loader.core.commits import NotWritten
+from delta_loader.core.commits import Failed, NotWritten
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from delta_loader.streams.merged import MergedLoads
+from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.staging import JoinedStaging
 
 if TYPE_CHECKING:
@@ -71,9 +73,18 @@ class World:
     def stage(self) -> FsspecStore:
         return self.staging.store(self.staging.stage_url)
 
-    def load(self) -> StreamReport:
-        (report,) = loader_for(self.staging, self.tables).run_pass()
+    def load(self, **loader: object) -> StreamReport:
+        settings = settings_for(self.staging, **loader)
+        (report,) = loader_for(self.staging, self.tables, settings, IdleClock()).run_pass()
         return report
+
+    def would_rewind(self, remedy: str) -> RewindPlan:
+        """What the command of a remedy plans."""
+        (to,) = re.findall(r"`bootstrap rewind CONFIG --topic orders\+payments --partition 0 --to (\d+) --yes`", remedy)
+        (stream,) = settings_for(self.staging).streams
+        ends = Ends(self.staging.position(0, 0), self.staging.position(0, 1000))
+        state = partition_state(self.stage, stream, self.source, ends=ends, table=None, topic_id=None)
+        return plan_rewind(replace(state, table=Position(self.loaded)), Position(int(to)), Author("operator", 1))
 
     def status_says(self) -> Held | None:
         """What holds the chain, by `delta-loader status`."""
@@ -186,6 +197,42 @@ def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.Monke
     monkeypatch.setattr("delta_loader.streams.load.MergedLoads", Unanswered)
     assert world.load().failure is not None
     assert world.notes == []
+
+
+def test_where_the_table_stands_a_chain_can_be_rewound_to_however_long_it_waits() -> None:
+    world = World()
+    world.staging.flush(0, 10, 12)
+    (lost,) = (path for path in world.staging.markers() if path.endswith("04.done"))
+    world.stage.delete([lost])
+    report = world.load(marker_retention=0)
+    held = report.held[world.source]
+    assert (report.settled, held.reason, "skip" in held.remedy) == (0, "gap", False)
+    plan = world.would_rewind(held.remedy)
+    assert (plan.position, plan.marker, len(plan.put_aside)) == (4, None, 1)
+    world.stage.delete([found.path for found in plan.put_aside])
+    world.staging.flush(0, 4, 12, previous=0)
+    report = world.load(marker_retention=0)
+    assert (report.held, report.settled, world.loaded, len(world.staging.markers())) == ({}, 1, 12, 1)
+
+
+def test_a_table_that_lacks_what_nobody_has_any_more_is_told_with_what_is_left_to_do() -> None:
+    """No rewind is: the own table has it."""
+    world = World()
+    settings = routed_settings_for(world.staging, ("aside",))
+    world.staging.flush(0, 10, 12, routed={"aside": [11]})
+    outcomes = iter([Failed("no room")])
+    world.tables.at_commit = lambda: next(outcomes, None)
+
+    def load() -> StreamReport:
+        (report,) = loader_for(world.staging, world.tables, settings, IdleClock()).run_pass()
+        return report
+
+    assert load().failure is not None
+    world.stage.delete([path for path in world.staging.markers() if path.endswith("10.done")])
+    failure = load().failure
+    assert failure is not None
+    assert "lacks what came from 10 to 12" in failure.problem
+    assert ("rewind" in failure.remedy, "another app_id" in failure.remedy) == (False, True), failure
 
 
 def test_a_chain_that_begins_anew_has_no_notes_of_the_one_before() -> None:
