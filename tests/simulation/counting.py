@@ -52,6 +52,9 @@ TOPOLOGY: dict[str, object] = {
 class Counts(Processor):
     """Counts the records of each key."""
 
+    rows: str | None = None
+    """The sink of the rows; all that there are where this names none."""
+
     def init(self, context: ProcessorContext) -> None:
         """Take the store."""
         self.context = context
@@ -76,7 +79,7 @@ class Counts(Processor):
             raise ValueError(msg)
         for _ in range(record.value["n"]):
             ticks = self.counts.get("ticks") or 0
-            self.context.forward(record.with_value({"key": key, "seen": seen, "ticks": ticks}))
+            self.context.forward(record.with_value({"key": key, "seen": seen, "ticks": ticks}), self.rows)
 
 
 def build() -> Topology:
@@ -94,7 +97,7 @@ def topology(*, persistent: bool) -> Topology:
     return made
 
 
-def converter(stream: Stream, wall_ms: Callable[[], int]) -> TopologyConverter:
+def converter(stream: Stream, wall_ms: Callable[[], int], build: Callable[[], Topology] = build) -> TopologyConverter:
     """The real one, which writes a snapshot every few flushes."""
     return TopologyConverter(
         stream, build().check(), Surroundings(wall_ms, Metrics(), when=SnapshotsWhen(most_changes=4, least_bytes=500))
@@ -116,7 +119,7 @@ class CountBook:
         may_lack: Callable[[TopicPartition, int], bool],
     ) -> Iterator[str]:
         """Rows whose count is none that their record can have had."""
-        wanted = {place: one for log in logs for place, one in _wanted(log, may_lack)}
+        wanted = counts_of(logs, may_lack)
         for path, start in [] if table is None else table.parts:
             for row in self._rows(f"{url}/{path}").to_pylist():
                 place = (row["_kafka_partition"], row["_kafka_offset"], int(row["_kafka_timestamp"].timestamp() * 1000))
@@ -137,10 +140,16 @@ class CountBook:
         return self._files[path]
 
 
+def counts_of(
+    logs: Iterable[Mapping[TopicPartition, list[Sent]]], may_lack: Callable[[TopicPartition, int], bool]
+) -> dict[Place, tuple[str, set[int], set[int]]]:
+    """By the place of each record that counts, its key, the counts that it can have, and the ticks before it."""
+    return {place: one for log in logs for place, one in _wanted(log, may_lack)}
+
+
 def _wanted(
     log: Mapping[TopicPartition, list[Sent]], may_lack: Callable[[TopicPartition, int], bool]
 ) -> Iterator[tuple[Place, tuple[str, set[int], set[int]]]]:
-    """By the record's place, its key, the counts that it can have, and the ticks that can have been before."""
     for source, records in log.items():
         possible: dict[str, set[int]] = {}
         clocks = {(0, 0)}  # when the next tick is due, and how many there were

@@ -22,6 +22,7 @@ from bootstrap.core.task_states import TaskStates
 from bootstrap.shell.turns import Turns
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
+from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.core import commits, evolve, plan
@@ -490,6 +491,14 @@ def _a_repair_begins_with_nothing() -> AbstractContextManager[object]:
     return patch.object(TaskStates, "at", lambda self, _: EMPTY_STATE if self.known else None)
 
 
+def _tables_of_routes_are_laid_out_as_the_own_one() -> AbstractContextManager[object]:
+    return patch.object(Stream, "at", lambda self, url: self.model_copy(update={"table": url}))
+
+
+def _what_a_side_table_has_is_not_looked_at() -> AbstractContextManager[object]:
+    return patch.object(commits, "_start", lambda _target, _ids, load, marker: load.start_of(marker))
+
+
 def _the_first_event_of_a_key_wins() -> AbstractContextManager[object]:
     place = MergeStatement._place
     opposite = {"ASC": "DESC", "DESC": "ASC"}
@@ -603,6 +612,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what markers name of a topic is read", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
     Mutation("markers name what the topic has", _nobody_waits_for_the_topic, worlds=Worlds.TOPIC),
     Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
+    Mutation(
+        "a route's table has a layout of its own", _tables_of_routes_are_laid_out_as_the_own_one, worlds=Worlds.FILLING
+    ),
+    Mutation("a side table gets what it lacks", _what_a_side_table_has_is_not_looked_at, worlds=Worlds.FILLING),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
     Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, worlds=Worlds.CHANGES),

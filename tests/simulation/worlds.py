@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
 from tests.simulation.disks import OnDisk
+from tests.simulation.filling import Filling
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
@@ -31,6 +32,8 @@ class Worlds(StrEnum):
     """The same, with their state on disk."""
     TOPIC = "topic"
     """The same, with what they change in a Kafka topic."""
+    FILLING = "filling"
+    """Tasks that fill several tables, each with columns and a layout of its own."""
     CHANGES = "changes"
     """Change events, merged by key."""
     REFUSING = "refusing"
@@ -53,6 +56,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.TASKS: Counting,
     Worlds.DISKS: OnDisk,
     Worlds.TOPIC: InTopic,
+    Worlds.FILLING: Filling,
     Worlds.CHANGES: Changes,
     Worlds.REFUSING: Refusing,
     Worlds.JOINED: Joined,
