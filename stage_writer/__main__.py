@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
     from stage_writer.news.ports import News
-    from stage_writer.ports import Stage, Workers
+    from stage_writer.ports import Stage
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
@@ -139,6 +139,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics)
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = ObjectStage(
         stage_store,
         table_opener(lambda url: FsspecStore(url, settings.stage.storage_options)),
@@ -146,11 +147,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         lambda: str(uuid.uuid4()),
         writer_id,
         state_keep_s=settings.writer.state_keep_s,
-        changelog=(
-            _changelog(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
-            if _with_topologies(converters)
-            else NO_CHANGELOG
-        ),
+        changelog=changelog,
     )
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -173,7 +170,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         pausing=pausing,
         news=_news(settings, stage, clock, log, metrics),
         outlets=outlets,
-        changelogs=_watch(settings, unfit_topics, workers, clock=clock, log=log, metrics=metrics),
+        changelogs=changelogs,
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
@@ -408,22 +405,16 @@ def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
-def _changelog(
+def _changelogs(
     settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> Changelog:
-    from stage_writer.changelog.wiring import changelog_of  # noqa: PLC0415 - only with topologies
+) -> tuple[Changelog, WatchesTopics]:
+    """Where tasks have their changes in Kafka, and who looks at the topics now and then. Raises ConfigError."""
+    if all(stream.topology is None for stream in settings.streams):
+        return NO_CHANGELOG, NO_WATCH
+    from stage_writer.changelog.wiring import changelog_of, watch_of  # noqa: PLC0415 - only with topologies
 
-    return changelog_of(settings, unfit, clock=clock, log=log, metrics=metrics)
-
-
-def _watch(
-    settings: Settings, unfit: set[str], workers: Workers, *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> WatchesTopics:
-    if all(stream.state_changelog is None for stream in settings.streams):
-        return NO_WATCH
-    from stage_writer.changelog.wiring import watch_of  # noqa: PLC0415 - only with topologies
-
-    return watch_of(settings, unfit, workers, clock=clock, log=log, metrics=metrics)
+    changelog = changelog_of(settings, unfit, clock=clock, log=log, metrics=metrics)
+    return changelog, watch_of(settings, unfit, ThreadWorkers(1), clock=clock, log=log, metrics=metrics)
 
 
 def _look_ups() -> LookUps:

@@ -13,6 +13,7 @@ from common.kafka.rights import Right
 from common.spans import Topic
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
+from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.changelog.watch import ChangelogWatch
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
+    from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.ports import Workers
 
 
@@ -47,9 +49,15 @@ def changelog_of(
 
 def watch_of(
     settings: Settings, unfit: set[str], workers: Workers, *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> ChangelogWatch:
-    """Looks at the topics of the settings, and keeps ``unfit``."""
-    return ChangelogWatch(_topics(settings), _written(settings), unfit, workers, clock=clock, log=log, metrics=metrics)
+) -> WatchesTopics:
+    """Looks at the topics of the settings, and keeps ``unfit``.
+
+    ``workers`` are its own: where brokers are silent a look takes a thread for seconds, which uploads would wait for.
+    """
+    written = _written(settings)
+    if not written:
+        return NO_WATCH
+    return ChangelogWatch(_topics(settings), written, unfit, workers, clock=clock, log=log, metrics=metrics)
 
 
 def checked_changelogs(settings: Settings) -> Iterator[str]:
