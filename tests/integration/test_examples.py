@@ -80,6 +80,7 @@ def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:
     settings["kafka"]["session.timeout.ms"] = 6_000
     settings["writer"] |= {"flush_after": "700ms", "http": None}
     settings["loader"] = {"http": None, "spark": {"spark.master": "local[2]"}}
+    settings["streams"][2]["route_tables"]["alerts"]["load"] = "append"  # through Spark, beside a table without
     return programs.config(settings)
 
 
@@ -139,6 +140,10 @@ def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
         kept = [column for column in arrow.column_names if not column.startswith("_kafka_")]
         return batch.shown(arrow.select(kept).to_pylist())
 
+    def by_writers(name: str) -> set[bool]:
+        files = spark.read.format("delta").load(f"{tmp_path}/tables/{name}").inputFiles()
+        return {path.rpartition("/")[2].startswith("readings-") for path in files}
+
     def expected(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         return batch.shown(row for of_partition in rows for row in of_partition)
 
@@ -148,5 +153,7 @@ def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
     assert table("device_minutes") == expected([batch.tallies(sent, 1) for sent in by_partition(readings)])
     alarming = expected([batch.alarming(batch.tallies(sent, 5)) for sent in by_partition(readings)])
     assert table("alerts") == alarming
+    assert by_writers("device_minutes") == {True}
+    assert by_writers("alerts") == {False}, "Spark has written them, from files in the stage"
     told = sorted((row["device"], row["began"].isoformat()) for row in alarming)
     assert alerts_in(kafka, len(told)) == told
