@@ -167,7 +167,7 @@ public final class Comparison {
                 return ((KStream<String, String>) of).groupByKey(Grouped.with(Serdes.String(), Serdes.String()));
             case "group_by":
                 return of instanceof KTable
-                    ? ((KTable<String, String>) of).groupBy((key, value) -> KeyValue.pair(first(value), value), Grouped.with(Serdes.String(), Serdes.String()))
+                    ? ((KTable<Object, String>) of).groupBy((key, value) -> KeyValue.pair(first(value), value), Grouped.with(Serdes.String(), Serdes.String()))
                     : ((KStream<String, String>) of).groupBy((key, value) -> first(value), Grouped.with(Serdes.String(), Serdes.String()));
             case "windowed_by":
                 return ((KGroupedStream<String, String>) of).windowedBy(
@@ -180,9 +180,9 @@ public final class Comparison {
             case "count":
                 return count(of);
             case "reduce":
-                return reduce(of);
+                return reduce(of, step);
             case "aggregate":
-                return aggregate(of);
+                return aggregate(of, step);
             case "to_table":
                 return ((KStream<String, String>) of).toTable();
             case "to_stream":
@@ -250,33 +250,33 @@ public final class Comparison {
             ? ((KGroupedTable<String, String>) of).count() : ((KGroupedStream<String, String>) of).count();
     }
 
-    private Object reduce(final Object of) {
+    private Object reduce(final Object of, final JsonNode step) {
         if (of instanceof TimeWindowedKStream) {
-            return ((TimeWindowedKStream<String, String>) of).reduce((one, two) -> one + two);
+            return ((TimeWindowedKStream<String, String>) of).reduce((one, two) -> unless(step, one + two));
         }
         if (of instanceof SessionWindowedKStream) {
             return ((SessionWindowedKStream<String, String>) of).reduce(
-                (one, two) -> one + two, retained(Materialized.with(Serdes.String(), Serdes.String())));
+                (one, two) -> unless(step, one + two), retained(Materialized.with(Serdes.String(), Serdes.String())));
         }
         return of instanceof KGroupedTable
             ? ((KGroupedTable<String, String>) of).reduce((one, two) -> one + "+" + two, (one, two) -> one + "-" + two)
-            : ((KGroupedStream<String, String>) of).reduce((one, two) -> one + two);
+            : ((KGroupedStream<String, String>) of).reduce((one, two) -> unless(step, one + two));
     }
 
-    private Object aggregate(final Object of) {
+    private Object aggregate(final Object of, final JsonNode step) {
         final Materialized kept = Materialized.with(Serdes.String(), Serdes.String());
         if (of instanceof TimeWindowedKStream) {
-            return ((TimeWindowedKStream<String, String>) of).aggregate(() -> "", (key, value, so) -> so + "," + value, kept);
+            return ((TimeWindowedKStream<String, String>) of).aggregate(() -> "", (key, value, so) -> unless(step, so + "," + value), kept);
         }
         if (of instanceof SessionWindowedKStream) {
             return ((SessionWindowedKStream<String, String>) of).aggregate(
-                () -> "", (key, value, so) -> so + "," + value, (key, one, two) -> one + "|" + two, retained(kept));
+                () -> "", (key, value, so) -> unless(step, so + "," + value), (key, one, two) -> one + "|" + two, retained(kept));
         }
         if (of instanceof KGroupedTable) {
             return ((KGroupedTable<String, String>) of).aggregate(
-                () -> "", (key, value, so) -> so + "+" + value, (key, value, so) -> so + "-" + value, kept);
+                () -> "", (key, value, so) -> unless(step, so + "+" + value), (key, value, so) -> unless(step, so + "-" + value), kept);
         }
-        return ((KGroupedStream<String, String>) of).aggregate(() -> "", (key, value, so) -> so + "," + value, kept);
+        return ((KGroupedStream<String, String>) of).aggregate(() -> "", (key, value, so) -> unless(step, so + "," + value), kept);
     }
 
     private Materialized retained(final Materialized kept) {
@@ -284,7 +284,7 @@ public final class Comparison {
     }
 
     private static Object join(final Object of, final Object with, final JsonNode step) {
-        final ValueJoiner<Object, Object, String> both = (one, two) -> one + "/" + two;
+        final ValueJoiner<Object, Object, String> both = (one, two) -> unless(step, one + "/" + two);
         final String op = step.get("op").asText();
         if (of instanceof KTable) {
             final Materialized kept = step.has("store") ? Materialized.as(step.get("store").asText()) : null;
@@ -353,6 +353,10 @@ public final class Comparison {
             all.add(value.substring(place, place + 1));
         }
         return all;
+    }
+
+    private static String unless(final JsonNode step, final String value) {
+        return step.has("without") && value.contains(step.get("without").asText()) ? null : value;
     }
 
     private static String first(final String value) {

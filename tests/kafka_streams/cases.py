@@ -40,9 +40,9 @@ def shown(*steps: Step) -> Plan:
     return [stream(), *steps, step("shown", "to_stream", of=steps[-1]["id"]), to("shown")]
 
 
-def aggregated(op: str, *before: Step) -> Plan:
+def aggregated(op: str, *before: Step, **how: str) -> Plan:
     grouped = step("g", "group_by_key", of="s")
-    return shown(grouped, *before, step("t", op, of=before[-1]["id"] if before else "g"))
+    return shown(grouped, *before, step("t", op, of=before[-1]["id"] if before else "g", **how))
 
 
 def time_windows(size: int, advance: int, grace: int) -> Step:
@@ -187,6 +187,44 @@ PLANS: dict[str, Plan] = {
     "table_join_group": tables("join", step("g", "group_by", of="j"), step("c", "aggregate", of="g")),
     "table_left_join_group": tables("left_join", step("g", "group_by", of="j"), step("c", "aggregate", of="g")),
     "table_outer_join_filter": tables("outer_join", step("f", "filter", of="j", function="even")),
+    # Functions that give nothing now and then, which takes the key, or its window, out of the table.
+    "aggregate_gone": aggregated("aggregate", without="x"),
+    "reduce_gone": aggregated("reduce", without="x"),
+    "hopping_reduce_gone": aggregated("reduce", time_windows(10, 4, 7), without="x"),
+    "session_reduce_gone": aggregated("reduce", sessions(5, 4), without="x"),
+    "table_group_aggregate_gone": shown(
+        step("t", "to_table", of="s"), step("g", "group_by", of="t"), step("c", "aggregate", of="g", without="x")
+    ),
+    "table_outer_join_gone": tables(
+        "outer_join", step("g", "group_by", of="j"), step("c", "aggregate", of="g"), without="x"
+    ),
+    "joined_view_join": [
+        step("l", "table", topic="A"),
+        step("r", "table", topic="B"),
+        step("c", "table", topic="C"),
+        step("m", "map_values", of="l", function="no_a"),
+        step("j", "outer_join", of="m", **{"with": "r"}, without="x"),
+        step("k", "left_join", of="j", **{"with": "c"}),
+        step("o", "outer_join", of="c", **{"with": "j"}),
+        step("k-shown", "to_stream", of="k"),
+        step("o-shown", "to_stream", of="o"),
+        to("k-shown", "LEFT"),
+        to("o-shown", "OUTER"),
+    ],
+    "window_table_group": shown(
+        step("g", "group_by_key", of="s"),
+        time_windows(10, 10, 5),
+        step("t", "reduce", of="w"),
+        step("h", "group_by", of="t"),
+        step("c", "aggregate", of="h"),
+    ),
+    "session_table_group": shown(
+        step("g", "group_by_key", of="s"),
+        sessions(5, 4),
+        step("t", "reduce", of="w"),
+        step("h", "group_by", of="t"),
+        step("c", "aggregate", of="h"),
+    ),
     "suppress_tumbling": final(time_windows(10, 10, 0), step("t", "count", of="w")),
     "suppress_hopping_grace": final(time_windows(10, 5, 6), step("t", "aggregate", of="w")),
     "suppress_sessions": final(sessions(5, 0), step("t", "reduce", of="w")),
@@ -279,6 +317,33 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         },
         [["OUT", "z", "+z", 2]],
         [["OUT", "y", None, 2], ["OUT", "z", "+z", 2]],
+    ),
+    "an aggregate's first value, before which it had none": (
+        {
+            "plan": shown(
+                step("g", "group_by_key", of="s"),
+                step("t", "aggregate", of="g"),
+                step("f", "filter", of="t", function="even"),
+            ),
+            "inputs": [("A", "a", "xy", 0)],
+        },
+        [],
+        [["OUT", "a", None, 0]],
+    ),
+    "a table joined with itself, and kept: one record changes both sides": (
+        {
+            "plan": [
+                step("l", "table", topic="A"),
+                step("j", "join", of="l", **{"with": "l"}, store="k"),
+                step("g", "group_by", of="j"),
+                step("c", "aggregate", of="g"),
+                step("shown", "to_stream", of="c"),
+                to("shown"),
+            ],
+            "inputs": [("A", "a", "x", 0)],
+        },
+        [["OUT", "x", "+x/x", 0], ["OUT", "x", "+x/x-x/x+x/x", 0]],
+        [["OUT", "x", "+x/x", 0], ["OUT", "x", "+x/x+x/x", 0]],
     ),
 }
 """By what they are: a case, and what comes of its last input from us and from Kafka Streams."""

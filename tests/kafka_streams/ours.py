@@ -128,17 +128,19 @@ class Plan:
         of = self._of(one)
         if type(of).__name__ == "KGroupedTable":
             return of.reduce(lambda so, value: f"{so}+{value}", lambda so, value: f"{so}-{value}")
-        return of.reduce(lambda so, value: _text(so) + _text(value))
+        return of.reduce(lambda so, value: _unless(one, _text(so) + _text(value)))
 
     def _aggregate(self, one: dict[str, Any]) -> object:
         of = self._of(one)
-        add = lambda _key, value, so: f"{so},{_text(value)}"  # noqa: E731 - three of a kind
+        add = lambda _key, value, so: _unless(one, f"{so},{_text(value)}")  # noqa: E731 - three of a kind
         match type(of).__name__:
             case "SessionWindowedKStream":
                 return of.aggregate(str, add, lambda _key, left, right: f"{left}|{right}")
             case "KGroupedTable":
                 return of.aggregate(
-                    str, lambda _key, value, so: f"{so}+{value}", lambda _key, value, so: f"{so}-{value}"
+                    str,
+                    lambda _key, value, so: _unless(one, f"{_text(so)}+{value}"),
+                    lambda _key, value, so: _unless(one, f"{_text(so)}-{value}"),
                 )
             case _:
                 return of.aggregate(str, add)
@@ -157,7 +159,7 @@ class Plan:
     def _join(self, one: dict[str, Any]) -> object:
         of, other = self._of(one), self.made[one["with"]]
         join = getattr(of, one["op"])
-        both = lambda own, found: f"{_text(own)}/{_text(found)}"  # noqa: E731 - the joiner
+        both = lambda own, found: _unless(one, f"{_text(own)}/{_text(found)}")  # noqa: E731 - the joiner
         if isinstance(of, KTable):
             return join(other, both, materialized=_kept(one))
         if isinstance(other, KTable):
@@ -178,6 +180,11 @@ def _kept(one: dict[str, Any]) -> Materialized | None:
 
 def _ms(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
+
+
+def _unless(one: dict[str, Any], value: str) -> str | None:
+    """What a function gives: nothing, where the step is without what it has."""
+    return None if "without" in one and one["without"] in value else value
 
 
 def _first(value: str | None) -> str | None:

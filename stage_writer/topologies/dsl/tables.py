@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.changes import Change, StoredTable, Table, TableProcessor, ViewedTable, value_of
+from stage_writer.topologies.dsl.changes import (
+    Change,
+    StoredTable,
+    Table,
+    TableProcessor,
+    ViewedTable,
+    stamped,
+    value_of,
+)
 from stage_writer.topologies.processors import Processor
 
 if TYPE_CHECKING:
@@ -126,11 +134,11 @@ class MappedTable(ViewedTable):
         return None if value is None else self._mapper(key, value)
 
     def view(self, parent: Getter) -> Getter:
-        """The parent's row, mapped."""
+        """The parent's row, mapped; a mapper's None is no row."""
 
         def get(key: Key) -> Stamped | None:
             found = parent(key)
-            return None if found is None else [self.mapped(key, found[0]), found[1]]
+            return None if found is None else stamped(self.mapped(key, found[0]), found[1])
 
         return get
 

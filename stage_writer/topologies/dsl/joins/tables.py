@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, value_of
+from stage_writer.topologies.dsl.changes import Change, Table, TableProcessor, stamped, value_of
 from stage_writer.topologies.dsl.tables import NULL_KEY
 from stage_writer.topologies.processors import Processor
 
@@ -124,7 +124,7 @@ class JoinedTable(Table):
         there = [side for side in (left, right) if side is not None]
         if None in needed or not there:
             return None
-        return [self.joiner(value_of(left), value_of(right)), max(time_ms for _, time_ms in there)]
+        return stamped(self.joiner(value_of(left), value_of(right)), max(time_ms for _, time_ms in there))
 
 
 class TableJoinSide(Processor):
@@ -143,8 +143,6 @@ class TableJoinSide(Processor):
         """Forward the change of the joined row."""
         change: Change = record.value
         other = self._get(record.key)
-        if other is not None and other[0] is None:  # a mapper's None is no row
-            other = None
         match self._table.kind:
             case JoinKind.INNER:
                 matters, needs_own = other is not None, True
