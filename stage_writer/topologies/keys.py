@@ -1,4 +1,7 @@
-"""Keys and values in Kafka: the forms that a source reads and a topic's sink writes."""
+"""Keys, values, times and headers in Kafka: the forms that a source reads and a topic's sink writes.
+
+Rule: whatever bytes a message has, reading them gives a value or a ValueError, and text that is read can be written.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ import json
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from stage_writer.core.decoding.json_document import require_whole_pairs
 from stage_writer.topologies.nodes import KeyType, ValueType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stage_writer.topologies.records import Key, Value
+    from stage_writer.topologies.records import Headers, Key, Value
 
+_LATEST_MS = 2**63 - 1
+"""What Kafka has room for."""
 _NUMBERS = {KeyType.INT: struct.Struct(">i"), KeyType.BIGINT: struct.Struct(">q"), KeyType.DOUBLE: struct.Struct(">d")}
 
 
@@ -30,7 +37,7 @@ def key_decoder(key: KeyType) -> Callable[[bytes], Key]:
         case KeyType.BINARY:
             return bytes
         case KeyType.JSON:
-            return lambda data: _frozen(json.loads(data))
+            return _key_of_document
 
 
 def key_encoder(key: KeyType) -> Callable[[Key], bytes | None]:
@@ -58,6 +65,24 @@ def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
             return lambda given: None if given is None else _bytes_of_bytes(given)
 
 
+def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
+    """A record's time. Raises TypeError and ValueError for what is none."""
+    found = index(timestamp_ms)
+    if found > _LATEST_MS:
+        msg = f"{found} is not a time in milliseconds"
+        raise ValueError(msg)
+    return found
+
+
+def kafka_headers(headers: Any) -> Headers:  # noqa: ANN401 - the user's
+    """A record's headers. Raises TypeError and ValueError for what are none."""
+    return tuple((_bytes_of_text(name).decode(), _header(value)) for name, value in headers) if headers else ()
+
+
+def _header(value: Any) -> bytes | None:  # noqa: ANN401 - the user's
+    return _bytes_of_text(value) if isinstance(value, str) else None if value is None else _bytes_of_bytes(value)
+
+
 def _text_of(data: bytes) -> str:
     return data.decode("utf-8")
 
@@ -68,6 +93,33 @@ def _number_of(number: struct.Struct, data: bytes) -> int | float:
     except struct.error as error:
         raise ValueError(str(error)) from error
     return found  # type: ignore[no-any-return] # unpack gives Any
+
+
+def any_json(text: str) -> Value:
+    """What one JSON document says. Raises ValueError for what is none, or is nested too deep for Python's parser."""
+    require_whole_pairs(text)
+    try:
+        found: Value = _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_TOO_DEEP = "it is nested too deep"
+
+
+def _key_of_document(data: bytes) -> Key:
+    found = any_json(_text_of(data))
+    try:
+        return _frozen(found)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def _frozen(value: Any) -> Key:  # noqa: ANN401 - any JSON

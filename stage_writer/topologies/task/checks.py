@@ -5,7 +5,8 @@ Rules:
 1. A whole number is an int (a float, even a whole one, may have been rounded; True is no number), text is a str, a time
    a datetime (a bare number is none: nobody knows whether it counts seconds or microseconds).
 2. A STRUCT is a dict without fields that it does not have, an ARRAY a list or tuple, a MAP a dict.
-3. What Arrow refuses by itself is left to it: numbers out of range, decimals with too many digits.
+3. What Arrow refuses by itself is left to it: whole numbers out of range, decimals with too many digits. Of a number
+   beyond the range of FLOAT it would make infinity.
 4. Types are looked at for a column at once: to look at a value costs some 20 nanoseconds.
 """
 
@@ -27,7 +28,7 @@ _SHOWN_CHARACTERS = 100
 
 
 def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
-    """Raises TypeError for a value of another type."""
+    """Raises TypeError for a value of another type; ValueError and OverflowError for a number beyond FLOAT's range."""
     types = set(map(type, values))
     wanted = _python_types(kind)
     for found in types:
@@ -35,6 +36,8 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
             shown = repr(next(value for value in values if type(value) is found))[:_SHOWN_CHARACTERS]
             msg = f"{shown} is of the type {found.__name__}, and {kind} takes {wanted[0].__name__}"
             raise TypeError(msg)
+    if pa.types.is_float32(kind):
+        _check_range(values)
     if not pa.types.is_nested(kind):
         return
     given = [value for value in values if value is not None] if NoneType in types else values
@@ -45,6 +48,15 @@ def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
         check_values([inner for value in given for inner in value.values()], kind.item_type)
     else:
         check_values(list(chain.from_iterable(given)), kind.value_type)
+
+
+def _check_range(values: Sequence[Any]) -> None:
+    given = np.array([value for value in values if value is not None], np.float64)
+    with np.errstate(over="ignore"):
+        beyond = np.isfinite(given) & np.isinf(given.astype(np.float32))
+    if beyond.any():
+        msg = f"{given[beyond][0]} is beyond the range of FLOAT"
+        raise ValueError(msg)
 
 
 def _check_fields(values: Sequence[Mapping[str, Any]], kind: pa.StructType) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.keys import key_encoder, value_encoder
+from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
 from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
 from stage_writer.topologies.records import TopicRecord
 from stage_writer.topologies.task.collecting import Collected
@@ -149,6 +149,7 @@ class GraphMaker:
 
         def produce(record: Record) -> None:
             key, value = to_key(record.key), to_value(record.value)
-            made.append(TopicRecord(topic, key, value, record.timestamp_ms, record.headers, current.index))
+            time_ms, headers = kafka_time(record.timestamp_ms), kafka_headers(record.headers)
+            made.append(TopicRecord(topic, key, value, time_ms, headers, current.index))
 
         return produce

@@ -9,17 +9,16 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from datetime import UTC
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.topologies.keys import key_decoder
+from stage_writer.topologies.keys import any_json, key_decoder
 from stage_writer.topologies.nodes import KeyType
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class InputReader:
         found: list[Value] = []
         for place, data in enumerate(self._input.rows.column(0).to_pylist()):
             try:
-                found.append(None if data is None else _DECODER.decode(_text(data)))
+                found.append(None if data is None else any_json(_text(data)))
             except ValueError as error:
                 self._refuse(place, ErrorClass.INVALID_JSON, f"the value is no JSON document: {error}")
                 found.append(None)
@@ -140,14 +139,6 @@ class InputReader:
 
 def _text(data: bytes | str) -> str:
     return data if isinstance(data, str) else data.decode("utf-8")
-
-
-def _no_constant(name: str) -> NoReturn:
-    msg = f"{name} is no JSON"
-    raise ValueError(msg)
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _headers(found: KafkaHeaders | None) -> Headers:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _WITH_LEFT_OUT = 2
 """Feeds: one that is processed, and one of which only the times count."""
+_SAID_CHARACTERS = 4_000
+"""Of an error in a dead letter: it may quote all of a record."""
 _REMEDY = "mend the topology's code; the writer begins with this message again"
 
 
@@ -103,7 +105,7 @@ class Runner:
         if isinstance(error, KafkaDeltaExpressError):
             raise error
         index, is_late = self._current.index, isinstance(error, LateRecordError)
-        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {error}"
+        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {_said(error)}"
         if self._fails_on_error and not is_late:
             place = self._where()
             msg = f"the topology failed for the message at {place}: {text}"
@@ -140,3 +142,12 @@ class Runner:
         for collected, end in ends:
             if len(collected.index) > end:
                 collected.punctuated.append((end, len(collected.index)))
+
+
+def _said(error: Exception) -> str:
+    """What the user's error says, as text that can be kept."""
+    try:
+        text = str(error)
+    except Exception as another:  # noqa: BLE001 - the user's code may raise anything
+        text = f"its text raises {type(another).__name__}"
+    return text[:_SAID_CHARACTERS].encode("utf-8", "backslashreplace").decode()

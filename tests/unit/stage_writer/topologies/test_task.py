@@ -148,6 +148,8 @@ def test_a_row_that_does_not_fit_takes_its_message_and_state_along() -> None:
         ("x STRING", {"x": b"text"}, "bytes"),
         ("x INT", {"x": True}, "bool"),
         ("x INT", {"x": 2**40}, "`x`"),
+        ("x FLOAT", {"x": 1e300}, "beyond the range of FLOAT"),
+        ("x ARRAY<FLOAT>", {"x": [None, 1.5, -1e39]}, "-1e+39 is beyond the range of FLOAT"),
         ("x DATE", {"x": datetime(2026, 3, 1, 12, tzinfo=UTC)}, "datetime"),
         ("x ARRAY<INT>", {"x": [1, 2.5]}, "2.5 is of the type float"),
         ("x STRUCT<a: INT>", {"x": {"a": 1, "b": 2}}, "no field 'b'"),
@@ -164,6 +166,35 @@ def test_nothing_is_rounded_or_left_out_of_a_row(column: str, value: object, why
     assert driver.rows() == []
     assert letter.error_class == "topology"
     assert why in letter.error
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda record: record.with_timestamp(1.5), "'float' object cannot be interpreted as an integer"),
+        (lambda record: record.with_timestamp(None), "'NoneType' object"),
+        (lambda record: record.with_timestamp(2**63), "is not a time in milliseconds"),
+        (lambda record: record.with_headers((("a", 5),)), "bytes are wanted for Kafka, not int: 5"),
+        (lambda record: record.with_headers(((b"a", b""),)), "text is wanted for Kafka"),
+        (lambda record: record.with_headers((("\ud800", b""),)), "surrogates not allowed"),
+    ],
+)
+def test_what_is_no_time_or_header_of_kafka_refuses_its_message(made: Callable[[Record], Record], why: str) -> None:
+    topology = numbers().add_processor("p", each(lambda c, r: c.forward(made(r))), "numbers")
+    driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="out"))
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    (letter,) = driver.dead_letters()
+    assert why in letter.error
+    assert driver.topic_records("out") == []
+
+
+def test_a_record_for_a_topic_has_its_time_and_headers() -> None:
+    made = Record("k", "v", 7, (("a", b"x"), ("b", None)))
+    topology = numbers().add_processor("p", each(lambda c, _: c.forward(made)), "numbers")
+    driver = TopologyTestDriver(topology.add_topic_sink("out", "p", topic="out"))
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    (record,) = driver.topic_records("out")
+    assert (record.timestamp_ms, record.headers) == (7, (("a", b"x"), ("b", None)))
 
 
 def test_a_row_s_missing_column_is_null_and_its_types_are_the_table_s() -> None:
@@ -440,7 +471,11 @@ def test_keys_have_the_form_that_the_source_says(form: str, key: bytes, found: o
     assert [record.key for record in driver.topic_records("b")] == [key, None]
 
 
-@pytest.mark.parametrize(("form", "key"), [("STRING", b"\xff"), ("BIGINT", b"12"), ("JSON", b'{"a":1}')])
+@pytest.mark.parametrize(
+    ("form", "key"),
+    [("STRING", b"\xff"), ("BIGINT", b"12")]
+    + [("JSON", key) for key in (b'{"a":1}', b"NaN", b'"\\ud800"', b"[" * 600 + b"]" * 600, b"[" * 100_000, b"\xff")],
+)
 def test_a_key_of_another_form_is_a_dead_letter(form: str, key: bytes) -> None:
     topology = Topology().add_source("a", "a", columns="n INT", key=form).add_processor("p", Processor, "a")
     driver = TopologyTestDriver(topology)
@@ -464,10 +499,34 @@ def test_a_source_without_columns_gives_any_json() -> None:
     seen: list[Any] = []
     topology = Topology().add_source("a", "a").add_processor("p", each(lambda _, r: seen.append(r.value)), "a")
     driver = TopologyTestDriver(topology)
-    for value in (b'{"a": [1, null]}', b'"text"', b"nothing", b"NaN", None):
+    for value in (b'{"a": [1, null]}', b'"text"', b'"\\ud83d\\ude00"', None):
         driver.pipe_input("a", "k", value, 1)
-    assert seen == [{"a": [1, None]}, "text", None]
-    assert [letter.error_class for letter in driver.dead_letters()] == ["invalid_json"] * 2
+    assert seen == [{"a": [1, None]}, "text", "\N{GRINNING FACE}", None]
+    for value in (b"nothing", b"NaN", b"[" * 100_000, b'{"a": "\\ud800"}', b"\xff"):
+        driver.pipe_input("a", "k", value, 1)
+    assert [letter.error_class for letter in driver.dead_letters()] == ["invalid_json"] * 5
+
+
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("\ud800"), "ValueError: \\ud800"),
+        (ValueError("x" * 100_000), "ValueError: " + "x" * 4_000),
+        (UnsayableError(), "UnsayableError: its text raises LookupError"),
+    ],
+)
+def test_whatever_an_error_says_is_text_of_a_dead_letter(error: Exception, said: str) -> None:
+    def fail(_context: ProcessorContext, _record: Record) -> None:
+        raise error
+
+    driver = TopologyTestDriver(numbers().add_processor("p", each(fail), "numbers"))
+    driver.pipe_input("numbers", "k", {"n": 1}, 1)
+    assert [letter.error for letter in driver.dead_letters()] == [f"p: {said}"]
 
 
 def test_several_topics_of_one_task_share_state_and_keep_their_order() -> None:
