@@ -103,6 +103,7 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.variable.substitute": "false",  # names, and what tables check, are texts that others wrote
         TRANSACTIONS_IN_CHECKSUM: MOST_TRANSACTIONS,
         "spark.ui.enabled": "false",
         "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others

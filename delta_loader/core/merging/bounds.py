@@ -68,5 +68,10 @@ def _literals(data_type: object, values: Iterable[object]) -> list[tuple[object,
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is a literal as it is, in any dialect; a maximum that was cut ends with the highest character."""
-    return all(ord(char) >= ord(" ") and ord(char) != _PLAIN_TEXT_END and char not in "'\\" for char in text)
+    """Whether a text is a literal as it is, in any dialect; a maximum that was cut ends with the highest character.
+
+    Spark puts variables into a statement's text, of its settings, Java's and the environment, also within literals.
+    """
+    return "${" not in text and all(
+        ord(char) >= ord(" ") and ord(char) != _PLAIN_TEXT_END and char not in "'\\" for char in text
+    )

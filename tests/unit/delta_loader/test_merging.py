@@ -62,6 +62,8 @@ def test_what_a_file_does_not_tell_or_has_no_exact_literal_has_no_bound() -> Non
     assert bounds("id INT") == ()
     assert bounds("id STRING", file_of({"id": "it's"})) == ()
     assert bounds("id STRING", file_of({"id": "a\\"}, {"id": "b"})) == ()
+    assert bounds("id STRING", file_of({"id": "${env:HOME}"})) == ()  # Spark puts variables in
+    assert bounds("id STRING", file_of({"id": "a$b{}"}))[0] == "t.`id` >= 'a$b{}'"
     assert bounds("id STRING", file_of({"id": "a"}, {"id": "b\U0010ffff"}))[0] == "t.`id` >= 'a'"
     assert bounds("id DECIMAL(3,1)", file_of({"id": 1.5})) == ()
     assert bounds("id TIMESTAMP", file_of({"id": "2026-01-01T00:00:00.000Z"})) == ()

@@ -36,6 +36,10 @@ def test_what_the_user_says_wins() -> None:
     assert options["spark.ui.enabled"] == "true"
 
 
+def test_no_text_of_a_table_or_a_record_is_taken_for_a_template() -> None:
+    assert session_options(settings(), [], {})["spark.sql.variable.substitute"] == "false"
+
+
 def test_the_users_jars_come_beside_ours() -> None:
     options = session_options(settings({"spark.jars": "/opt/mine.jar"}), [Path("/cache/delta.jar")], {})
     assert options["spark.jars"] == "file:///cache/delta.jar,/opt/mine.jar"
