@@ -18,8 +18,8 @@ from common.tables.history import read_history, store_lines
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from common.tables.went_back import own_past, went_back, without_txn
-from delta_loader.core.held import gone_from_kafka, held, staged_from, topic_recreated
-from delta_loader.core.plan import Rootless, cuttable, next_run
+from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated
+from delta_loader.core.plan import Rootless, Run, Straddle, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.tables.delta_log import TableState
     from delta_loader.core.held import Held
     from delta_loader.core.listed import Listed
-    from delta_loader.core.plan import Found
+    from delta_loader.core.plan import Found, NextRun
     from delta_loader.ports import OpenStore
     from delta_loader.stage.reading import Stage
 
@@ -115,16 +115,19 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
         for source, names in wanted.items()
     }
+    outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
+    lacking = _lacking_a_file(stream, stage, open_store, outcomes)
     waiting = _waiting_for_an_answer(stream, state, open_store, ids, found)
     partitions = tuple(
         _partition_status(
-            stream,
             source,
             listed=listing.get(source),
             position=positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
-            waiting=(waiting.get(source) or repair_of(stage.store, source)) if source in listing else None,
+            why=((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
+            or held(source, outcomes[source])
+            or lacking.get(source),
             topic_id=ids_together(source.topic, told.topic_ids),
             first=told.firsts.get(source),
         )
@@ -165,27 +168,45 @@ def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
     return around if listed.names[-1] in around else [*around, listed.names[-1]]
 
 
+def _outcome(stream: Stream, position: Position | None, found: Sequence[Found]) -> NextRun:
+    return cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
+
+
+def _lacking_a_file(
+    stream: Stream, stage: Stage, open_store: OpenStore, outcomes: Mapping[TopicPartition, NextRun]
+) -> Mapping[TopicPartition, Held]:
+    """Kafka partitions whose next marker has lost a file that the stream's own table needs, as the loader holds them.
+
+    Another table may have had its part already, and what it made of those files is its own.
+    """
+    following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Straddle)}
+    files = {
+        source: [file for table in marker.tables if table.url == stream.table for file in table.files]
+        for source, marker in following.items()
+    }
+    gone = stage.lacking(files, open_store(stream.table))
+    return {source: missing_file(source, following[source].span.start, path) for source, path in gone.items()}
+
+
 def _partition_status(
-    stream: Stream,
     source: TopicPartition,
     *,
     listed: Listed | None,
     position: Position | None,
     found: Sequence[Found],
     kafka_end: Position | None,
-    waiting: Held | None,
+    why: Held | None,
     topic_id: str | None,
     first: Position | None,
 ) -> PartitionStatus:
     staged_to = max((marker.span.end for marker in found if isinstance(marker, Marker)), default=None)
-    outcome = cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
     return PartitionStatus(
         source=source,
         staged_to=staged_to,
         loaded_to=position,
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
-        held=waiting or held(source, outcome),
+        held=why,
         writers_hold=topic_recreated(source, staged_from(found), topic_id) or gone_from_kafka(source, staged_to, first),
     )
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact
+    from common.stage.markers import StagedFile
     from delta_loader.core.listed import Listing
     from delta_loader.ports import ParallelMap
 
@@ -100,6 +101,21 @@ class Stage:
             if data is not None:
                 found[name] = (*found.get(name, ()), _parse(name, data, tables))
         return found
+
+    def lacking(
+        self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
+    ) -> dict[TopicPartition, str]:
+        """Of the partitions that lack one of these files, the path of the first; ``table`` is the table's store.
+
+        Raises StoreError.
+        """
+        wanted = [(source, file) for source, of_source in files.items() for file in of_source]
+        there = self._parallel(lambda item: (self._store if item[1].is_mixed else table).stat(item[1].path), wanted)
+        gone: dict[TopicPartition, str] = {}
+        for (source, file), found in zip(wanted, there, strict=True):
+            if found is None:
+                gone.setdefault(source, file.path)
+        return gone
 
     def evolved(self, app_id: str) -> Evolved | None:
         """What a stream has gained, as it was published last. Raises StoreError, MarkerError."""

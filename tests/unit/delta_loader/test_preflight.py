@@ -188,6 +188,30 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -
     assert "'unfit': [{'problem': 'orders: " in str(found)
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool) -> None:  # noqa: FBT001 - a parameter
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    (declared,) = settings_for(staging).streams
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+
+    def held() -> list[str | None]:
+        status = stream_status(declared, stage, staging.store, lambda _: {})
+        return [None if found.held is None else found.held.reason for found in status.partitions]
+
+    first, later = staging.flush(0, 0, 3, mixed=mixed), staging.flush(0, 3, 5, mixed=mixed)
+    letters = staging.flush(1, 0, 3, mixed=mixed, dead=[1]).tables[1]
+    place = staging.store(staging.stage_url if mixed else staging.table)
+    staging.store(staging.dead_letters).delete([letters.files[0].path])  # that table may have had its part
+    place.delete([later.tables[0].files[0].path])  # holds nothing yet: what is before it can be loaded
+    assert held() == [None, None]
+    path = first.tables[0].files[0].path
+    place.delete([path])
+    assert held() == ["missing_file", None]
+    text = to_text([stream_status(declared, stage, staging.store, lambda _: {})])
+    assert f"held (missing_file): the data file {path} of the marker at 0 of orders/0 is gone" in text
+    assert "bootstrap rewind CONFIG --topic orders --partition 0 --to 0 --yes" in text
+
+
 def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit() -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     url = staging.route("alerts")
