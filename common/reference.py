@@ -92,8 +92,9 @@ file's text without its closing line break; `$${{` stands for `${{`. What comes 
 that sounds secret, is never printed.
 
 Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
-`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z`, or positions such
-as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next offset wanted.
+`KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z` or `1772323200000`
+(milliseconds since 1970), or positions such as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next
+offset wanted.
 """
 _METRICS_INTRODUCTION = """\
 # Metrics

@@ -39,6 +39,9 @@ _LAST_PORT = 65535
 _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_END_OF_YEARS_MS = 253_402_300_800_000
+_MILLISECONDS = re.compile("[0-9]{12,15}")
+"""Since 1970, as a plain number: so long that it is neither seconds nor a date without hyphens."""
 
 
 def parse_duration_s(value: object) -> float:
@@ -199,23 +202,37 @@ class FromOffsets:
 Start = StartAt | FromTimestamp | FromOffsets
 
 START_HELP = (
-    "is not a start; write earliest, latest, a moment such as 2026-03-01T00:00:00Z, "
+    "is not a start; write earliest, latest, a moment such as 2026-03-01T00:00:00Z (or its milliseconds since 1970), "
     "or positions such as {0: 120, 1: 340} or {orders: {0: 120}}"
 )
 
 
 def parse_timestamp_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 moment; UTC where it names no zone. Raises ValueError."""
+    """Milliseconds of an ISO 8601 moment, UTC where it names no zone, or of a plain number of them, as Kafka has them.
+
+    Raises ValueError.
+    """
+    if _MILLISECONDS.fullmatch(text):  # before ISO 8601, which would see a year of long ago in the first four digits
+        return _within_years(int(text))
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND  # in whole numbers: a float of seconds would lose one now and then
 
 
+def _within_years(milliseconds: int) -> int:
+    if milliseconds >= _END_OF_YEARS_MS:
+        msg = "lies beyond the year 9999"
+        raise ValueError(msg)
+    return milliseconds
+
+
 def parse_start(value: object) -> Start:
-    """A start from what YAML gave: a word, a moment (PyYAML may have made a date of it), or a map."""
+    """A start from what YAML gave: a word, a moment (PyYAML may have made a date or a number of it), or a map."""
     if isinstance(value, (StartAt, FromTimestamp, FromOffsets)):
         return value
+    if isinstance(value, int) and _MILLISECONDS.fullmatch(str(value)):
+        value = str(value)
     if isinstance(value, date):  # a datetime is one, too
         return FromTimestamp(parse_timestamp_ms(value.isoformat()))
     if isinstance(value, str):
@@ -259,5 +276,7 @@ def start_text(start: Start) -> object:
     return positions
 
 
-_START_SCHEMA = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1}]})
+_START_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "object", "minProperties": 1}]}
+)
 StartValue = Annotated[Start, BeforeValidator(parse_start), PlainSerializer(start_text), _START_SCHEMA]

@@ -77,6 +77,7 @@ def planned(found: PartitionState, position: int | None, why: str = "nothing") -
         ("latest", StartAt.LATEST),
         ("2026-03-01T00:00:00Z", FromTimestamp(1_772_323_200_000)),
         ("2026-03-01", FromTimestamp(1_772_323_200_000)),
+        ("1710123112301", FromTimestamp(1_710_123_112_301)),  # not the year 1710
         ("group:my:group", FromGroup("my:group")),
         ("delta", FromDelta()),
         ("positions.yaml", FromFile("positions.yaml", last_offsets=False)),

@@ -152,6 +152,7 @@ def test_a_start_is_a_word_a_moment_or_positions() -> None:
 
     assert start("latest") is StartAt.LATEST
     assert start("2026-03-01T00:00:00Z") == FromTimestamp(1_772_323_200_000)
+    assert start(1_772_323_200_000) == start("1772323200000") == FromTimestamp(1_772_323_200_000)
     assert start("2026-03-01T01:00:00+01:00") == FromTimestamp(1_772_323_200_000)
     assert parse(MINIMAL.replace("columns:", "start: 2026-03-01, columns:")).streams[0].start == FromTimestamp(
         1_772_323_200_000
@@ -161,6 +162,12 @@ def test_a_start_is_a_word_a_moment_or_positions() -> None:
     assert found.position(Topic("orders"), Partition(0)) == 120
     assert found.position(Topic("other"), Partition(0)) is None
     assert found.position(Topic("other"), Partition(1)) == 340
+
+
+@pytest.mark.parametrize("number", [120, 1_772_323_200, 253_402_300_800_000, True])
+def test_a_number_that_may_be_an_offset_or_seconds_is_no_start(number: int) -> None:
+    with pytest.raises(ConfigError, match="is not a start; write earliest"):
+        parse(with_stream(start=number))
 
 
 def test_kafka_columns_can_be_turned_off() -> None:
