@@ -231,6 +231,14 @@ PLANS: dict[str, Plan] = {
     "suppress_limit": shown(
         step("g", "group_by_key", of="s"), step("t", "count", of="g"), step("f", "suppress", of="t", limit=8)
     ),
+    "suppressed_table_join": [
+        step("l", "table", topic="A"),
+        step("r", "table", topic="B"),
+        step("f", "suppress", of="l", limit=12),
+        step("j", "outer_join", of="r", **{"with": "f"}),
+        step("shown", "to_stream", of="j"),
+        to("shown"),
+    ],
     "suppress_records": shown(
         step("g", "group_by_key", of="s"),
         step("t", "count", of="g"),

@@ -18,10 +18,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from stage_writer.topologies.dsl.aggregates import SeenTime
-from stage_writer.topologies.dsl.changes import Change, Table
+from stage_writer.topologies.dsl.changes import Change, Table, stamped
 from stage_writer.topologies.dsl.windows import milliseconds
 from stage_writer.topologies.processors import Processor
 from stage_writer.topologies.records import Record
+from stage_writer.topologies.stores.keys import NEVER_MS
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -76,7 +77,7 @@ class SuppressedTable(Table):
         return (*self.own_stores(), *self.parent.stores())
 
     def open(self, context: ProcessorContext) -> Getter:
-        """The value before what is held, or the parent's row."""
+        """The value before what is held, whose time is not known any more; or the parent's row."""
         parent = self.parent.open(context)
         held, places = map(context.store, self.own_stores())
 
@@ -84,8 +85,8 @@ class SuppressedTable(Table):
             place = places.get((key,))
             if place is None:
                 return parent(key)
-            _, old, time_ms, _ = held.get((place, key))
-            return None if old is None else [old, time_ms]
+            _, old, _, _ = held.get((place, key))
+            return stamped(old, NEVER_MS)
 
         return get
 
