@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
+from common.errors import ConfigError, KafkaDeltaExpressError
 from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
 from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
 from stage_writer.topologies.records import TopicRecord
@@ -121,9 +122,18 @@ class GraphMaker:
             self._shared,
             late_to_dead_letters=self._topology.late_to_dead_letters,
         )
-        processor = node.supplier()
-        context.bind(processor)
-        processor.init(context)
+        try:
+            processor = node.supplier()
+            context.bind(processor)
+            processor.init(context)
+        except KafkaDeltaExpressError:
+            raise
+        except Exception as error:
+            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {error}"
+            raise ConfigError(msg, "mend the topology's code") from error
+        if not self._outbox.is_empty:  # it would be there again after each restart
+            msg = f"the processor of the node {node.name!r} forwards a record in init, and it is of no message"
+            raise ConfigError(msg, "forward in process, or in a punctuation")
         self._processors[node.name] = processor
         return processor.process
 

@@ -358,6 +358,22 @@ def test_a_punctuation_that_raises_ends_the_work() -> None:
         ticking(Raises).pipe_input("numbers", "k", {"n": 1}, 1)
 
 
+def test_a_processor_that_cannot_begin_is_named() -> None:
+    class Forwards(Processor):
+        def init(self, context: ProcessorContext) -> None:
+            super().init(context)
+            context.forward(Record("k", {"n": 1}, 1))
+
+    class Fails(Processor):
+        def init(self, context: ProcessorContext) -> None:
+            raise LookupError(context.node)
+
+    for processor, why in ((Forwards, "'p' forwards a record in init"), (Fails, "'p' cannot begin: LookupError: p")):
+        topology = numbers().add_processor("p", processor, "numbers").add_sink("rows", "p")
+        with pytest.raises(ConfigError, match=why):
+            TopologyTestDriver(topology).pipe_input("numbers", "k", {"n": 1}, 1)
+
+
 def test_late_records_are_counted_or_dead_letters() -> None:
     def late(context: ProcessorContext, record: Record) -> None:
         context.forward(record)
