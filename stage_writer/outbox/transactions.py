@@ -5,7 +5,7 @@ The rules are those of `stage_writer.outbox.delivery`; here they meet the client
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -34,6 +34,18 @@ _FENCED = {
     KafkaError.PRODUCER_FENCED,
 }
 
+_REMEDIES = {
+    KafkaError.MSG_SIZE_TOO_LARGE: (
+        "have the topic take messages of that size (max.message.bytes) and the writer send them (message.max.bytes of "
+        "kafka)"
+    ),
+    KafkaError.INVALID_TIMESTAMP: (
+        "a record's time is further from now than its topic takes: raise the topic's message.timestamp.after.max.ms or "
+        "message.timestamp.before.max.ms"
+    ),
+}
+"""For records that are not taken as they are; nothing is delivered after them meanwhile."""
+
 
 @dataclass(slots=True)
 class KafkaTransactions:
@@ -44,6 +56,8 @@ class KafkaTransactions:
     producer: Producer
     group: Consumer
     delivered: dict[TopicPartition, Delivered]
+    refused: list[KafkaError] = field(default_factory=list)
+    """Why records of the transaction were not taken."""
 
     @classmethod
     def begin(cls, place: Place, at: Callable[[str], None]) -> KafkaTransactions:
@@ -51,12 +65,16 @@ class KafkaTransactions:
         try:
             return cls._begin(place, at)
         except KafkaException as error:
-            raise _failed(place, error) from error
+            raise _failed(place, error.args[0]) from error
 
     @classmethod
     def _begin(cls, place: Place, at: Callable[[str], None]) -> KafkaTransactions:
         given = client_properties(place.kafka)
-        fixed: dict[str, Option] = {"transactional.id": place.transactional_id, "enable.idempotence": True}
+        fixed: dict[str, Option] = {
+            "transactional.id": place.transactional_id,
+            "enable.idempotence": True,
+            "delivery.report.only.error": True,
+        }
         # Kafka's own clients choose partitions by this one; librdkafka's default would send a key elsewhere.
         producer = Producer({"partitioner": "murmur2_random", **given, **fixed}, logger=QUIET)
         producer.init_transactions(_TIMEOUT_S)
@@ -80,16 +98,17 @@ class KafkaTransactions:
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Records and positions, both or neither."""
+        self.refused.clear()
         try:
             self._transact(records, ends, generation)
         except KafkaException as error:
-            raise _failed(self.place, error) from error
+            raise _failed(self.place, self._cause(error)) from error
         self.delivered.update({one: Delivered(position, generation) for one, position in ends.items()})
 
     def _transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         self.producer.begin_transaction()
         for batch in records.to_batches():
-            _produce(self.producer, batch)
+            self._produce(batch)
         self.at("produced")
         offsets = [
             KafkaPartition(one.topic, one.partition, position, metadata=str(generation))
@@ -99,27 +118,42 @@ class KafkaTransactions:
         self.at("sent")
         self.producer.commit_transaction(_TIMEOUT_S)
 
+    def _cause(self, error: KafkaException) -> KafkaError:
+        """What is behind the error: of a transaction that cannot go on the client may say no more than that."""
+        cause: KafkaError = error.args[0]
+        if cause.code() != KafkaError._STATE:  # noqa: SLF001 - as above
+            return cause
+        try:
+            self.producer.poll(0)  # tells of records, and raises what is fatal
+        except KafkaException as fatal:
+            return fatal.args[0]
+        return self.refused[0] if self.refused else cause
+
+    def _produce(self, batch: pa.RecordBatch) -> None:
+        for record in batch.select(["topic", "key", "value", "timestamp_ms", "headers"]).to_pylist():
+            headers = [(one["name"], one["value"]) for one in record["headers"] or ()]
+            while True:
+                try:
+                    self.producer.produce(
+                        record["topic"],
+                        record["value"],
+                        record["key"],
+                        timestamp=max(0, record["timestamp_ms"]),
+                        headers=headers,
+                        on_delivery=self._delivered,
+                    )
+                    break
+                except BufferError:
+                    self.producer.poll(0.1)
+        self.producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            self.refused.append(error)
+
     def close(self) -> None:
         """Let go of the connections."""
         close_within(self.group)
-
-
-def _produce(producer: Producer, batch: pa.RecordBatch) -> None:
-    for record in batch.select(["topic", "key", "value", "timestamp_ms", "headers"]).to_pylist():
-        headers = [(one["name"], one["value"]) for one in record["headers"] or ()]
-        while True:
-            try:
-                producer.produce(
-                    record["topic"],
-                    record["value"],
-                    record["key"],
-                    timestamp=max(0, record["timestamp_ms"]),
-                    headers=headers,
-                )
-                break
-            except BufferError:
-                producer.poll(0.1)
-    producer.poll(0)
 
 
 def _generation_of(metadata: str | None) -> int:
@@ -127,13 +161,12 @@ def _generation_of(metadata: str | None) -> int:
     return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
 
 
-def _failed(place: Place, error: KafkaException) -> BrokerError | FencedError:
-    cause = error.args[0]
+def _failed(place: Place, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
         return FencedError(cause.str())
     msg = f"cannot deliver what the topology of {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
-    remedy = (
+    otherwise = (
         f"see that the topics are there, and that this user may write to them, use the transactional id "
-        f"{place.transactional_id} and commit for the group {place.out_group}; it is tried again"
+        f"{place.transactional_id} and commit for the group {place.out_group}"
     )
-    return BrokerError(msg, remedy)
+    return BrokerError(msg, f"{_REMEDIES.get(cause.code(), otherwise)}; it is tried again")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from structlog import get_logger
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -184,6 +185,35 @@ def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: 
         Delivery(sender.place, sender.store, at).deliver(box)
     assert sender.process().deliver(box) == 4, "two transactions of two messages each were through"
     assert sender.read(12) == [value for value, _, _ in made]
+
+
+@pytest.mark.parametrize(
+    ("setting", "too_little", "enough"),
+    [("max.message.bytes", "200", "100000"), ("message.timestamp.before.max.ms", "60000", str(2**63 - 1))],
+)
+def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # noqa: PLR0917 - fixtures
+    kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, setting: str, too_little: str, enough: str
+) -> None:
+    source, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
+    sender = Sender(kafka, tmp_path, source, to)
+    path = sender.box(0, Position(1), [("x" * 1_000, 0, 0)])
+
+    def told() -> str:
+        with pytest.raises(BrokerError) as refused:
+            sender.process().deliver(path)
+        return refused.value.remedy
+
+    deadline_s = time.monotonic() + 90
+    while setting not in told():  # the broker may have to get ready for the group and the transactions
+        assert time.monotonic() < deadline_s, told()
+        time.sleep(0.5)
+    assert sender.left() == [path]
+
+    topic = ConfigResource(ResourceType.TOPIC, to)
+    topic.add_incremental_config(ConfigEntry(setting, enough, incremental_operation=AlterConfigOpType.SET))
+    admin = kafka.admin
+    admin.incremental_alter_configs([topic])[topic].result(60)
+    assert sender.deliver_first(path) == 1
 
 
 def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
