@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 _RELEASE_TRIES = 3
 _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
+REMEDY = (
+    "`delta-loader check CONFIG` says what the store answers; a loader has to list, read, create and delete what is "
+    "below lease/ in the stage. It goes on by itself then (runbook: DeltaLoaderLeaseNotHeld)"
+)
 
 
 class LoaderLease:
@@ -54,6 +58,7 @@ class LoaderLease:
         self._metrics = metrics
         self._state = LeaseState(me, lease_s)
         self._contending = False
+        self._failing = ""
         self._released = False
         self._failing_since_s: float | None = None
 
@@ -83,7 +88,7 @@ class LoaderLease:
         since_s, now_s = self._failing_since_s, self._clock.monotonic_s()
         if since_s is None or now_s - since_s < self._state.lease_s:
             return None
-        return f"the lease in {self._store.url}/{FOLDER} cannot be reached for {now_s - since_s:.0f} s"
+        return f"the lease in {self._store.url}/{FOLDER} cannot be reached for {now_s - since_s:.0f} s: {self._failing}"
 
     def step(self) -> float:
         """One turn; how many seconds to wait for the next."""
@@ -140,6 +145,7 @@ class LoaderLease:
     def _failed(self, error: StoreError) -> None:
         if self._failing_since_s is None:
             self._failing_since_s = self._clock.monotonic_s()
+        self._failing = error.problem
         self._log.warning("the lease cannot be reached", problem=error.problem, remedy=error.remedy)
 
     def _tell(self, before: LeaseState) -> None:

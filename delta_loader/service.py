@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
+STUCK_REMEDY = (
+    "`delta-loader check CONFIG` says whether the store of its table answers; if it does, start this loader again: "
+    "nothing is loaded twice, and nothing is lost"
+)
 _STILL_AT_IT_S = 30.0
 
 
@@ -204,14 +208,14 @@ class LoaderService:
             for app_id, count in self._failures.items()
             if count >= FAILURES_TO_RED
         ]
-        return (*failed, *self.stuck)
+        return (*failed, *(with_remedy(text, STUCK_REMEDY) for text in self.stuck))
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """Streams that hang, and for how long."""
         now_s = self._ports.clock.monotonic_s()
         return tuple(
-            f"stream {app_id} has come no further for {now_s - at_it.since_s:.0f} s: look at its table's store"
+            f"stream {app_id} has come no further for {now_s - at_it.since_s:.0f} s"
             for app_id, at_it in self._at_it.copy().items()
             if now_s - at_it.since_s > STUCK_S and at_it.report.progress == at_it.progress
         )

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, MarkerError, StoreError
-from common.http.pages import Health
+from common.http.pages import Health, with_remedy
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
@@ -48,7 +48,7 @@ from stage_writer.partitions.waiting import problems as waited_for
 from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
-from stage_writer.web.view import Snapshot
+from stage_writer.web.view import FAILING_REMEDY, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -192,9 +192,9 @@ class StageWriter:
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
         problems = [*(one.line for one in self._held.values()), *waited_for(list(self._owned.values()))]
-        problems += self._outlets.problems()
+        problems += [with_remedy(one.problem, one.remedy) for one in self._outlets.problems()]
         if self._failing_since_s is not None:
-            problems.append("the store or Kafka fails; see the log")
+            problems.append(with_remedy("the store or Kafka fails", FAILING_REMEDY))
         notes = () if self._pausing is None else self._pausing.notes
         return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes))
 
@@ -202,7 +202,8 @@ class StageWriter:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""
         owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
-        return Snapshot(owned, unread, held, *known, self._teller, self._news.notes, self._changelogs.notes)
+        told = (self._news.notes, self._changelogs.notes, self._outlets.problems())
+        return Snapshot(owned, unread, held, *known, self._teller, *told)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""

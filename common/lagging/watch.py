@@ -4,7 +4,8 @@ Rules:
 
 1. It is for people: nothing that a service does rests on it, and a Kafka that does not answer is told once and asked
    again. Without an HTTP server nobody asks.
-2. One question for all partitions, each time.
+2. One question for all partitions, each time. A topic that is not told of while others are keeps them from nothing; it
+   is told once, until it answers again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from common.kafka.bounded import answer_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import words
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -38,10 +40,12 @@ _CLOSE_WITHIN_S = 1.0
 class KafkaEnds:
     """The ends of partitions, as who reads committed records sees them."""
 
-    def __init__(self, properties: Mapping[str, Option]) -> None:
+    def __init__(self, properties: Mapping[str, Option], log: FilteringBoundLogger) -> None:
         """Nothing is asked yet."""
         self._properties = client_properties(properties)
         self._admin: AdminClient | None = None
+        self._log = log
+        self._refused: Mapping[Topic, str] = {}
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Of the partitions that Kafka tells of in time. Raises KafkaException, also where there is no Kafka."""
@@ -58,7 +62,7 @@ class KafkaEnds:
     def offsets(self, sources: Collection[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, Position]:
         """Positions of those partitions of topics that Kafka tells of, in one request.
 
-        Raises KafkaException and TimeoutError where it tells of none.
+        Raises KafkaException where it tells of none.
         """
         wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
         if not wanted:
@@ -67,21 +71,27 @@ class KafkaEnds:
             wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
         )
         told: dict[TopicPartition, Position] = {}
-        refused: KafkaException | TimeoutError | None = None
+        refused: dict[Topic, KafkaException] = {}
         for found, answer in answers.items():
             try:
-                position = Position(int(answer.result(_TIMEOUT_S + 1).offset))
-            except (KafkaException, TimeoutError) as error:  # a topic that is gone keeps no other from being told
-                refused = error
+                position = Position(int(answer_of(answer, _TIMEOUT_S).offset))
+            except KafkaException as error:  # a topic that is gone keeps no other from being told
+                refused[Topic(found.topic)] = error
             else:
                 told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
-        if refused is not None and not told:
-            raise refused
+        if refused and not told:
+            raise next(iter(refused.values()))
+        self._tell({topic: words(error.args[0]) for topic, error in refused.items()})
         return told
 
-
-def _words(error: KafkaException | TimeoutError) -> str:
-    return words(error.args[0]) if isinstance(error, KafkaException) else "no answer in time"
+    def _tell(self, refused: Mapping[Topic, str]) -> None:
+        for topic, problem in refused.items():
+            if topic not in self._refused:
+                remedy = f"see that the topic is there, and allow this user to Describe it: {topic}"
+                self._log.warning(
+                    "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
+                )
+        self._refused = refused
 
 
 class EndWatch:
@@ -121,9 +131,9 @@ class EndWatch:
         try:
             self._history.saw(self._ends(sources), self._clock.monotonic_s())
             self._answers = True
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             if self._answers:
-                self._log.warning("Kafka's ends are not known, lag neither", problem=_words(error))
+                self._log.warning("Kafka's ends are not known, lag neither", problem=words(error.args[0]))
             self._answers = False
         self._tell()
 

@@ -86,7 +86,11 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
         raw = yaml.load(text, _StrictLoader)  # noqa: S506 - a subclass of SafeLoader
     except yaml.YAMLError as error:
         msg = f"{source} is not YAML: {_yaml_problem(error)}"
-        raise ConfigError(msg, "mend that line; a value with special characters needs quotes") from None
+        remedy = (
+            "mend that line, or the one before it: what belongs together is indented by the same number of spaces, not "
+            "by tabs, and a value with special characters needs quotes"
+        )
+        raise ConfigError(msg, remedy) from None
     if not isinstance(raw, dict):
         msg = f"{source} holds no settings"
         raise ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")

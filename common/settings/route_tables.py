@@ -62,11 +62,11 @@ def route_table_of(stream: Stream, url: str) -> RouteTable | None:
     )
 
 
-def columns_key(stream: Stream, url: str) -> str:
-    """The setting that declares the columns of one of the stream's tables for rows."""
+def key_of(stream: Stream, url: str, name: str) -> str:
+    """The setting of that name that holds for one of the stream's tables for rows."""
     found = route_table_of(stream, url)
     route = next((route for route, one in stream.route_tables.items() if one is found), None)
-    return "streams[].columns" if route is None else f"streams[].route_tables.{route}.columns"
+    return f"streams[].{name}" if route is None else f"streams[].route_tables.{route}.{name}"
 
 
 def at_table(stream: Stream, url: str) -> Stream:

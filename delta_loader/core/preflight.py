@@ -22,7 +22,7 @@ from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
 from common.settings.columns import table_columns_of
 from common.settings.loading import Evolution
-from common.settings.route_tables import columns_key
+from common.settings.route_tables import key_of
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
@@ -107,7 +107,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            remedy_for(table, declared, url, columns_key(stream, url)),
+            remedy_for(table, declared, url, key_of(stream, url, "columns")),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)

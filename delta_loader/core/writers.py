@@ -11,7 +11,8 @@ Rules:
    theirs behind. Only a writer knows; so nothing waits for longer than since it last said that there was nothing new
    (common/stage/idle.py).
 4. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
-   where its stream begins there: nobody knows here where else a chain would begin.
+   where its stream begins there: nobody knows here where else a chain would begin, but for its writer, so that its
+   word counts wherever that was.
 """
 
 from __future__ import annotations
@@ -106,17 +107,17 @@ def unstaged(
 ) -> list[Unstaged]:
     """The Kafka partitions of a stream whose records wait to be staged for longer than ``limit_s``; the worst first."""
     places = {source: one.staged if one.ends else None for source, one in chains.seen.items()}
-    for source in without_chain(stream, chains.seen, partitions):
-        begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
-        places[source] = begins.first(source)
+    unbegun = frozenset(without_chain(stream, chains.seen, partitions))
+    begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
+    places |= {source: begins.first(source) for source in unbegun}
     found: list[Unstaged] = []
     for source, place in places.items():
         seconds = said.ends.lag_s(source, place, chains.looked_s)
         end = said.ends.at(source, chains.looked_s)
         if seconds is None or place is None or end is None or end <= place:
             continue
-        idle_s = [one.moment_s for one in said.idle if one.source == source and one.position <= place]
-        seconds = min([seconds, *(chains.looked_s - moment_s for moment_s in idle_s)])
+        word = [one for one in said.idle if one.source == source and (source in unbegun or one.position <= place)]
+        seconds = min([seconds, *(chains.looked_s - one.moment_s for one in word)])
         if seconds > limit_s:
             found.append(Unstaged(source, end - place, seconds))
     return sorted(found, key=lambda one: (-one.seconds, one.source))

@@ -28,6 +28,8 @@ from delta_loader.shell.kafka import described_ids
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from structlog.typing import FilteringBoundLogger
+
     from common.ports import Clock
     from common.settings import Settings
     from common.spans import Position
@@ -40,11 +42,11 @@ _TIMEOUT_S = 5.0
 class KafkaLook:
     """The latest that Kafka has told; asked as `KafkaEnds` are."""
 
-    def __init__(self, settings: Settings, clock: Clock, stage: Stage) -> None:
+    def __init__(self, settings: Settings, clock: Clock, stage: Stage, log: FilteringBoundLogger) -> None:
         """Nothing is asked yet."""
         self._stage = stage
         self._streams = settings.streams
-        self._ends = KafkaEnds(settings.kafka)
+        self._ends = KafkaEnds(settings.kafka, log)
         self._clock = clock
         self._asked_s: float | None = None
         self._asked: frozenset[TopicPartition] = frozenset()
@@ -57,17 +59,17 @@ class KafkaLook:
         self.idle: Collection[Idle] = ()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The ends. Raises KafkaException and TimeoutError."""
+        """The ends. Raises KafkaException."""
         now_s = self._clock.monotonic_s()
         try:
             found = self._ends(sources)
-        except (KafkaException, TimeoutError):
+        except KafkaException:
             self.answers = False
             raise
         self.answers = True
         if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
             self._asked_s, self._asked = now_s, frozenset(sources)
-            with suppress(KafkaException, TimeoutError):  # what was told before stays; the ends do not wait for it
+            with suppress(KafkaException):  # what was told before stays; the ends do not wait for it
                 self._look(sources, now_s)
         return found
 

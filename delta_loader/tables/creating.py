@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import TableError
 from common.settings.loading import Evolution
+from common.settings.route_tables import key_of
 from common.tables.delta_log import TableState
 from delta_loader.core.ways.fit import differences
 from delta_loader.core.ways.layout import Layout, layout_of, like
@@ -47,7 +48,7 @@ class Creator:
         template = None if self._maker is None else self._maker.template(model)
         if template is None:
             msg = f"the template {model} of the Delta table {url} is not there"
-            raise TableError(msg, "create it, or name another table in streams[].template")
+            raise TableError(msg, f"create it, or name another table in {key_of(self._stream, url, 'template')}")
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
         way = way_of_loading(new, self._stream.load_of(url))
@@ -56,5 +57,6 @@ class Creator:
             found = differences(shape, staged, way)
             if found:
                 msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
-                raise TableError(msg, "change the template, or the stream's columns and stage anew")
+                columns = key_of(self._stream, url, "columns")
+                raise TableError(msg, f"change the template, or {columns} and stage anew")
         return shape, layout

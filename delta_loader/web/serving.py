@@ -13,6 +13,7 @@ from common.pages.assets import status_pages
 from common.pages.problems import held_problems
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
+from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.on_marker.asking import Desk
 from delta_loader.ports import in_turn
 from delta_loader.shell.kafka_look import KafkaLook
@@ -58,7 +59,7 @@ class Serving:
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-        look = KafkaLook(settings, clock, Stage(store, in_turn))
+        look = KafkaLook(settings, clock, Stage(store, in_turn), log)
         writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view
@@ -80,13 +81,15 @@ class Serving:
             return Health(notes=self.pausing.notes)
         lease = self.loader.lease
         unleased = None if lease is None else lease.problem
-        problems = (*self.loader.service.problems, *self.loader.fitness.problems, *([unleased] if unleased else []))
+        problems = [*self.loader.service.problems, *self.loader.fitness.problems]
+        if unleased is not None:
+            problems.append(with_remedy(unleased, LEASE_REMEDY))
         unheard = self.loader.unheard
         notes = []
         if unheard is not None:
             late = f"{unheard.problem}; news of markers come late while that is so"
             notes.append(with_remedy(late, unheard.remedy))
-        return Health(problems, (*self.pausing.notes, *notes, *self._held(self.loader)))
+        return Health(tuple(problems), (*self.pausing.notes, *notes, *self._held(self.loader)))
 
     def _held(self, loader: Loader) -> Iterator[str]:
         """What waits and holds nothing else, so that it is no reason to take the loader for ill, or to restart it."""

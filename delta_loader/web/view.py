@@ -28,7 +28,8 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from delta_loader.core.preflight import Level as CheckLevel
-from delta_loader.service import FAILURES_TO_RED
+from delta_loader.lease import REMEDY as LEASE_REMEDY
+from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -242,19 +243,16 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
         problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
-            remedy = "see the log, and `delta-loader status CONFIG`"
+            remedy = "its log says why, and `delta-loader check CONFIG` what to mend; they need no repair then"
             problems.append(Problem(Level.WARNING, f"{entry.app_id} has tables that were left out", text, remedy))
     problems += [
         Problem(Level.ERROR, f"{found.app_id} is not fit to load", found.message, found.remedy)
         for found in loader.fitness.unfit
         if found.level is CheckLevel.ERROR
     ]
-    problems += [
-        Problem(Level.ERROR, "A load hangs", text, "see whether the store answers; a commit under way is waited for")
-        for text in loader.service.stuck
-    ]
+    problems += [Problem(Level.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
     if loader.lease is not None and loader.lease.problem is not None:
-        problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, "see to the store"))
+        problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, LEASE_REMEDY))
     if loader.unheard is not None:
         text = f"{loader.unheard.problem}. The stage is looked at instead, each second, and all of it once a minute."
         problems.append(Problem(Level.WARNING, "The control topic is not heard", text, loader.unheard.remedy))

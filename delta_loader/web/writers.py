@@ -62,8 +62,8 @@ class OfWriters:
                 "was last looked at, and no writer had staged them."
             )
             remedy = (
-                "see whether writers run, and what they say: their page, `/healthcheck` or log; if they do, they are "
-                "too slow or too few"
+                "see whether writers run, and what they say: their page, `/healthcheck` or log; `stage-writer check "
+                "CONFIG` tries what they need. If all is well, they are too slow or too few (runbook: StagingLags)"
             )
             title = f"{worst.source} waits to be staged"
             yield Problem(Level.WARNING, title, text, remedy, also=len(self.waits) - 1)

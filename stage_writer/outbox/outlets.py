@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from common.errors import BrokerError, StateError, StoreError
+from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from common.stage.outboxes import OutboxName, outbox_folder
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import FencedError, Place
@@ -42,6 +42,10 @@ MOST_PENDING = 64
 _THREADS = 4
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_FENCED_REMEDY = (
+    "it is tried again; when this lasts, writers of two groups or two configs stage this topic into one stage: compare "
+    "their writer.group_id (runbook: StageWriterLosesClaims)"
+)
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class KafkaOutlets:
         self._beside = beside or Threads()
         self._changed = threading.Condition()
         self._busy = 0
-        self._failing: dict[str, str] = {}
+        self._failing: dict[str, KafkaDeltaExpressError] = {}
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> KafkaOutlet | None:
         """Of a chain that ends there, with what is not known to be delivered."""
@@ -161,8 +165,8 @@ class KafkaOutlets:
         below = [path for path, name in names if name is not None and name.start < tail.marker]
         self._store.delete([path for path in below if path not in tail.outboxes])
 
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong now. Safe to call from any thread."""
+    def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
+        """What is wrong now, one for each chain. Safe to call from any thread."""
         return tuple(self._failing.copy().values())
 
     def close(self, within_s: float) -> bool:
@@ -203,9 +207,9 @@ class KafkaOutlets:
                 if outlet.left:
                     self._failing.pop(str(outlet.delivery.place.source), None)
                     return  # rule 2
-                problem = f"another process delivers the same chain: {error}"
+                problem, remedy = f"another process delivers the same chain: {error}", _FENCED_REMEDY
             except (BrokerError, StoreError, StateError) as error:
-                problem = f"{error.problem} ({error.remedy})"
+                problem, remedy = error.problem, error.remedy
             else:
                 with outlet.lock:
                     outlet.waiting.popleft()
@@ -216,9 +220,14 @@ class KafkaOutlets:
                 continue
             outlet.failing = problem
             source = str(outlet.delivery.place.source)
-            self._failing[source] = f"{source}: records for Kafka topics wait: {problem}"
+            text = f"{source}: records for Kafka topics wait: {problem}"
+            self._failing[source] = KafkaDeltaExpressError(text, remedy)
             self._log.warning(
-                "outbox not delivered, trying again", partition=source, problem=problem, retry_in_s=pause_s
+                "outbox not delivered, trying again",
+                partition=source,
+                problem=problem,
+                remedy=remedy,
+                retry_in_s=pause_s,
             )
             self._beside.pause(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

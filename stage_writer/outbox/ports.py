@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from common.errors import KafkaDeltaExpressError
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import Position, TopicPartition
@@ -41,8 +42,8 @@ class Outlets(Protocol):
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> Outlet | None:
         """Of a chain that ends there; None for a stream that writes to no topic."""
 
-    def problems(self) -> tuple[str, ...]:
-        """What cannot be delivered now, for ``/healthcheck``."""
+    def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
+        """What cannot be delivered now, one for each chain. Safe to call from any thread."""
 
 
 class NoOutlets:
@@ -51,7 +52,7 @@ class NoOutlets:
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> None:
         """None for any."""
 
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """None."""
         return ()
 

@@ -4,8 +4,10 @@ Rules:
 
 1. A partition is idle when all that was read of it is staged, and Kafka says that its end, open transactions included,
    is where reading has come to.
-2. The topic's id is asked for after that: the end of another topic of the same name says nothing.
-3. A failure is of no consequence; it is tried again a minute later.
+2. That holds of one without a chain too, from where its chain would begin: it may have nothing but what aborted
+   transactions left behind.
+3. The topic's id is asked for after that: the end of another topic of the same name says nothing.
+4. A failure is of no consequence; it is tried again a minute later.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Idling:
         if now_s - self._told_s < TELL_EVERY_S:
             return
         self._told_s = now_s
-        quiet = [one for one in owned if one.tail is not None and one.flight is None and one.buffer.is_empty]
+        quiet = [one for one in owned if one.flight is None and one.buffer.is_empty]
         try:
             facts = self._facts(quiet) if quiet else []
             if facts:

@@ -56,7 +56,7 @@ class Serving:
         server = HttpServer(settings.writer.http, routes)
         self._parts.callback(server.close)
         watch = EndWatch(
-            KafkaEnds(settings.kafka),
+            KafkaEnds(settings.kafka, log),
             lambda: service.snapshot().sources,
             lambda: view.tell(service.snapshot()),
             history=history,

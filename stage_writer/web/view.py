@@ -33,6 +33,7 @@ from common.pages.process import resident_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from common.errors import KafkaDeltaExpressError
     from common.http.pausing import Pausing
     from common.lagging.history import EndHistory
     from common.metrics import Metrics
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.partition import Held, Owned, Unread
     from stage_writer.telling import Teller
 
+FAILING_REMEDY = "`stage-writer check CONFIG` says which of them does not answer, and why; its log names each failure"
 _BEHIND_S = 60.0
 STOPS = ("Staged", "Read", "In Kafka")
 
@@ -64,6 +66,8 @@ class Snapshot:
     """Why the control topic takes no signs."""
     changelogs: tuple[str, ...] = ()
     """Which changelog topics are not fit any more."""
+    undelivered: tuple[KafkaDeltaExpressError, ...] = ()
+    """What of outboxes does not come to its topics."""
 
     @property
     def sources(self) -> set[TopicPartition]:
@@ -194,11 +198,18 @@ class WriterView:
             problems.append(problem)
         if snapshot.is_failing:
             text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
-            problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, "see the log for the error"))
-        remedy = "see that it is there, and that this user may write to it (`stage-writer check`)"
+            problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, FAILING_REMEDY))
+        problems += [
+            Problem(Level.ERROR, "Records for Kafka topics wait", one.problem, one.remedy)
+            for one in snapshot.undelivered
+        ]
+        remedy = "`stage-writer check CONFIG` says whether it is there, and whether this user may write to it"
         title = "Signs of new markers go to the stage"
         problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
-        title, remedy = "A changelog topic does not keep what it is given", "mend it; it is looked at each minute"
+        title, remedy = (
+            "A changelog topic does not keep what it is given",
+            "do what its sentence ends with; it is looked at each minute",
+        )
         problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
         if self._pausing.is_on:
             problems.append(paused_problem("Nothing is read from Kafka"))

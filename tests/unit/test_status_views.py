@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -11,7 +12,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics as catalogue
-from common.errors import BrokerError, TableError
+from common.errors import BrokerError, KafkaDeltaExpressError, TableError
 from common.http.pausing import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
@@ -26,6 +27,8 @@ from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
 from delta_loader.on_marker.turns import Turns
 from delta_loader.schedule import Schedule
+from delta_loader.service import STUCK_S, _AtIt
+from delta_loader.streams.report import StreamReport
 from delta_loader.streams.turns import StreamTurns
 from delta_loader.web.serving import Serving
 from delta_loader.web.view import LoaderView
@@ -50,7 +53,9 @@ if TYPE_CHECKING:
     from delta_loader.cleaning.schedule import ScheduledCleanUp
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.preflight import Check
+    from delta_loader.lease import LoaderLease
     from delta_loader.on_marker.listening import Listener
+    from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Stage
 
 
@@ -136,6 +141,16 @@ def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path
     assert "upgrade" in problem.remedy
     assert status.streams[0].level is Level.ERROR
     assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
+
+
+def test_records_for_topics_that_do_not_get_there_are_told_on_the_page_too(tmp_path: Path) -> None:
+    page = WriterPage(tmp_path, {FIRST: 10})
+    page.world.steps()
+    error = KafkaDeltaExpressError("orders/0: records for Kafka topics wait: no right", "allow it")
+    page.world.writer._outlets = cast("Outlets", SimpleNamespace(problems=lambda: (error,)))
+    [problem] = page.look().problems
+    assert (problem.level, problem.problem, problem.remedy) == (Level.ERROR, error.problem, "allow it")
+    assert page.world.writer.health().problems == (f"{error.problem} → allow it",)
 
 
 def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
@@ -295,6 +310,22 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     assert "→ put them back, or give them up with `bootstrap skip" in text
 
 
+def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp_path: Path) -> None:
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    page.load()
+    lease = SimpleNamespace(problem="the lease is away", holder=None, held=lambda: True)
+    page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
+    page.service._at_it["orders"] = _AtIt(StreamReport("orders"), clock.now_s)
+    clock.now_s += STUCK_S + 1
+    problems = page.look().problems
+    code, text = healthcheck(page)
+    assert ({problem.title for problem in problems}, code) == ({"The lease is out of reach", "A load hangs"}, 503)
+    for problem in problems:
+        assert "`delta-loader check CONFIG`" in problem.remedy
+        assert f"{problem.problem} → {problem.remedy}" in text
+
+
 def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path: Path) -> None:
     """Writers may have staged it since; the next pass will see."""
     clock = HandClock()
@@ -366,6 +397,23 @@ def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> Non
     assert problem.problem.startswith("1 record of orders/0 waited in Kafka for 12 minutes")
     page.kafka.idle = (Idle(source, Position(11), clock.now_s),)
     assert len(page.load().problems) == 1, "of a position further on it says nothing"
+
+
+def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_path: Path) -> None:
+    """What Kafka has of it may be aborted, or lie before the place where its writer began."""
+    clock = HandClock()
+    page = LoaderPage(tmp_path, clock=clock)
+    source = page.staging.source(0)
+    page.kafka.partitions = (source,)
+    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
+    page.history.saw({source: Position(7)}, clock.now_s)
+    clock.now_s += 5000
+    assert [problem.title for problem in page.load().problems] == ["orders/0 waits to be staged"]
+    for began in (0, 7):
+        page.kafka.idle = (Idle(source, Position(began), clock.now_s),)
+        assert page.load().problems == ()
+    clock.now_s += 800
+    assert page.load().problems != (), "from when the writer says so no more, nobody knows"
 
 
 def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Path) -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
+import pytest
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from common.lagging.history import MOST, EndHistory
-from common.lagging.watch import EndWatch
+from common.lagging.watch import EndWatch, KafkaEnds
 from common.spans import Partition, Position, Topic, TopicPartition
 from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import TopicPartition as KafkaPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 OTHER = TopicPartition(Topic("orders"), Partition(1))
@@ -106,3 +117,37 @@ def test_what_is_no_longer_asked_for_is_forgotten() -> None:
     history.saw({OTHER: Position(5)}, 0)
     history.keep({OTHER})
     assert (history.end(SOURCE), history.end(OTHER)) == (None, 5)
+
+
+def test_a_topic_that_kafka_does_not_tell_of_is_told_once_and_keeps_no_other_from_being_told() -> None:
+    ends = KafkaEnds({"bootstrap.servers": "nowhere:1"}, structlog.get_logger())
+    refuses = {"secret"}
+
+    class Admin:
+        def list_offsets(
+            self, wanted: Mapping[KafkaPartition, OffsetSpec], **_: object
+        ) -> dict[KafkaPartition, object]:
+            return {one: answer_for(one.topic) for one in wanted}
+
+    def answer_for(topic: str) -> Future[SimpleNamespace]:
+        answer: Future[SimpleNamespace] = Future()
+        if topic in refuses:
+            answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not allowed")))
+        else:
+            answer.set_result(SimpleNamespace(offset=7))
+        return answer
+
+    ends._admin = cast("AdminClient", Admin())
+    wanted = {SOURCE, *(TopicPartition(Topic("secret"), Partition(number)) for number in range(3))}
+    with capture_logs() as logs:
+        assert ends(wanted) == ends(wanted) == {SOURCE: 7}
+    assert [(line["topic"], line["problem"]) for line in logs] == [("secret", "not allowed")]
+    refuses.clear()
+    assert len(ends(wanted)) == 4
+    refuses.add("secret")
+    with capture_logs() as logs:
+        ends(wanted)
+    assert len(logs) == 1, "anew, once it had answered meanwhile"
+    refuses.add(str(SOURCE.topic))
+    with pytest.raises(KafkaException):
+        ends(wanted)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from common.errors import TableError
 from common.schema.spark_json import schema_to_json
 from common.settings import Stream
 from common.tables.delta_log import TableState
@@ -98,3 +101,20 @@ def test_a_table_with_a_shape_of_its_own_is_made_by_what_is_said_of_it() -> None
     assert set(plain.tables) == {"/plain", "/t_dead_letters"}
     theirs = Layout({"owner": "them"})
     assert made == {"/t": theirs, "/own": theirs, "/alerts": Layout({"owner": "us"}, ("id",))}
+
+
+def test_a_template_that_is_not_there_is_told_with_the_setting_that_names_it() -> None:
+    tables = {"alerts": {"columns": "id INT", "template": "/model"}}
+    given = stream(topology="a:b", routes={"alerts": "/alerts"}, route_tables=tables, template="/model")
+
+    class Maker:
+        def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
+            raise AssertionError(url, shape, layout, nullable)
+
+        def template(self, url: str) -> None:
+            assert url == "/model"
+
+    creator = Creator(given, MemoryDeltaTables(), Maker())
+    for url, key in (("/t", r"streams\[\]\.template"), ("/alerts", r"streams\[\]\.route_tables\.alerts\.template")):
+        with pytest.raises(TableError, match=f"name another table in {key}"):
+            creator.create(url, TableShape(schema_to_json(given.schema_of_columns), ()))
