@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.classic.column import Column
 
+from common.schema import quote_name
 from delta_loader.core.ways.variants import variants_of
 from delta_loader.shell.generated import cannot_be_computed
 from delta_loader.shell.variants import with_variants
@@ -46,16 +47,16 @@ class TableChecks:
         ``kept`` are columns that the table may not have; what nobody wants is not computed. ``only``: by those checks
         alone that are about no other columns.
         """
-        schema, frames = self._target.shape.schema, []
+        schema, frames, kept_as = self._target.shape.schema, [], [quote_name(name) for name in kept]
         rows = with_variants(rows, variants_of(schema))
         fails = cannot_be_computed(self._gateway, rows, schema)
         if fails is not None:
             if only is None:
-                frames.append(rows.select(*kept, fails.alias(PROBLEM)))
+                frames.append(rows.select(*kept_as, fails.alias(PROBLEM)))
             rows = rows.where(fails.isNull())
         made, problem = self._problem(rows, kept, only)
         if problem is not None:
-            frames.append(made.select(*kept, problem.alias(PROBLEM)))
+            frames.append(made.select(*kept_as, problem.alias(PROBLEM)))
         return [frame.where(functions.col(PROBLEM).isNotNull()) for frame in frames]
 
     def _problem(

@@ -106,7 +106,7 @@ def rows_of(
 
 def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> Java:
     """All rows of a partition value beside one another (rule 4)."""
-    columns = [functions.col(f"`{name}`") for name in partition_by]
+    columns = [functions.col(backticks(name)) for name in partition_by]
     return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
 
 

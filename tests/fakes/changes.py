@@ -51,6 +51,8 @@ class ChangeStream:
     soft: bool = False
     more: dict[str, object] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
+    label: str = "name"
+    """What the second key column, `name` in records, is called in the table."""
     forbids: Forbids = lambda _row: False
     """Which rows the table does not take."""
     expected: Table = field(default_factory=dict)
@@ -61,7 +63,7 @@ class ChangeStream:
     _waiting: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        merge: dict[str, object] = {"keys": ["id", "name"], "operation": "op", "deletes": ["d"]}
+        merge: dict[str, object] = {"keys": ["id", self.label], "operation": "op", "deletes": ["d"]}
         merge |= {"sequence": "at"} if self.sequenced else {}
         merge |= {"soft_delete": "gone"} if self.soft else {}
         stream = {
@@ -71,6 +73,7 @@ class ChangeStream:
             "columns": COLUMNS,
             "load": "merge",
             "merge": merge,
+            **({"rename": {"name": self.label}} if self.label != "name" else {}),
             **self.more,
         }
         self.settings = Settings.model_validate(
@@ -178,7 +181,7 @@ class ChangeStream:
         """What the table is."""
         found = spark.read.format("delta").load(spark_url(self.table))
         offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
-        names = ["id", "name", "value", "at", "gone" if self.soft else "id", offset]
+        names = ["id", f"`{self.label}`", "value", "at", "gone" if self.soft else "id", offset]
         rows = [tuple(row) for row in found.selectExpr(*names).collect()]
         table = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
         assert len(table) == len(rows), "one row for each key"

@@ -47,11 +47,11 @@ def test_a_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -
 
 
 def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_path: Path, spark: SparkSession) -> None:
-    stream = ChangeStream(tmp_path, soft=True)
+    stream = ChangeStream(tmp_path, soft=True, label="na.me")
     spark.sql(
-        f"CREATE TABLE delta.`{stream.table}` (id INT NOT NULL, name STRING NOT NULL, value STRING NOT NULL, at INT, "
-        "op STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP, "
-        "gone BOOLEAN) USING delta"
+        f"CREATE TABLE delta.`{stream.table}` (id INT NOT NULL, `na.me` STRING NOT NULL, value STRING NOT NULL, "
+        "at INT, op STRING, _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, "
+        "_kafka_timestamp TIMESTAMP, gone BOOLEAN) USING delta"
     )
     tables = tables_of(stream, spark)
     state = tables.state(stream.table)

@@ -12,6 +12,7 @@ Of each feature that Delta 4.4 knows it is said here what it asks. Where nothing
 from __future__ import annotations
 
 import json
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ COMMITS_OF_A_CATALOG = (
 )
 """Why a table with catalog-managed commits is refused, and what to do about it."""
 _REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
+_CHAR = re.compile(r"\bchar\(", re.IGNORECASE)
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
 _UNIFORM = "delta.universalFormat.enabledFormats"
@@ -125,6 +127,14 @@ def may_refuse_rows(state: TableState) -> bool:
         return True
     fields = fields_of(state.schema)
     return any(not field.nullable or json.loads(field.metadata_json).keys() & _CHECKED for _, field in fields)
+
+
+def padded_column(state: TableState) -> str | None:
+    """A top-level column that is a CHAR, or has one within; None where there is none."""
+    for field in schema_from_json(state.schema):
+        if _CHAR.search(json.loads(field.metadata_json).get(CHAR_VARCHAR_KEY, "")):
+            return field.name
+    return None
 
 
 def _by_property(properties: Mapping[str, str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
 from common.settings.loading import LoadSetting
-from delta_loader.core.ways.demands import appended_for, may_refuse_rows, refused_for
+from delta_loader.core.ways.demands import appended_for, may_refuse_rows, padded_column, refused_for
 
 if TYPE_CHECKING:
     from common.tables.delta_log import TableState
@@ -68,12 +68,8 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
         return Refused(*refused)
     demand = appended_for(state)
     match setting:
-        case LoadSetting.MERGE if state.properties.get("delta.appendOnly", "").lower() == "true":
-            return Refused(
-                "it is append-only, and load is merge", "take delta.appendOnly from it, or load another table"
-            )
         case LoadSetting.MERGE:
-            return Merge("load is merge", may_refuse_rows(state))
+            return _merging(state)
         case LoadSetting.APPEND:
             return Append(demand or "load is append", may_refuse_rows(state))
         case LoadSetting.ADD if demand is not None:
@@ -82,6 +78,18 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
             return PLAIN if demand is None else Append(demand, may_refuse_rows(state))
         case _:
             assert_never(setting)
+
+
+def _merging(state: TableState) -> Merge | Refused:
+    if state.properties.get("delta.appendOnly", "").lower() == "true":
+        return Refused("it is append-only, and load is merge", "take delta.appendOnly from it, or load another table")
+    padded = padded_column(state)
+    if padded is not None:
+        return Refused(
+            f"its column {padded} is a CHAR, which Spark pads when it reads the table, and load is merge",
+            f"make the column a STRING (ALTER TABLE … ALTER COLUMN {padded} TYPE STRING), or load another table",
+        )
+    return Merge("load is merge", may_refuse_rows(state))
 
 
 def through_spark(way: Way) -> bool:

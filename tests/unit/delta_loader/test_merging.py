@@ -7,7 +7,10 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common.schema import backticks, parse_ddl
+import pytest
+
+from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_to_json
+from common.schema.types import Field, Primitive, StructType
 from common.settings.loading import LoadSetting
 from common.spans import Position, Span
 from common.stage.markers import MarkerName, StagedFile, StagedTable, TableKind
@@ -21,7 +24,7 @@ from delta_loader.core.findings import Verdict
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.plan import Limits, Run, plan_load
 from delta_loader.core.shares import share_of
-from delta_loader.core.ways.way import Refused, way_of_loading
+from delta_loader.core.ways.way import Append, Merge, Refused, way_of_loading
 from delta_loader.ports import in_turn
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
@@ -103,6 +106,20 @@ def test_an_append_only_table_is_refused() -> None:
     )
     assert isinstance(way_of_loading(state, LoadSetting.MERGE), Refused)
     assert not isinstance(way_of_loading(state, LoadSetting.AUTO), Refused)
+
+
+@pytest.mark.parametrize(
+    ("spark_says", "is_taken"), [("char(3)", False), ("array<struct<d:char(3)>>", False), ("varchar(3)", True)]
+)
+def test_nothing_is_merged_into_a_table_with_texts_that_spark_pads(spark_says: str, *, is_taken: bool) -> None:
+    column = Field("c", Primitive.STRING, metadata_json=json.dumps({CHAR_VARCHAR_KEY: spark_says}))
+    schema = schema_to_json(StructType((column,)))
+    state = TableState(0, "t", schema, (), {}, 1, 2, frozenset())
+    way = way_of_loading(state, LoadSetting.MERGE)
+    assert isinstance(way, Merge if is_taken else Refused)
+    assert isinstance(way_of_loading(state), Append)
+    if isinstance(way, Refused):
+        assert "ALTER COLUMN c TYPE STRING" in way.remedy
 
 
 class Twice(Rows):
