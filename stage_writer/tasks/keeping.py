@@ -9,13 +9,14 @@ Rules:
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend
-from stage_writer.topologies.stores.disk import open_backend
+from stage_writer.topologies.stores.disk import MOST_STORES, open_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores import Backend, StoreBuilder, Stores
 
 _GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
+_LONGEST_NAME = 200
+"""Of a folder; file systems end at 255 bytes, and a chain of several topics has the names of all."""
 
 
 class Keeping:
@@ -36,17 +39,26 @@ class Keeping:
         self._folder = folder
 
     def require_place(self, builders: Iterable[StoreBuilder]) -> None:
-        """Raise ConfigError when a store wants a disk and there is none."""
-        persistent = next((builder.name for builder in builders if builder.persistent), None)
-        if persistent is not None and self._folder is None:
+        """Raise ConfigError when a store wants a disk, and there is none or its task has too many for it."""
+        stores = tuple(builders)
+        persistent = next((one.name for one in stores if one.persistent), None)
+        if persistent is None:
+            return
+        in_memory = "leave persistent=True out to keep the state in memory"
+        if self._folder is None:
             msg = f"the state store {persistent} is persistent, and writer.state_folder names no disk for it"
-            raise ConfigError(msg, "give writer.state_folder, or leave persistent=True out to keep the store in memory")
+            raise ConfigError(msg, f"give writer.state_folder, or {in_memory}")
+        count = len(stores) + sum(one.index() is not None for one in stores)
+        if count > MOST_STORES:
+            msg = f"the state store {persistent} is persistent, and its task has {len(stores)} stores: too many"
+            remedy = f"use {MOST_STORES} at most, of which window and session stores count twice, or {in_memory}"
+            raise ConfigError(msg, remedy)
 
     def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
         """The backend of a task (rule 1). Raises StateError when the disk does not take it."""
         if self._folder is None or not any(builder.persistent for builder in builders):
             return MemoryBackend()
-        return open_backend(Path(self._folder) / self._app_id / f"{source.topic}-{source.partition}")
+        return open_backend(Path(self._folder) / self._app_id / _folder_of(source))
 
     def tell_restored(self, read_bytes: int, seconds: float) -> None:
         """A task was restored by that."""
@@ -65,3 +77,9 @@ class Keeping:
 
     def _labels(self, source: TopicPartition) -> dict[str, str]:
         return {"app_id": self._app_id, "topic": str(source.topic), "partition": str(source.partition)}
+
+
+def _folder_of(source: TopicPartition) -> str:
+    topic = str(source.topic)
+    name = topic if len(topic) <= _LONGEST_NAME else f"sha256-{sha256(topic.encode()).hexdigest()}"
+    return f"{name}-{source.partition}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,35 @@ def test_a_persistent_store_without_a_disk_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"counts is persistent, and writer\.state_folder names no disk"):
         Keeping("app", Metrics(), None).require_place([KEPT])
     Keeping("app", Metrics(), None).require_place([COUNTS])
+
+
+def test_more_stores_than_a_disk_takes_are_refused() -> None:
+    keeping = Keeping("app", Metrics(), "/nowhere")
+    stores = [Stores.session(f"s{number}", timedelta(seconds=1)) for number in range(499)]
+    keeping.require_place([KEPT, *stores])
+    with pytest.raises(ConfigError, match="counts is persistent, and its task has 1001 stores: too many"):
+        keeping.require_place([KEPT, *stores, *[COUNTS] * 501])
+    keeping.require_place([COUNTS] * 2000)
+
+
+def test_a_disk_takes_as_many_stores_as_may_be(tmp_path: Path) -> None:
+    builders = [Stores.key_value(f"s{number}", persistent=True) for number in range(1_000)]
+    keeping, source = (
+        Keeping("app", Metrics(), str(tmp_path)),
+        TopicPartition(Topic("+".join("abcde" * 50)), Partition(0)),
+    )
+    keeping.require_place(builders)
+    for mark, found in ((None, None), ("marker", 1)):
+        stores = Stores.open(builders, keeping.backend(source, builders))
+        assert stores.mark == mark
+        if mark is None:
+            stores.restore((), (), "")
+        assert stores.store("s999").get("a") == found
+        for builder in builders:
+            stores.store(builder.name).put("a", 1)
+        stores.seal()
+        stores.sealed("marker")
+        stores.close()
 
 
 def test_only_tasks_with_a_persistent_store_are_on_disk(tmp_path: Path) -> None:
