@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Name = tuple[str, int]
     """A node, and the how-maniest punctuation of it."""
 
-NEVER_MS = 2**63 - 1
+NEVER_MS = 2**63
+"""After the last time that a message can have."""
 NO_TIME_MS = -1
 
 

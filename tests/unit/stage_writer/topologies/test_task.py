@@ -274,6 +274,19 @@ def test_punctuations_by_stream_time_come_in_their_order_and_once_when_several_a
     assert ticks(driver) == [(10, 60), (10, 74), (25, 75)]
 
 
+@pytest.mark.parametrize("targets", [("p",), ("p", "q")])
+def test_the_last_time_that_there_is_makes_no_punctuation_due(targets: tuple[str, ...]) -> None:
+    seen: list[int] = []
+    topology = numbers()
+    for target in targets:
+        topology.add_processor(target, each(lambda _, record: seen.append(record.timestamp_ms)), "numbers")
+    driver = TopologyTestDriver(topology)
+    for _ in range(2):
+        driver.pipe_input("numbers", "k", {"n": 1}, 2**63 - 1)
+        driver.restart()
+    assert seen == [2**63 - 1] * 2 * len(targets)
+
+
 def test_a_failing_message_does_not_move_the_time() -> None:
     driver = ticking(Ticks)
     driver.pipe_inputs(given([("k", 1, 1), ("k", -1, 1000), ("k", 1, 5)]))
