@@ -32,6 +32,10 @@ Result = TypeVar("Result")
 Made_co = TypeVar("Made_co", covariant=True)
 
 
+OUT_OF_RANGE = "out_of_range"
+"""Of a `PartitionFault`: Kafka does not have the position that is wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFault:
     """Kafka cannot serve one partition; the others go on."""

@@ -13,7 +13,7 @@ Rules:
    the group kept; when it fails for too long, the service ends with the error.
 5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one)
    is held and reported; the others go on. Its chain is looked at now and then: when it ends elsewhere, somebody has
-   mended it.
+   mended it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
 6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
    created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
@@ -45,7 +45,7 @@ from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_id
 from stage_writer.partitions.topic_look import TopicLook
 from stage_writer.partitions.waiting import Waiting
 from stage_writer.partitions.waiting import problems as waited_for
-from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
+from stage_writer.ports import OUT_OF_RANGE, ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
 from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
 from stage_writer.web.view import FAILING_REMEDY, Snapshot
@@ -546,16 +546,17 @@ class StageWriter:
         self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason)
 
     def _look_at_held(self) -> None:
-        """Take up again what somebody has mended: the chain can be read, and ends elsewhere."""
+        """Take up again what somebody has mended (the chain can be read, and ends elsewhere), or Kafka has come to."""
         now_s = self._clock.monotonic_s()
         for source in [source for source, held in self._held.items() if now_s >= held.look_at_s]:
             held = self._held[source]
             held.look_at_s = now_s + LOOK_AT_HELD_S
             try:
                 place = self._places.of(source, held.converter.stream)
+                reached = held.reason == OUT_OF_RANGE and self._places.is_reached(source, place)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or place.differs(held.place):
+            if held.place is None or place.differs(held.place) or reached:
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)

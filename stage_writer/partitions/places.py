@@ -20,7 +20,7 @@ from common.errors import BrokerError, MarkerError, StoreError
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.stage.beginnings import Beginning
-from common.stage.merged import require_inputs
+from common.stage.merged import is_merged, require_inputs
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.ports import Lineage, PartitionFault
 
@@ -71,6 +71,20 @@ class Places:
         looks = dict(zip(at_once, workers.map(lambda one: self._look(*one), at_once.items()), strict=True))
         in_turn = {source: self._look(source, stream) for source, stream in wanted.items() if source not in at_once}
         return {**looks, **in_turn}
+
+    def is_reached(self, source: TopicPartition, place: Place) -> bool:
+        """Whether Kafka has by now the position of a chain whose last marker was made by hand, perhaps ahead of Kafka.
+
+        Never of a chain that ends with records: a topic that ends before them may have lost some, and what comes next
+        has their offsets. Where the broker has no ids of topics, nobody can tell the one from the other. Raises
+        BrokerError.
+        """
+        if place.tail is None or place.tail.lineage.topic_id is not None or is_merged(source.topic):
+            return False
+        if self._source.topic_ids([source.topic]).get(source.topic) is None:
+            return False
+        first = self._source.resolve(source, StartAt.EARLIEST)
+        return first <= place.position <= self._source.high_watermarks([source])[source]
 
     def _look(self, source: TopicPartition, stream: Stream) -> Look:
         try:

@@ -42,7 +42,7 @@ from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.memory import MemoryShares
 from stage_writer.native.taking import NativeTaking
-from stage_writer.ports import GroupListener, PartitionFault, Polled
+from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
 from stage_writer.shell.admission import Admission
 from stage_writer.shell.gathering import Portion, portion_of
 from stage_writer.shell.native_taking import NativeTaker
@@ -255,7 +255,7 @@ class KafkaSource:
         topic, partition, error = found.topic, found.partition, found.error
         if error.code() == _RESET and topic is not None:
             source = _source(topic, partition)
-            return [PartitionFault(source, *self._out_of_range(source, Position(found.offset)), "out_of_range")]
+            return [PartitionFault(source, *self._out_of_range(source, Position(found.offset)), OUT_OF_RANGE)]
         if error.fatal() or error.code() in _FATAL_GROUP:
             group = str(self._properties["group.id"])
             of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
@@ -286,12 +286,16 @@ class KafkaSource:
                 f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}",
                 f"put them back, or give them up with `{skip} {low} --yes`",
             )
-        lost = "it is not the topic that was staged, or its brokers have lost its last records"
-        restart = f"bootstrap restart CONFIG --topic {source.topic} --partition {source.partition} --yes"
-        return (
-            f"{source} ends at {high} in Kafka, before position {position}: {lost}",
-            f"load what is staged, and begin a new chain with `{restart}`",
+        lost = (
+            "it is not the topic that was staged, or its brokers have lost its last records, or a marker that was made "
+            "by hand is ahead of it"
         )
+        restart = f"bootstrap restart CONFIG --topic {source.topic} --partition {source.partition} --yes"
+        what_to_do = (
+            f"load what is staged, and begin a new chain with `{restart}`; behind a marker that was made by hand it "
+            "goes on by itself, when Kafka has got there"
+        )
+        return f"{source} ends at {high} in Kafka, before position {position}: {lost}", what_to_do
 
     def _due_for_topics(self) -> bool:
         return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S

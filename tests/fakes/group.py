@@ -11,7 +11,7 @@ import pyarrow as pa
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
-from stage_writer.ports import PartitionFault, Polled, Result
+from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -98,8 +98,9 @@ class LonelyMember:
         if new:
             self.positions |= {source: int(found) for source, found in self.listener.assigned(sorted(new)).items()}
         readable = [source for source in self.positions if source not in self.paused]
-        faults = [PartitionFault(source, "out of range", "") for source in readable if self._is_beyond(source)]
-        readable = [source for source in readable if not self._is_beyond(source)]
+        beyond = [source for source in readable if self._is_beyond(source)]
+        faults = [PartitionFault(source, "out of range", "", OUT_OF_RANGE) for source in beyond]
+        readable = [source for source in readable if source not in beyond]
         batches = tuple(self._batch(source) for source in readable if self._offsets(source))
         ends = {source: Position(self.ends[source]) for source in readable}
         self.positions |= {source: self.ends[source] for source in readable}

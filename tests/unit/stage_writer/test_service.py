@@ -278,6 +278,39 @@ def test_a_new_owner_reads_nothing_of_a_topic_that_was_created_again(tmp_path: P
     assert "→ load what is staged, and begin a new chain with `bootstrap restart" in world.problems()
 
 
+@pytest.mark.parametrize(("topic_id", "end", "staged"), [("first", 42, []), ("first", 50, [(42, 50)]), (None, 50, [])])
+def test_a_marker_that_was_made_ahead_of_kafka_is_waited_for(
+    tmp_path: Path, topic_id: str | None, end: int, staged: list[tuple[int, int]]
+) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.group.ids[ORDERS] = topic_id
+    typed = f"done/{FIRST.topic}/{FIRST.partition}/41.done"
+    world.store.write(typed, b"")  # as `touch` makes it
+    world.steps()
+    assert "out of range" in world.problems()
+    for reached in (41, end):
+        assert "out of range" in world.problems()
+        world.group.ends[FIRST] = reached
+        world.clock.now_s += LOOK_AT_HELD_S
+        world.steps(40)
+    assert ("out of range" in world.problems()) == (topic_id is None)
+    world.store.delete([typed])
+    assert [(start, end) for start, end, *_ in world.chain()] == staged
+
+
+def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.ends[FIRST] = 5
+    world.writer = world.new_writer()
+    world.steps()
+    world.group.ends[FIRST] = 20
+    world.clock.now_s += LOOK_AT_HELD_S
+    world.steps(40)
+    assert "out of range" in world.problems()
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
+
+
 def test_a_chain_without_a_topic_id_is_compared_with_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20})
     put(world.store, *chain_of(0, 10, source=FIRST))
