@@ -134,8 +134,16 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
         )
     if position == 0:
         return _zero(state)
-    note = f"the table has [{position}, {state.table}) already; the loader passes over it"
-    return Make(author.begin_at(state, position), note if state.table is not None and state.table > position else "")
+    return Make(author.begin_at(state, position), _note(state, position))
+
+
+def _note(state: PartitionState, position: Position) -> str:
+    low, high = state.ends.low, state.ends.high
+    if state.table is not None and state.table > position:
+        return f"the table has [{position}, {state.table}) already; the loader passes over it"
+    if state.table is not None or low == position:
+        return ""
+    return f"leaves out {f'all that Kafka has, [{low}, {high})' if position == high else f'[{low}, {position})'}"
 
 
 def _begins_without(state: PartitionState) -> str:

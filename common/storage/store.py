@@ -272,6 +272,10 @@ def _remedy(error: Exception) -> str:
     """What to do about an error that is no refusal. S3 answers a look-up in another region with 400, and no word."""
     if type(error).__name__ in _NO_CREDENTIALS:
         return _CREDENTIALS
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "make room there; what could not be written is tried again, and nothing is lost meanwhile"
+    if isinstance(error, FileNotFoundError):
+        return "see that the bucket, or the folder, is there: create it, or mend its name in the URL"
     region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
     return f"check that the store is there and that stage.storage_options reach it{region}"
 
@@ -320,37 +324,41 @@ _TEMPORARY = ".kde-tmp"
 
 
 def _link_new(full: str, data: bytes) -> None:
-    temporary = _write_temporary(full, data)
-    try:
+    with _temporary(full, data) as temporary:
         os.link(temporary, full)
-    finally:
-        os.unlink(temporary)
     _sync_folder(full)
 
 
 def _replace(full: str, *data: bytes) -> None:
-    os.replace(_write_temporary(full, *data), full)
+    with _temporary(full, *data) as temporary:
+        os.replace(temporary, full)
     _sync_folder(full)
 
 
 def _copy_new(full: str, to: str) -> None:
-    temporary = _write_temporary(to, b"")
-    shutil.copyfile(full, temporary)
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, to)
+    with _temporary(to) as temporary:
+        shutil.copyfile(full, temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, to)
     _sync_folder(to)
 
 
-def _write_temporary(full: str, *data: bytes) -> str:
+@contextmanager
+def _temporary(full: str, *data: bytes) -> Iterator[str]:
+    """A file of these bytes beside its place. It is gone at the end: on a full disk each try would leave one."""
     os.makedirs(os.path.dirname(full), exist_ok=True)
     # A leading dot keeps Spark and other readers of the folder away from a file that a crash left behind.
     temporary = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}{_TEMPORARY}")
-    with open(temporary, "wb") as file:
-        file.writelines(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
+    try:
+        with open(temporary, "wb") as file:
+            file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with suppress(FileNotFoundError):  # it was put into its place
+            os.unlink(temporary)
 
 
 def _sync_folder(full: str) -> None:

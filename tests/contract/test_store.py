@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -301,6 +303,22 @@ def test_on_a_local_disk_no_temporary_file_is_seen_or_left(tmp_path: Path) -> No
     assert sorted(found.path for found in store.list("")) == ["a", "done/t/0/1.done"]
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(left) == [".0123.kde-tmp", "1.done", "a"]
+
+
+def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = FsspecStore(str(tmp_path))
+    store.write("a", b"one")
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (store.create, store.write, lambda path, _: store.copy("a", path)):
+        with pytest.raises(StoreError, match="No space left") as caught:
+            write("b", b"two")
+        assert "make room" in caught.value.remedy
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
 
 
 def test_an_operator_s_touch_is_a_marker(tmp_path: Path) -> None:

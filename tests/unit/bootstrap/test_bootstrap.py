@@ -200,6 +200,16 @@ def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
     assert "--from delta" in outcome.remedy
 
 
+@pytest.mark.parametrize(
+    ("position", "note"), [(60, "leaves out [10, 60)"), (100, "leaves out all that Kafka has, [10, 100)"), (10, "")]
+)
+def test_records_before_the_beginning_are_worth_a_note(position: int, note: str) -> None:
+    """A moment that lies in the future, for one, is the end of each partition."""
+    outcome = planned(state(low=10, high=100), position).outcome
+    assert isinstance(outcome, Make)
+    assert outcome.note == note
+
+
 def test_positions_that_the_table_has_are_worth_a_note() -> None:
     outcome = planned(state(table=60), 42).outcome
     assert isinstance(outcome, Make)
