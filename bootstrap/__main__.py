@@ -16,6 +16,7 @@ from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, run, settings_from
 from common.errors import UsageError
+from common.pages.model import counted
 from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
 from common.tables.commit_metadata import Decision
@@ -91,7 +92,7 @@ def write(
     made = work.write(plans)
     _show(plans, as_json=as_json, written=True)
     if not as_json:
-        typer.echo(f"\n{made} markers were made.")
+        typer.echo(f"\n{counted(made, 'marker')} {'was' if made == 1 else 'were'} made.")
 
 
 @app.command(

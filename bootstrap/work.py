@@ -270,7 +270,7 @@ def from_table(
     """The positions of the table's txn actions for the chains that are there; ``begun`` are their generations."""
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
-        raise UsageError(msg, _NO_TABLE)
+        raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")
     ids = TxnIds(stream.app_id, stream.several_topics).at(begun, table.transactions, partitions)
     found = {source: ids.position(table.transactions, source) for source in partitions}
     positions = {source: position for source, position in found.items() if position is not None}
