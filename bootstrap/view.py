@@ -107,7 +107,8 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
         if begin is not None:
             lines.append(f"  {_verb(done, 'written', 'to write')}  {begin_path(plan.source)}")
-    lines.append(RUNNING_HELD if done else _DRY)
+    if not all(isinstance(plan, Left) for plan in plans):
+        lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)
 
 

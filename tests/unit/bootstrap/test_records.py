@@ -1,10 +1,10 @@
-"""The repairs as JSON: what a program reads is what a person is shown."""
+"""The repairs as JSON: what a program reads is what a person is shown; and where the text says less."""
 
 from __future__ import annotations
 
 import json
 
-from bootstrap import records
+from bootstrap import records, view
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.restart import Left, Restart
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
@@ -44,3 +44,5 @@ def test_a_restart() -> None:
     new, left = json.loads(records.restarts_as_json(plans, done=False))["partitions"]
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}
+    assert view.restarts_as_text(plans, done=False).endswith("Nothing was changed; add --yes to do it.")
+    assert view.restarts_as_text(plans[1:], done=False) == "orders/0: it is the same topic", "there is nothing to do"
