@@ -152,3 +152,16 @@ def _nullable(data_type: DataType) -> DataType:
             return MapType(_nullable(key), _nullable(value))
         case Primitive() | DecimalType():
             return data_type
+
+
+def uses(data_type: DataType, wanted: Primitive) -> bool:
+    """Whether a type is another one, or has it somewhere inside."""
+    match data_type:
+        case StructType(fields):
+            return any(uses(field.type, wanted) for field in fields)
+        case ArrayType(element):
+            return uses(element, wanted)
+        case MapType(key, value):
+            return uses(key, wanted) or uses(value, wanted)
+        case _:
+            return data_type == wanted

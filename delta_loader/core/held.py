@@ -63,7 +63,7 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
                 f"{first.previous} that is gone",
                 f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
-                f"with `{rewind(source, first.previous or first.span.start)}`",
+                f"with `{rewind(source, first.span.start if first.previous is None else first.previous)}`",
             )
         case UnreadableMarker() as found:
             return _unreadable(source, found)

@@ -29,6 +29,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
+from common.schema.types import Primitive, uses
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import TableState
 from common.tables.history import read_history
@@ -56,18 +57,20 @@ from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
     from common.ports import Clock
     from common.schema.evolution import Addition
+    from common.schema.types import DataType
     from common.tables.history import LoggedCommit
     from delta_loader.checkpoints.beside import Checkpoints
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.ways.casting import Widening
 
 _TYPE_WIDENING = "delta.enableTypeWidening"
+_TIMESTAMP_NTZ = "timestampNtz"
 
 _errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
 
@@ -166,6 +169,7 @@ class SparkDeltaTables:
         """Add columns to a table, also inside of its structs, by one commit. Raises TableError."""
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
+            self._support(url, [one.type for one in added])
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
 
     def set_property(self, url: str, key: str, value: str) -> None:
@@ -181,7 +185,15 @@ class SparkDeltaTables:
             state = self.state(url)
             if state is None or state.properties.get(_TYPE_WIDENING) != "true":
                 self._spark.sql(f"{table} SET TBLPROPERTIES ('{_TYPE_WIDENING}' = 'true')")
+            self._support(url, [widening.type])
             self._spark.sql(f"{table} ALTER COLUMN {widening}")
+
+    def _support(self, url: str, types: Iterable[DataType]) -> None:
+        """Give a table the feature without which Delta puts no TIMESTAMP_NTZ into one that is there."""
+        if any(uses(one, Primitive.TIMESTAMP_NTZ) for one in types):
+            state = self.state(url)
+            if state is None or _TIMESTAMP_NTZ not in state.features:
+                self.set_property(url, f"delta.feature.{_TIMESTAMP_NTZ}", "supported")
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""

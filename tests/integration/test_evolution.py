@@ -52,8 +52,9 @@ def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
 
 
 def test_columns_are_added_and_types_are_widened_and_two_writers_converge(tmp_path: Path, spark: SparkSession) -> None:
-    small = columns(id=pa.int32(), place=pa.struct([("x", pa.int32())]))
-    large = columns(id=pa.int64(), place=pa.struct([("x", pa.int64()), ("y", pa.string())]), extra=pa.string())
+    small = columns(id=pa.int32(), place=pa.struct([("x", pa.int32())]), since=pa.date32())
+    wide = {"id": pa.int64(), "place": pa.struct([("x", pa.int64()), ("y", pa.string())])}
+    large = columns(**wide, extra=pa.string(), seen=pa.list_(pa.timestamp("us")))
     staging = Staging(str(tmp_path), columns=small)
     staging.flush(0, 0, 5)
     assert load(staging, spark, "strict").failure is None
@@ -82,6 +83,7 @@ def test_columns_are_added_and_types_are_widened_and_two_writers_converge(tmp_pa
     assert "staged as BIGINT, is none of the column's type INT" in str(letters[0]["error"])
 
     # Widened, the column takes them; and the other writer's narrow files still come.
+    staging.columns = columns(**wide, since=pa.timestamp("us"))
     staging.flush(1, 300_000_003, 300_000_005)
     assert load(staging, spark, "widen").failure is None
     staging.columns = small
@@ -97,6 +99,9 @@ def test_columns_are_added_and_types_are_widened_and_two_writers_converge(tmp_pa
     state = SparkDeltaTables(spark, SystemClock()).state(staging.table)
     assert state is not None
     assert state.properties["delta.enableTypeWidening"] == "true"
+    since = schema_from_json(state.schema).field("since")
+    assert since is not None
+    assert since.type is Primitive.TIMESTAMP_NTZ
     assert DeltaTable(staging.table).version() == state.version
 
 
