@@ -35,7 +35,7 @@ Fold: TypeAlias = Callable[[Key, Value, Value], Value]
 Merge: TypeAlias = Callable[[Key, Value, Value], Value]
 """A key and two sessions' aggregates give that of both."""
 
-LATE = "late"
+LATE, PARTLY_LATE = "late", "partly_late"
 BEFORE_1970 = "before_1970"
 
 
@@ -149,13 +149,19 @@ class AggregateByWindow(_OverTime):
         self._fold = fold
 
     def _take(self, record: Record) -> None:
-        """Fold the record into each open window that it is in; it is dropped as late once for each closed one."""
-        closed_ms = self._time.see(record.timestamp_ms) - self._windows.grace_ms
+        """Fold the record into each open window that it is in, and count it for each closed one.
+
+        It is late when all of them are closed: as a dead letter it would be missing in those that are open.
+        """
+        closed_ms, closed, is_late = self._time.see(record.timestamp_ms) - self._windows.grace_ms, 0, True
         for start_ms in self._windows.starts(record.timestamp_ms):
             if start_ms + self._windows.size_ms > closed_ms:
                 self._update(record, start_ms)
+                is_late = False
             else:
-                self.context.drop(record, LATE)
+                closed += 1
+        for _ in range(closed):
+            self.context.drop(record, LATE if is_late else PARTLY_LATE)
 
     def _update(self, record: Record, start_ms: int) -> None:
         new, old, time_ms = _folded(self._fold, record, self._store.fetch(record.key, start_ms))

@@ -111,6 +111,21 @@ def test_what_is_late_is_counted_or_goes_to_the_dead_letters() -> None:
         assert len(driver.dead_letters()) == refused
 
 
+@pytest.mark.parametrize("late", ["drop", "dead_letter"])
+def test_a_record_that_is_late_for_one_of_its_windows_is_in_the_others(late: str) -> None:
+    builder = StreamsBuilder(late=late)
+    windows = TimeWindows.of_size_with_no_grace(10 * SECOND).advance_by(5 * SECOND)
+    counts = builder.stream("clicks").group_by_key().windowed_by(windows).count()
+    counts.to_stream().map(lambda window, count: (None, {"start": window.start_ms, "count": count})).to()
+    driver = TopologyTestDriver(builder)
+    for time_ms in (16_000, 13_000, 9_000):
+        driver.pipe_input("clicks", "ada", {}, time_ms)
+    assert [(row["start"], row["count"]) for row in driver.rows()] == [(10_000, 1), (15_000, 1), (10_000, 2)]
+    assert driver.dropped["partly_late"] == 1
+    assert driver.dropped["late"] == (2 if late == "drop" else 0)
+    assert [letter.offset for letter in driver.dead_letters()] == ([] if late == "drop" else [2])
+
+
 def test_an_exception_takes_back_what_its_record_did() -> None:
     def checked(_key: object, value: dict[str, int]) -> object:
         if value["count"] == 2:
