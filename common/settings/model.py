@@ -79,7 +79,10 @@ class WriterSettings(Section):
         default=128 * 2**20, gt=0, description="Flush a partition when its buffer holds this much Parquet."
     )
     flush_records: int = Field(
-        default=1_000_000, gt=0, description="Flush a partition when its buffer holds this many Kafka records."
+        default=1_000_000,
+        gt=0,
+        description="Flush a partition when its buffer holds this many Kafka records. That is looked at after each poll, "
+        "so that a flush may have some `consume_records` more.",
     )
     max_partition_values: int = Field(
         default=100,
