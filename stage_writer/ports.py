@@ -352,6 +352,8 @@ class Tail:
     """The task's at this end; empty unless the marker itself says it."""
     outboxes: tuple[str, ...] = ()
     """What is not known to be delivered of the chain's (common/stage/outboxes.py); the oldest first."""
+    is_bare: bool = False
+    """Whether the last marker is an empty one, which somebody made by hand."""
 
 
 class Stage(Protocol):

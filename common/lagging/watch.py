@@ -25,6 +25,7 @@ from common.stage.merged import inputs_of, with_chains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Set as AbstractSet
 
     from structlog.typing import FilteringBoundLogger
 
@@ -45,7 +46,7 @@ class KafkaEnds:
         self._properties = client_properties(properties)
         self._admin: AdminClient | None = None
         self._log = log
-        self._refused: Mapping[Topic, str] = {}
+        self._refused: AbstractSet[Topic] = frozenset()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Of the partitions that Kafka tells of in time. Raises KafkaException, also where there is no Kafka."""
@@ -81,17 +82,18 @@ class KafkaEnds:
                 told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
         if refused and not told:
             raise next(iter(refused.values()))
-        self._tell({topic: words(error.args[0]) for topic, error in refused.items()})
+        self._tell({source.topic for source in sources}, refused)
         return told
 
-    def _tell(self, refused: Mapping[Topic, str]) -> None:
-        for topic, problem in refused.items():
+    def _tell(self, asked: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
+        for topic, error in refused.items():
             if topic not in self._refused:
+                problem = words(error.args[0])
                 remedy = f"see that the topic is there, and allow this user to Describe it: {topic}"
                 self._log.warning(
                     "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
                 )
-        self._refused = refused
+        self._refused = (self._refused - set(asked)) | refused.keys()
 
 
 class EndWatch:

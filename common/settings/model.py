@@ -81,8 +81,8 @@ class WriterSettings(Section):
     flush_records: int = Field(
         default=1_000_000,
         gt=0,
-        description="Flush a partition when its buffer holds this many Kafka records. That is looked at after each poll, "
-        "so that a flush may have some `consume_records` more.",
+        description="Flush a partition when its buffer holds this many Kafka records. That is looked at after each "
+        "poll, so that a flush may have some `consume_records` more.",
     )
     max_partition_values: int = Field(
         default=100,

@@ -39,9 +39,8 @@ _LAST_PORT = 65535
 _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_END_OF_YEARS_MS = 253_402_300_800_000
-_MILLISECONDS = re.compile("[0-9]{12,15}")
-"""Since 1970, as a plain number: so long that it is neither seconds nor a date without hyphens."""
+_MILLISECONDS = re.compile("[0-9]{13}")
+"""Since 1970, as a plain number of the years 2001 to 2286: neither seconds nor a date without hyphens are as long."""
 
 
 def parse_duration_s(value: object) -> float:
@@ -213,18 +212,11 @@ def parse_timestamp_ms(text: str) -> int:
     Raises ValueError.
     """
     if _MILLISECONDS.fullmatch(text):  # before ISO 8601, which would see a year of long ago in the first four digits
-        return _within_years(int(text))
+        return int(text)
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // _MILLISECOND  # in whole numbers: a float of seconds would lose one now and then
-
-
-def _within_years(milliseconds: int) -> int:
-    if milliseconds >= _END_OF_YEARS_MS:
-        msg = "lies beyond the year 9999"
-        raise ValueError(msg)
-    return milliseconds
 
 
 def parse_start(value: object) -> Start:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from common.spans import Span
+from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
 from common.stage.stored import UPGRADE
@@ -18,7 +18,7 @@ from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from delta_loader.core.plan import Found
 
 ANEW = "begin the stream anew under another app_id, with tables of its own"
@@ -85,15 +85,16 @@ def _of_several_topics(source: TopicPartition, outcome: NextRun) -> Held | None:
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
                 "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
-                f"put the marker that ended at {position} back from stray/, in the place of those made since, or "
-                f"{ANEW}",
+                f"stage the rest anew with `{rewind(source, position)}`; where that is refused, put the marker that "
+                f"ended at {position} back from stray/, in the place of those made since, or {ANEW}",
             )
         case Rootless(first):
             return Held(
                 "no_root",
                 f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
                 f"{first.previous} that is gone",
-                f"put the markers before it back, from a backup of the bucket, or {ANEW}",
+                f"put the markers before it back, from a backup of the bucket; stage all of it again with "
+                f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {ANEW}",
             )
         case _:
             return None

@@ -4,8 +4,8 @@ Rules:
 
 1. A marker may go when the stream's own table covers it (core/commits.py, rule 3: then all its tables do), it is not
    the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on. Of a
-   chain of several topics the last one that the table covers stays too, whatever waits above it: nothing else says how
-   far each topic was there, and so it is the only place that an operator can rewind to (bootstrap/core/repair.py).
+   chain of several topics the last one that would go stays too, whatever waits above it: nothing else says how far each
+   topic was where the table stands, the only place that an operator can rewind to (bootstrap/core/repair.py).
 2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
 3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
    its own still there knows that its claim was of a position that nobody had claimed before (G2).
@@ -44,16 +44,16 @@ def settle_candidates(
     if position is None:
         return ()
     covered = bisect_left(names, position, key=attrgetter("start"))
-    stays = 1 if names and is_merged(names[0].topic_partition.topic) else 0
-    may_go = islice(names, max(0, min(covered - stays, len(names) - 1)))
+    may_go = islice(names, max(0, min(covered, len(names) - 1)))
     return tuple(takewhile(lambda name: modified_ms[name] < keep_after_ms, may_go))
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
-    """The candidates that the table covers whole (rules 2 and 3), from the lowest on."""
+    """The candidates that the table covers whole (rules 2 and 3), from the lowest on, without the one that stays."""
     by_start = sorted(candidates, key=lambda found: found.name)
     covered = takewhile(lambda found: isinstance(found, Marker) and found.span.end <= position, by_start)
-    return tuple(found.name for found in covered)
+    names = tuple(found.name for found in covered)
+    return names[:-1] if names and is_merged(names[0].topic_partition.topic) else names
 
 
 def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) -> int | None:

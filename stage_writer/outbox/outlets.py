@@ -43,8 +43,8 @@ _THREADS = 4
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _FENCED_REMEDY = (
-    "it is tried again; when this lasts, writers of two groups or two configs stage this topic into one stage: compare "
-    "their writer.group_id (runbook: StageWriterLosesClaims)"
+    "it is tried again; when this lasts, another process uses that transactional id: see that no copy of this config, "
+    "with the same writer.group_id and app_id, runs against this Kafka"
 )
 
 

@@ -5,6 +5,7 @@ The rules are those of `stage_writer.outbox.delivery`; here they meet the client
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,14 @@ class KafkaTransactions:
         return self.refused[0] if self.refused else cause
 
     def _produce(self, batch: pa.RecordBatch) -> None:
+        refused = self.refused
+
+        def delivered(
+            error: KafkaError | None, _message: object
+        ) -> None:  # no method: it would keep the producer alive
+            if error is not None:
+                refused.append(error)
+
         for record in batch.select(["topic", "key", "value", "timestamp_ms", "headers"]).to_pylist():
             headers = [(one["name"], one["value"]) for one in record["headers"] or ()]
             while True:
@@ -140,19 +149,18 @@ class KafkaTransactions:
                         record["key"],
                         timestamp=max(0, record["timestamp_ms"]),
                         headers=headers,
-                        on_delivery=self._delivered,
+                        on_delivery=delivered,
                     )
                     break
                 except BufferError:
                     self.producer.poll(0.1)
         self.producer.poll(0)
 
-    def _delivered(self, error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            self.refused.append(error)
-
     def close(self) -> None:
-        """Let go of the connections."""
+        """Let go of the connections, and of records that were not delivered."""
+        with suppress(KafkaException):  # one that cannot go on says so at each call
+            self.producer.purge()
+            self.producer.poll(0)
         close_within(self.group)
 
 
@@ -163,7 +171,7 @@ def _generation_of(metadata: str | None) -> int:
 
 def _failed(place: Place, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
-        return FencedError(cause.str())
+        return FencedError(f"{cause.str()} (transactional id {place.transactional_id})")
     msg = f"cannot deliver what the topology of {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
     otherwise = (
         f"see that the topics are there, and that this user may write to them, use the transactional id "

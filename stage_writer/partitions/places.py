@@ -73,15 +73,12 @@ class Places:
         return {**looks, **in_turn}
 
     def is_reached(self, source: TopicPartition, place: Place) -> bool:
-        """Whether Kafka has by now the position of a chain whose last marker was made by hand, perhaps ahead of Kafka.
+        """Whether Kafka has by now the position of a chain whose last marker is an empty one, perhaps ahead of Kafka.
 
         Never of a chain that ends with records: a topic that ends before them may have lost some, and what comes next
-        has their offsets. Where the broker has no ids of topics, nobody can tell the one from the other. Raises
-        BrokerError.
+        has their offsets. Raises BrokerError.
         """
-        if place.tail is None or place.tail.lineage.topic_id is not None or is_merged(source.topic):
-            return False
-        if self._source.topic_ids([source.topic]).get(source.topic) is None:
+        if place.tail is None or not place.tail.is_bare or is_merged(source.topic):
             return False
         first = self._source.resolve(source, StartAt.EARLIEST)
         return first <= place.position <= self._source.high_watermarks([source])[source]

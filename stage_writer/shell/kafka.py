@@ -292,8 +292,8 @@ class KafkaSource:
         )
         restart = f"bootstrap restart CONFIG --topic {source.topic} --partition {source.partition} --yes"
         what_to_do = (
-            f"load what is staged, and begin a new chain with `{restart}`; behind a marker that was made by hand it "
-            "goes on by itself, when Kafka has got there"
+            f"load what is staged, and begin a new chain with `{restart}`; behind an empty marker, made by hand, "
+            "of a chain of one topic it goes on by itself, when Kafka has got there"
         )
         return f"{source} ends at {high} in Kafka, before position {position}: {lost}", what_to_do
 

@@ -421,7 +421,8 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
     lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
     state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
     outboxes = () if manifest is None else manifest.outboxes
-    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes)
+    is_bare = manifest is None
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes, is_bare)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

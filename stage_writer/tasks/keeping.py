@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores import Backend, StoreBuilder, Stores
 
 _GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
-_LONGEST_NAME = 200
-"""Of a folder; file systems end at 255 bytes, and a chain of several topics has the names of all."""
+_LONGEST_NAME = 255
+"""Of a folder, by most file systems; a chain of several topics has the names of all."""
 
 
 class Keeping:
@@ -80,6 +80,7 @@ class Keeping:
 
 
 def _folder_of(source: TopicPartition) -> str:
-    topic = str(source.topic)
-    name = topic if len(topic) <= _LONGEST_NAME else f"sha256-{sha256(topic.encode()).hexdigest()}"
+    name = str(source.topic)
+    if len(f"{name}-{source.partition}") > _LONGEST_NAME:
+        name = f"sha256-{sha256(name.encode()).hexdigest()}"
     return f"{name}-{source.partition}"

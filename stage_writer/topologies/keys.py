@@ -13,7 +13,6 @@ from decimal import Decimal
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stage_writer.core.decoding.json_document import require_whole_pairs
 from stage_writer.topologies.nodes import KeyType, ValueType
 
 if TYPE_CHECKING:
@@ -67,8 +66,9 @@ def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
 
 def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
     """A record's time. Raises TypeError and ValueError for what is none."""
-    found = index(timestamp_ms)
-    if found > _LATEST_MS:
+    is_whole = isinstance(timestamp_ms, float) and timestamp_ms.is_integer()
+    found = int(timestamp_ms) if is_whole else index(timestamp_ms)
+    if not -_LATEST_MS <= found <= _LATEST_MS:
         msg = f"{found} is not a time in milliseconds"
         raise ValueError(msg)
     return found
@@ -96,10 +96,14 @@ def _number_of(number: struct.Struct, data: bytes) -> int | float:
 
 
 def any_json(text: str) -> Value:
-    """What one JSON document says. Raises ValueError for what is none, or is nested too deep for Python's parser."""
-    require_whole_pairs(text)
+    """What one JSON document says. Raises ValueError for what is none, or is nested too deep for Python's parser.
+
+    Half of a surrogate pair is no text, and what has it none that could be written.
+    """
     try:
         found: Value = _DECODER.decode(text)
+        if _SURROGATE in text.lower():
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     return found
@@ -111,6 +115,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_SURROGATE = "\\ud"
 _TOO_DEEP = "it is nested too deep"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import FencedError, Place
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.outbox.transactions import KafkaTransactions
 from stage_writer.ports import Tail
 
 if TYPE_CHECKING:
@@ -187,6 +189,12 @@ def test_a_large_outbox_is_parted_between_messages(sender: Sender, monkeypatch: 
     assert sender.read(12) == [value for value, _, _ in made]
 
 
+def alive() -> int:
+    """How many connections for transactions there are."""
+    gc.collect()
+    return sum(type(one) is KafkaTransactions for one in gc.get_objects())
+
+
 @pytest.mark.parametrize(
     ("setting", "too_little", "enough"),
     [("max.message.bytes", "200", "100000"), ("message.timestamp.before.max.ms", "60000", str(2**63 - 1))],
@@ -196,18 +204,19 @@ def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # n
 ) -> None:
     source, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
     sender = Sender(kafka, tmp_path, source, to)
-    path = sender.box(0, Position(1), [("x" * 1_000, 0, 0)])
+    path, before = sender.box(0, Position(1), [("x" * 1_000, 0, 0)]), alive()
 
     def told() -> str:
         with pytest.raises(BrokerError) as refused:
             sender.process().deliver(path)
         return refused.value.remedy
 
-    deadline_s = time.monotonic() + 90
-    while setting not in told():  # the broker may have to get ready for the group and the transactions
-        assert time.monotonic() < deadline_s, told()
+    deadline_s = time.monotonic() + 180
+    while setting not in (last := told()):  # the broker may have to get ready for the group and the transactions
+        assert time.monotonic() < deadline_s, last
         time.sleep(0.5)
     assert sender.left() == [path]
+    assert alive() == before, "each failure has a producer, which goes with it"
 
     topic = ConfigResource(ResourceType.TOPIC, to)
     topic.add_incremental_config(ConfigEntry(setting, enough, incremental_operation=AlterConfigOpType.SET))

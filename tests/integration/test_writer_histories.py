@@ -311,7 +311,7 @@ def test_writers_that_catch_up_together_leave_nothing_between_them(
         produce(kafka, topic, 50, partition)
     config = programs.config(settings(kafka, tmp_path, topic))
     writers = [programs.start("stage-writer", "run", config, "--until-caught-up") for _ in range(3)]
-    assert [writer.process.wait(120) for writer in writers] == [0, 0, 0]
+    assert [writer.process.wait(180) for writer in writers] == [0, 0, 0]
     assert staged(tmp_path) == dict.fromkeys(range(4), (50, 50))
 
 

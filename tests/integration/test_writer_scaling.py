@@ -207,7 +207,7 @@ def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place
         proxy.policy = policy
         writer = programs.start("stage-writer", "run", programs.config(given))
         store = FsspecStore(f"{url}/stage", options)
-        wait_until(lambda: staged(store) == {0: 100, 1: 100}, 90)
+        wait_until(lambda: staged(store) == {0: 100, 1: 100})
         writer.process.send_signal(signal.SIGTERM)
         assert writer.process.wait(180) == 0
     assert not events(writer, "partitions lost")

@@ -129,11 +129,12 @@ def may_refuse_rows(state: TableState) -> bool:
     return any(not field.nullable or json.loads(field.metadata_json).keys() & _CHECKED for _, field in fields)
 
 
-def padded_column(state: TableState) -> str | None:
-    """A top-level column that is a CHAR, or has one within; None where there is none."""
+def padded_column(state: TableState) -> tuple[str, str] | None:
+    """The name of a top-level column that is a CHAR, or has one within, and its type in Spark; None where none is."""
     for field in schema_from_json(state.schema):
-        if _CHAR.search(json.loads(field.metadata_json).get(CHAR_VARCHAR_KEY, "")):
-            return field.name
+        kind: str = json.loads(field.metadata_json).get(CHAR_VARCHAR_KEY, "")
+        if _CHAR.search(kind):
+            return field.name, kind
     return None
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
+from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
 from delta_loader.core.ways.demands import appended_for, may_refuse_rows, padded_column, refused_for
 
@@ -85,10 +86,11 @@ def _merging(state: TableState) -> Merge | Refused:
         return Refused("it is append-only, and load is merge", "take delta.appendOnly from it, or load another table")
     padded = padded_column(state)
     if padded is not None:
-        return Refused(
-            f"its column {padded} is a CHAR, which Spark pads when it reads the table, and load is merge",
-            f"make the column a STRING (ALTER TABLE … ALTER COLUMN {padded} TYPE STRING), or load another table",
-        )
+        name, kind = padded
+        remedy = "load a table that has STRING in its place"
+        if kind.lower().startswith("char("):  # of one within another column Spark's type stays, whatever is altered
+            remedy = f"make it a STRING (ALTER TABLE … ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
+        return Refused(f"its column {name} is {kind}, and Spark pads CHAR when it reads; load is merge", remedy)
     return Merge("load is merge", may_refuse_rows(state))
 
 

@@ -102,12 +102,6 @@ def parse_document(text: str, *, sourced: bool = False) -> Json:
     return _Loop(text, sourced=sourced).document()
 
 
-def require_whole_pairs(text: str) -> None:
-    """Raises NotOneDocumentError for a document that has half of a surrogate pair in a string."""
-    if _SURROGATE_ESCAPE.search(text) is not None:
-        _Loop(text, sourced=False).document()
-
-
 def json_text(value: Json) -> str:
     """A value of a sourced document as it was written. Raises TypeError for one that does not know."""
     match value:

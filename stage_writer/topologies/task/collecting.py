@@ -58,11 +58,6 @@ class Outbox:
     dropped: list[tuple[int, str]] = field(default_factory=list)
     wants_commit: bool = False
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was given."""
-        return not (self.topics or self.dropped or any(one.index for one in self.collections()))
-
     def collections(self) -> Iterator[Collected]:
         """Those of tables and of steps."""
         yield from self.rows.values()

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
+from stage_writer.topologies.errors import said
 from stage_writer.topologies.keys import kafka_headers, kafka_time, key_encoder, value_encoder
 from stage_writer.topologies.nodes import ProcessorNode, SourceNode, StepNode, TableSink, TopicSink
 from stage_writer.topologies.records import TopicRecord
@@ -113,11 +114,19 @@ class GraphMaker:
     def _processor(self, node: ProcessorNode) -> Target:
         children = self._topology.children.get(node.name, ())
         forward = forward_to(node.name, [(child.name, self._targets[child.name]) for child in children])
+        has_begun = False
+
+        def not_in_init(record: Record, child: str | None = None) -> None:
+            if not has_begun:  # what it did would be done again after each restart
+                msg = f"the processor of the node {node.name!r} forwards a record in init, and it is of no message"
+                raise ConfigError(msg, "forward in process, or in a punctuation")
+            forward(record, child)
+
         connected = self._topology.connected.get(node.name, frozenset())
         context = NodeContext(
             node.name,
             self._task_id,
-            forward,
+            not_in_init,
             {name: self._stores[name] for name in connected},
             self._shared,
             late_to_dead_letters=self._topology.late_to_dead_letters,
@@ -129,11 +138,9 @@ class GraphMaker:
         except KafkaDeltaExpressError:
             raise
         except Exception as error:
-            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {error}"
+            msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {said(error)}"
             raise ConfigError(msg, "mend the topology's code") from error
-        if not self._outbox.is_empty:  # it would be there again after each restart
-            msg = f"the processor of the node {node.name!r} forwards a record in init, and it is of no message"
-            raise ConfigError(msg, "forward in process, or in a punctuation")
+        has_begun, context.forward = True, forward
         self._processors[node.name] = processor
         return processor.process
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.topologies.errors import TopologyError
+from stage_writer.topologies.errors import TopologyError, said
 from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
 from stage_writer.topologies.task.feeds import in_order
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _WITH_LEFT_OUT = 2
 """Feeds: one that is processed, and one of which only the times count."""
-_SAID_CHARACTERS = 4_000
-"""Of an error in a dead letter: it may quote all of a record."""
 _REMEDY = "mend the topology's code; the writer begins with this message again"
 
 
@@ -105,7 +103,7 @@ class Runner:
         if isinstance(error, KafkaDeltaExpressError):
             raise error
         index, is_late = self._current.index, isinstance(error, LateRecordError)
-        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {_said(error)}"
+        text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {said(error)}"
         if self._fails_on_error and not is_late:
             place = self._where()
             msg = f"the topology failed for the message at {place}: {text}"
@@ -137,17 +135,8 @@ class Runner:
                 raise
             except Exception as error:
                 msg = f"the punctuation of the node {timer.name[0]!r} in the task {self._task_id} failed"
-                msg_0 = f"{msg}: {type(error).__name__}: {error}"
+                msg_0 = f"{msg}: {type(error).__name__}: {said(error)}"
                 raise TopologyError(msg_0, _REMEDY) from error
         for collected, end in ends:
             if len(collected.index) > end:
                 collected.punctuated.append((end, len(collected.index)))
-
-
-def _said(error: Exception) -> str:
-    """What the user's error says, as text that can be kept."""
-    try:
-        text = str(error)
-    except Exception as another:  # noqa: BLE001 - the user's code may raise anything
-        text = f"its text raises {type(another).__name__}"
-    return text[:_SAID_CHARACTERS].encode("utf-8", "backslashreplace").decode()

@@ -212,7 +212,17 @@ def test_where_the_table_stands_a_chain_can_be_rewound_to_however_long_it_waits(
     world.stage.delete([found.path for found in plan.put_aside])
     world.staging.flush(0, 4, 12, previous=0)
     report = world.load(marker_retention=0)
-    assert (report.held, report.settled, world.loaded, len(world.staging.markers())) == ({}, 1, 12, 1)
+    assert (report.held, report.settled, world.loaded, len(world.staging.markers())) == ({}, 0, 12, 2)
+
+
+def test_a_stray_across_where_the_table_stands_is_not_the_marker_that_stays() -> None:
+    world = World()
+    world.staging.flush(0, 8, 12, previous=4)
+    world.staging.flush(0, 12, 15, previous=8)
+    report = world.load(marker_retention=0)
+    held = report.held[world.source]
+    assert (held.reason, report.settled, world.loaded) == ("straddle", 1, 10)
+    assert world.would_rewind(held.remedy).position == 10
 
 
 def test_a_table_that_lacks_what_nobody_has_any_more_is_told_with_what_is_left_to_do() -> None:

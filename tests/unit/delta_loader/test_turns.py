@@ -51,7 +51,7 @@ class Watched:
             self.beside += 1
             self.most_beside = max(self.most_beside, self.beside)
         if app_id in self.hangs:
-            self.hangs[app_id].wait(20)
+            self.hangs[app_id].wait(180)
         time.sleep(0.01)
         with self.lock:
             self.beside -= 1
@@ -144,7 +144,7 @@ class BrokenTables(MemoryDeltaTables):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if commit.target.url == self._hangs:
-            self.goes_on.wait(20)
+            self.goes_on.wait(180)
         return super().commit(commit)
 
     def state(self, url: str) -> TableState | None:
