@@ -204,7 +204,7 @@ def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # n
 ) -> None:
     source, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
     sender = Sender(kafka, tmp_path, source, to)
-    path, before = sender.box(0, Position(1), [("x" * 1_000, 0, 0)]), alive()
+    path = sender.box(0, Position(1), [("x" * 1_000, 0, 0)])
 
     def told() -> str:
         with pytest.raises(BrokerError) as refused:
@@ -216,13 +216,21 @@ def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # n
         assert time.monotonic() < deadline_s, last
         time.sleep(0.5)
     assert sender.left() == [path]
-    assert alive() == before, "each failure has a producer, which goes with it"
 
     topic = ConfigResource(ResourceType.TOPIC, to)
     topic.add_incremental_config(ConfigEntry(setting, enough, incremental_operation=AlterConfigOpType.SET))
     admin = kafka.admin
     admin.incremental_alter_configs([topic])[topic].result(60)
     assert sender.deliver_first(path) == 1
+
+
+def test_a_delivery_that_fails_keeps_no_producer_alive(sender: Sender) -> None:
+    before = alive()
+    path = sender.box(0, Position(1), [*[("x", 0, 0)] * 100, ("x" * 3_000_000, 0, 0)])
+    for _ in range(2):
+        with pytest.raises(BrokerError, match="too large"):
+            sender.process().deliver(path)
+    assert alive() == before
 
 
 def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
