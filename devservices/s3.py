@@ -2,8 +2,8 @@
 
 Three kinds, for what each is good at:
 
-- ``moto`` comes with pip and starts in a second; its conditional writes are right under concurrency. It checks no
-  credentials and keeps nothing.
+- ``moto`` comes with pip and starts in a second; its conditional writes are right under concurrency by
+  devservices/moto_server.py. It checks no credentials and keeps nothing.
 - ``versitygw`` keeps objects on a disk, checks signatures, and gets every conditional write right. It is built once
   with ``go install`` into the cache, where Go is found.
 - ``minio`` is the one that many people run. It is built in the same way, which takes minutes, so that no test asks for
@@ -183,7 +183,7 @@ def program_of(kind: S3Kind) -> Path:
 def _command(kind: S3Kind, port: int, root: Path) -> list[str]:
     match kind:
         case "moto":
-            return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]
+            return [sys.executable, "-m", "devservices.moto_server", "-H", HOST, "-p", str(port)]
         case "versitygw":
             objects = root / "objects"
             objects.mkdir(exist_ok=True)

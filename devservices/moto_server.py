@@ -1,0 +1,34 @@
+"""``python -m devservices.moto_server``: moto's server, whose conditional writes are right under concurrency.
+
+moto looks whether an object is there, and then writes it; between the two another request may have done the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from moto.s3.responses import S3Response
+from moto.server import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WRITES = ("_key_response_put", "_key_response_post")
+_lock = threading.Lock()
+
+
+def _one_at_a_time(handle: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(handle)
+    def locked(*arguments: Any) -> Any:  # noqa: ANN401 - moto's
+        with _lock:
+            return handle(*arguments)
+
+    return locked
+
+
+if __name__ == "__main__":
+    for name in _WRITES:
+        setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))
+    main()
