@@ -28,6 +28,17 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]]
 NO_TIMESTAMP = -1
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999."""
+
+
+def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Milliseconds as Kafka has them; `NO_TIMESTAMP` for what is before 1970 or after 9999.
+
+    Producers may write any number. One that no clock shows would be in the tables' columns and statistics, in how far a
+    table is complete, and in the time by which windows close.
+    """
+    return np.where((given >= 0) & (given <= _LATEST_MS), given, NO_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,7 @@ class MessageBatch:
     source: TopicPartition
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
-    """`NO_TIMESTAMP` where Kafka has none."""
+    """`NO_TIMESTAMP` where Kafka has none that is one (`timestamps_of`)."""
     values: pa.BinaryArray
     """Null for a tombstone. ``large_binary`` where a batch passes 2 GiB."""
     keys: pa.BinaryArray

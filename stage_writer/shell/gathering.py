@@ -20,7 +20,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import NO_TIMESTAMP, Headers, MessageBatch
+from stage_writer.core.batch import Headers, MessageBatch, timestamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ class _Columns:
         stamps = np.fromiter(map(_second, map(Message.timestamp, messages)), np.int64, count)
         return cls(
             np.fromiter(map(Message.offset, messages), np.int64, count),
-            np.where(stamps >= 0, stamps, NO_TIMESTAMP),
+            timestamps_of(stamps),
             _binaries(list(map(Message.value, messages))),
             _binaries(list(map(Message.key, messages))),
             tuple(_headers(message) for message in messages) if with_headers else None,
@@ -128,8 +128,7 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
 
 def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were taken as columns; of one partition there are several when its runs are long."""
-    stamps = taken.timestamps_ms
-    columns = _Columns(taken.offsets, np.where(stamps >= 0, stamps, NO_TIMESTAMP), taken.values, taken.keys, None)
+    columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, None)
     sources = [_source(run.topic, run.partition) for run in taken.runs]
     if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
         return tuple(columns.batch(source, run.start, run.end) for source, run in zip(sources, taken.runs, strict=True))

@@ -6,6 +6,7 @@ from confluent_kafka import Message
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.shell.gathering import batches_of
 
 # Runs of one partition's messages, as brokers send them: partitions that follow each other, come back, or never do.
@@ -42,3 +43,13 @@ def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
     for (topic, partition), one in zip(found, batches, strict=True):
         assert one.values.to_pylist() == [_value(topic, partition, offset) for offset in one.offsets.tolist()]
         assert one.timestamps_ms.tolist() == one.offsets.tolist()
+
+
+def test_a_time_that_no_clock_shows_is_none() -> None:
+    times = [0, 1_700_000_000_000, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1, -1]
+    messages = [
+        Message(topic="a", partition=0, offset=offset, value=b"{}", timestamp=(1, time_ms))
+        for offset, time_ms in enumerate(times)
+    ]
+    (batch,) = batches_of(messages, with_headers=False)
+    assert batch.timestamps_ms.tolist() == [*times[:3], NO_TIMESTAMP, NO_TIMESTAMP, NO_TIMESTAMP]

@@ -101,8 +101,12 @@ def _bounds(chunks: list[pq.ColumnChunkMetaData], arrow_type: pa.DataType) -> tu
             if _counts_nulls(chunk) and chunk.statistics.num_values == 0:
                 continue  # all null: no bound to keep
             return None, None
-        low = chunk.statistics.min if low is None else min(low, chunk.statistics.min)
-        high = chunk.statistics.max if high is None else max(high, chunk.statistics.max)
+        try:
+            lowest, highest = chunk.statistics.min, chunk.statistics.max
+        except (OverflowError, ValueError):  # a moment or day beyond the years 1 to 9999, which Python has not
+            return None, None
+        low = lowest if low is None else min(low, lowest)
+        high = highest if high is None else max(high, highest)
     if low is None or high is None:
         return None, None
     return _low(low, arrow_type), _high(high, arrow_type)

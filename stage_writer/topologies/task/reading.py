@@ -120,7 +120,11 @@ class InputReader:
             times = np.where(given.is_null, given.timestamps_ms, times)
             known = np.where(given.is_null, given.timestamps_ms != NO_TIMESTAMP, known)
         bad = ~known | (times < 0)
-        what = "it has no time in Kafka" if timestamp is None else f"its time, `{timestamp}`, is null or before 1970"
+        what = (
+            "it has no time in Kafka between 1970 and 9999"
+            if timestamp is None
+            else f"its time, `{timestamp}`, is null or before 1970"
+        )
         for place in np.flatnonzero(bad).tolist():
             self._refuse(place, ErrorClass.TOPOLOGY, what)
         listed: list[int] = times.tolist()

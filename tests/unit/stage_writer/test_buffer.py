@@ -106,3 +106,18 @@ def test_late_records_force_no_rotation() -> None:
         (("today", "c"), 10_000),
         (("yesterday", "c"), 10_000),
     ]
+
+
+def test_a_moment_after_the_year_9999_has_no_bounds_and_costs_no_file() -> None:
+    """The user's own code may make one, in a topology's batches."""
+    schema = parse_ddl("id BIGINT, at TIMESTAMP")
+    arrow = to_arrow_schema(schema)
+    rows = TableRows(TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), Filing(max_values=1))
+    rows.add(pa.table({"id": [1], "at": pa.array([10**18], arrow.field("at").type)}, schema=arrow))
+    (file,) = rows.finish()
+    assert json.loads(file.statistics) == {
+        "numRecords": 1,
+        "minValues": {"id": 1},
+        "maxValues": {"id": 1},
+        "nullCount": {"id": 0, "at": 0},
+    }
