@@ -414,7 +414,7 @@ def _changelogs(
     from stage_writer.changelog.wiring import changelog_of, watch_of  # noqa: PLC0415 - only with topologies
 
     changelog = changelog_of(settings, unfit, clock=clock, log=log, metrics=metrics)
-    return changelog, watch_of(settings, unfit, ThreadWorkers(1), clock=clock, log=log, metrics=metrics)
+    return changelog, watch_of(settings, unfit, clock=clock, log=log, metrics=metrics)
 
 
 def _look_ups() -> LookUps:

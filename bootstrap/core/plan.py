@@ -143,7 +143,8 @@ def _note(state: PartitionState, position: Position) -> str:
         return f"the table has [{position}, {state.table}) already; the loader passes over it"
     if state.table is not None or low == position:
         return ""
-    return f"leaves out {f'all that Kafka has, [{low}, {high})' if position == high else f'[{low}, {position})'}"
+    left_out = f"[{low}, {position})"
+    return f"leaves out all that Kafka has, {left_out}" if position == high else f"leaves out {left_out}"
 
 
 def _begins_without(state: PartitionState) -> str:

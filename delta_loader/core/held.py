@@ -37,18 +37,25 @@ class Held:
 
 def held(source: TopicPartition, outcome: NextRun) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held."""
-    of_several = _of_several_topics(source, outcome) if is_merged(source.topic) else None
-    if of_several is not None:
-        return of_several
     match outcome:
         case Run() | Straddle() | Idle():
             return None
         case Gap(position, next_start):
+            skip = (
+                "" if is_merged(source.topic) else f", or give them up with `{_bootstrap('skip', source, next_start)}`"
+            )
             return Held(
                 "gap",
                 f"nothing is staged for the positions [{position}, {next_start}) of {source}",
-                f"stage them again with `{rewind(source, position)}`, or give them up with "
-                f"`{_bootstrap('skip', source, next_start)}`",
+                f"stage them again with `{rewind(source, position)}`{skip}",
+            )
+        case Uncuttable(position, marker) if is_merged(source.topic):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
+                f"stage the rest anew with `{rewind(source, position)}`; where that is refused, put the marker that "
+                f"ended at {position} back from stray/, in the place of those made since, or {ANEW}",
             )
         case Uncuttable(position, marker):
             return Held(
@@ -62,8 +69,7 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 "no_root",
                 f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
                 f"{first.previous} that is gone",
-                f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
-                f"with `{rewind(source, first.span.start if first.previous is None else first.previous)}`",
+                _root_again(source, first),
             )
         case UnreadableMarker() as found:
             return _unreadable(source, found)
@@ -71,33 +77,17 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
             assert_never(outcome)
 
 
-def _of_several_topics(source: TopicPartition, outcome: NextRun) -> Held | None:
-    """What has another remedy in a chain of several topics: one is not skipped in, nor rewound below its table."""
-    match outcome:
-        case Gap(position, next_start):
-            return Held(
-                "gap",
-                f"nothing is staged for the positions [{position}, {next_start}) of {source}",
-                f"stage them again with `{rewind(source, position)}`",
-            )
-        case Uncuttable(position, marker):
-            return Held(
-                "straddle",
-                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
-                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
-                f"stage the rest anew with `{rewind(source, position)}`; where that is refused, put the marker that "
-                f"ended at {position} back from stray/, in the place of those made since, or {ANEW}",
-            )
-        case Rootless(first):
-            return Held(
-                "no_root",
-                f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
-                f"{first.previous} that is gone",
-                f"put the markers before it back, from a backup of the bucket; stage all of it again with "
-                f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {ANEW}",
-            )
-        case _:
-            return None
+def _root_again(source: TopicPartition, first: Marker) -> str:
+    """What to do about a chain whose beginning is gone; one of several topics is not skipped in."""
+    if is_merged(source.topic):
+        return (
+            f"put the markers before it back, from a backup of the bucket; stage all of it again with "
+            f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {ANEW}"
+        )
+    return (
+        f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
+        f"with `{rewind(source, first.span.start if first.previous is None else first.previous)}`"
+    )
 
 
 def _unreadable(source: TopicPartition, found: UnreadableMarker) -> Held:

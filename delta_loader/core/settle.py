@@ -16,9 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from itertools import islice, takewhile
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
@@ -43,9 +41,8 @@ def settle_candidates(
     """
     if position is None:
         return ()
-    covered = bisect_left(names, position, key=attrgetter("start"))
-    may_go = islice(names, max(0, min(covered, len(names) - 1)))
-    return tuple(takewhile(lambda name: modified_ms[name] < keep_after_ms, may_go))
+    but_last = islice(names, max(0, len(names) - 1))
+    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, but_last))
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:

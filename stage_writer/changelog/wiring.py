@@ -15,6 +15,7 @@ from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.changelog.watch import ChangelogWatch
+from stage_writer.shell.workers import ThreadWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from stage_writer.changelog.ports import WatchesTopics
-    from stage_writer.ports import Workers
 
 
 _RIGHTS = (Right.WRITE, Right.READ)
@@ -48,15 +48,13 @@ def changelog_of(
 
 
 def watch_of(
-    settings: Settings, unfit: set[str], workers: Workers, *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> WatchesTopics:
-    """Looks at the topics of the settings, and keeps ``unfit``.
-
-    ``workers`` are its own: where brokers are silent a look takes a thread for seconds, which uploads would wait for.
-    """
+    """Looks at the topics of the settings, and keeps ``unfit``."""
     written = _written(settings)
     if not written:
         return NO_WATCH
+    workers = ThreadWorkers(1)  # its own: where brokers are silent a look takes seconds, for which uploads would wait
     return ChangelogWatch(_topics(settings), written, unfit, workers, clock=clock, log=log, metrics=metrics)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.spans import Offset, Position, position_after
+from stage_writer.core.decoding.text_times import END_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]]
 NO_TIMESTAMP = -1
-_LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999."""
 
 
 def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -38,7 +37,7 @@ def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
     Producers may write any number. One that no clock shows would be in the tables' columns and statistics, in how far a
     table is complete, and in the time by which windows close.
     """
-    return np.where((given >= 0) & (given <= _LATEST_MS), given, NO_TIMESTAMP)
+    return np.where((given >= 0) & (given < END_US // 1000), given, NO_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,9 +133,8 @@ class KafkaTransactions:
     def _produce(self, batch: pa.RecordBatch) -> None:
         refused = self.refused
 
-        def delivered(
-            error: KafkaError | None, _message: object
-        ) -> None:  # no method: it would keep the producer alive
+        # No method: messages keep what is called, and it would keep the producer that keeps them.
+        def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
                 refused.append(error)
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from stage_writer.core.decoding.json_document import SURROGATE_ESCAPE
 from stage_writer.topologies.nodes import KeyType, ValueType
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def any_json(text: str) -> Value:
     """
     try:
         found: Value = _DECODER.decode(text)
-        if _SURROGATE in text.lower():
+        if SURROGATE_ESCAPE.search(text) is not None:
             json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
@@ -115,7 +116,6 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_SURROGATE = "\\ud"
 _TOO_DEEP = "it is nested too deep"
 
 

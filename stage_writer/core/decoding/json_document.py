@@ -66,7 +66,7 @@ Json = Number | str | bool | list["Json"] | Object | None
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False), ("null", None))
 
@@ -88,7 +88,7 @@ _DECODER = json.JSONDecoder(
 def parse_document(text: str, *, sourced: bool = False) -> Json:
     """The one document that ``text`` is. Raises NotOneDocumentError."""
     try:
-        if not sourced and _SURROGATE_ESCAPE.search(text) is None:
+        if not sourced and SURROGATE_ESCAPE.search(text) is None:
             document: Json = _DECODER.decode(text)
             return document
     except json.JSONDecodeError as error:
