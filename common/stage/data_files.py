@@ -14,7 +14,10 @@ Rules:
    may be longer, or a topic's name. What is too long is replaced by the digest of it (`shortened`). Nothing is lost by
    that: markers and the table's log say what a file's partition values are, and its rows say their topic.
 4. A file that waits for Spark (a replacement, or rows of many partition values) lies below the stage (`waiting_path`).
-5. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
+5. A name belongs to the topic, the partition and the start of one flush, and a waiting file's folder to one table. What
+   a manifest names is its own, or the manifest is refused (`require_own_file` and the two after it): otherwise the
+   manifest of one stream could have another's files loaded, and deleted.
+6. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from common.errors import MarkerError
 from common.spans import Partition, Position, Topic, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 STAGED = "data"
 """The stage's folder for what waits for Spark."""
@@ -66,24 +69,77 @@ class DataFileName:
     @classmethod
     def parse(cls, path: str) -> DataFileName:
         """The inverse of `path`; raises MarkerError for a path that no stage writer made."""
-        *folders, name = path.split("/")
-        match = _FILE.fullmatch(name)
-        pairs = [part.partition("=") for part in folders]
-        if match is None or any(not separator for _, separator, _ in pairs):
+        name = _parsed(path)
+        if name is None:
             msg = f"{path!r} is not the name of a data file of a stage writer"
             raise MarkerError(msg, "leave it alone, or delete it if nothing refers to it")
-        return cls(
-            TopicPartition(Topic(match["topic"]), Partition(int(match["partition"]))),
-            Position(int(match["start"])),
-            match["unique"],
-            tuple((unquote(column), None if value == NULL_FOLDER else unquote(value)) for column, _, value in pairs),
-        )
+        return name
 
 
 def waiting_path(table: str, name: DataFileName) -> str:
     """Where a file for the table at a URL waits for Spark, below the stage's root."""
-    folder = escape(shortened(table.rstrip("/").rpartition("/")[2] or "table"))
-    return f"{STAGED}/{folder}/{name.path}"
+    return f"{waiting_folder(table)}{name.path}"
+
+
+def waiting_folder(table: str) -> str:
+    """The stage's folder for what waits for Spark and the table at a URL, with the closing slash."""
+    return f"{STAGED}/{escape(shortened(table.rstrip('/').rpartition('/')[2] or 'table'))}/"
+
+
+def require_own_file(path: str, source: TopicPartition, start: Position, partition_by: Sequence[str]) -> None:
+    """Raises ValueError for a path below a table that is not a data file of the flush at ``start`` (rule 5)."""
+    name = _parsed(path)
+    if name is None:
+        msg = f"the path {path!r} is not the name of a data file of a stage writer"
+        raise ValueError(msg)
+    _require_owner(name, path, source, range(start, start + 1))
+    if [column for column, _ in name.partition_values] != list(map(shortened, partition_by)):
+        msg = f"the file {path!r} lies in folders of other columns than its table is partitioned by"
+        raise ValueError(msg)
+
+
+def require_own_waiting_file(path: str, table: str, source: TopicPartition, start: Position) -> None:
+    """Raises ValueError for a path below the stage that is not a table's file of the flush at ``start`` (rule 5)."""
+    require_own_file(_below_waiting_folder(path, table), source, start, ())
+
+
+def require_own_replay_file(path: str, table: str, source: TopicPartition, starts: range) -> None:
+    """Raises ValueError for a path below the stage that is another table's, another partition's or another range's.
+
+    Where a replay cuts its files is its own affair, so any start of the range will do.
+    """
+    name = _parsed(_below_waiting_folder(path, table))
+    if name is not None:
+        _require_owner(name, path, source, starts)
+
+
+def _below_waiting_folder(path: str, table: str) -> str:
+    folder = waiting_folder(table)
+    if not path.startswith(folder):
+        msg = f"the path {path!r} is not below {folder}, where files wait for {table}"
+        raise ValueError(msg)
+    return path.removeprefix(folder)
+
+
+def _require_owner(name: DataFileName, path: str, source: TopicPartition, starts: range) -> None:
+    owner = name.topic_partition
+    if owner.topic != shortened(source.topic) or owner.partition != source.partition or name.start not in starts:
+        msg = f"the file {path!r} belongs to {owner} at {name.start}, not to {source} at {starts.start}"
+        raise ValueError(msg)
+
+
+def _parsed(path: str) -> DataFileName | None:
+    *folders, name = path.split("/")
+    match = _FILE.fullmatch(name)
+    pairs = [part.partition("=") for part in folders]
+    if match is None or any(not separator for _, separator, _ in pairs):
+        return None
+    return DataFileName(
+        TopicPartition(Topic(match["topic"]), Partition(int(match["partition"]))),
+        Position(int(match["start"])),
+        match["unique"],
+        tuple((unquote(column), None if value == NULL_FOLDER else unquote(value)) for column, _, value in pairs),
+    )
 
 
 def escape(text: str) -> str:

@@ -7,8 +7,9 @@ Rules:
 2. An empty marker was made by hand and covers exactly one position.
 3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
    inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
-4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a span that does not begin at
-   the marker's name, or a file whose partition values are of other columns than the table's, raises MarkerError.
+4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a file whose name belongs to
+   another flush or another table (common/stage/data_files.py, rule 5), a span that does not begin at the marker's
+   name, or a file whose partition values are of other columns than the table's, raises MarkerError.
 5. A marker of a topic that was made anew has the next *generation* (common/stage/beginnings.py). Its format is version
    2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
-from common.stage.data_files import STAGED
+from common.stage.data_files import require_own_file, require_own_waiting_file
 from common.stage.merged import (
     CHAIN_TOPIC,
     InputEnd,
@@ -423,7 +424,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
     if found != name:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
-    tables = tuple(_table_from_stored(table) for table in stored.tables)
+    tables = tuple(_table_from_stored(name, table) for table in stored.tables)
     return Manifest(
         span=Span(
             start_from_stored(stored.start, stored.inputs),
@@ -458,17 +459,9 @@ def _leaves_its_root(path: str) -> bool:
     return bool(steps) or is_url or first == "_delta_log" or "\\" in path or "\0" in path
 
 
-def _table_from_stored(stored: _StoredTable) -> StagedTable:
+def _table_from_stored(name: MarkerName, stored: _StoredTable) -> StagedTable:
     for file in stored.files:
-        if _leaves_its_root(file.path):
-            msg = f"the path {file.path!r} leaves its table's root"
-            raise ValueError(msg)
-        if file.partition_values is None and not file.path.startswith(f"{STAGED}/"):
-            msg = f"the path {file.path!r} of a mixed file is not below the stage's {STAGED}/"
-            raise ValueError(msg)
-        if file.partition_values is not None and file.partition_values.keys() != set(stored.partition_by):
-            msg = f"the file {file.path!r} has values of other columns than its table is partitioned by"
-            raise ValueError(msg)
+        _require_own(name, stored, file)
     files = tuple(
         StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)
         for file in stored.files
@@ -480,6 +473,20 @@ def _table_from_stored(stored: _StoredTable) -> StagedTable:
     kind, partition_by = TableKind(stored.kind), tuple(stored.partition_by)
     place = None if stored.place is None else _place_from_stored(stored.place)
     return StagedTable(stored.url, kind, stored.table_schema, partition_by, files, merge, place)
+
+
+def _require_own(name: MarkerName, table: _StoredTable, file: _StoredFile) -> None:
+    """Raises ValueError for a file that is none of this marker's (rule 4)."""
+    if _leaves_its_root(file.path):
+        msg = f"the path {file.path!r} leaves its table's root"
+        raise ValueError(msg)
+    if file.partition_values is None:
+        require_own_waiting_file(file.path, table.url, name.topic_partition, name.start)
+        return
+    require_own_file(file.path, name.topic_partition, name.start, table.partition_by)
+    if file.partition_values.keys() != set(table.partition_by):
+        msg = f"the file {file.path!r} has values of other columns than its table is partitioned by"
+        raise ValueError(msg)
 
 
 def _merge_from_stored(stored: _StoredMerge) -> MergeBy:

@@ -8,7 +8,8 @@ Rules:
    inverses. Unknown fields of a known version are passed over, a newer version is refused. One with filtered records,
    or records with several rows, is of version 2, and one about some offsets of its span only is of version 3, for the
    reason of `common.stage.markers`, rule 6.
-3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns.
+3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns. One that belongs
+   to another table, Kafka partition or range by its name is refused (common/stage/data_files.py, rule 5).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
-from common.stage.data_files import STAGED
+from common.stage.data_files import require_own_replay_file
 from common.stage.markers import TableKind
 from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
 from common.tables.urls import comparable
@@ -209,10 +210,11 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
     if found != name:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
-    for file in (file for table in stored.tables for file in table.files):
-        if not file.path.startswith(f"{STAGED}/") or ".." in file.path.split("/") or "://" in file.path:
-            msg = f"the path {file.path!r} is not one below the stage's {STAGED}/"
+    for url, file in ((table.url, file) for table in stored.tables for file in table.files):
+        if ".." in file.path.split("/") or "://" in file.path:
+            msg = f"the path {file.path!r} leaves the stage"
             raise ValueError(msg)
+        require_own_replay_file(file.path, url, source, range(stored.start, stored.end + 1))
     span = Span(Position(stored.start), Position(stored.end))
     only = tuple(Span(Position(start), Position(end)) for start, end in stored.only)
     ordered = all(one.end < other.start for one, other in pairwise(only))

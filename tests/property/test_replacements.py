@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import DataFileName, waiting_folder, waiting_path
 from common.stage.markers import TableKind
 from common.stage.replacements import (
     Replacement,
@@ -20,6 +21,8 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 
+ORDERS = TopicPartition(Topic("orders"), Partition(0))
+PAYMENTS = TopicPartition(Topic("payments"), Partition(0))
 SOURCES = st.builds(
     TopicPartition,
     st.from_regex(r"[A-Za-z0-9._-]{1,9}", fullmatch=True).map(Topic),
@@ -27,18 +30,23 @@ SOURCES = st.builds(
 )
 REQUESTS = st.text("0123456789abcdef", min_size=32, max_size=32)
 COUNTS = st.integers(0, 2**50)
-FILES = st.builds(ReplacementFile, st.text("ab/-.", max_size=9).map("data/x{}".format), COUNTS, COUNTS)
-TABLES = st.builds(
-    ReplacementTable,
-    st.text(min_size=1, max_size=9),
-    st.sampled_from(TableKind),
-    st.text(max_size=9),
-    st.lists(FILES.filter(lambda file: ".." not in file.path), max_size=3).map(tuple),
-)
+START = Position(41)
+URLS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
 
 
-def name_of(source: TopicPartition = TopicPartition(Topic("orders"), Partition(0))) -> ReplacementName:  # noqa: B008
-    return ReplacementName(source, Position(41), "0" * 32)
+@st.composite
+def a_table(draw: st.DrawFn) -> ReplacementTable:
+    """Its files are named as a replay names them, or (the first releases) otherwise."""
+    url = draw(URLS)
+    starts = st.integers(START, START + 7).map(Position)
+    names = [DataFileName(ORDERS, start, draw(REQUESTS)) for start in draw(st.lists(starts, max_size=3))]
+    paths = [*(waiting_path(url, name) for name in names), waiting_folder(url) + "a.snappy.parquet"]
+    files = tuple(ReplacementFile(path, draw(COUNTS), draw(COUNTS)) for path in paths)
+    return ReplacementTable(url, draw(st.sampled_from(TableKind)), draw(st.text(max_size=9)), files)
+
+
+def name_of() -> ReplacementName:
+    return ReplacementName(ORDERS, START, "0" * 32)
 
 
 @given(SOURCES, st.integers(0, 2**62), REQUESTS)
@@ -47,11 +55,11 @@ def test_a_name_goes_round(source: TopicPartition, start: int, request: str) -> 
     assert ReplacementName.parse(name.path) == name
 
 
-@given(SOURCES, st.text(max_size=9), COUNTS, st.dictionaries(st.text(max_size=4), COUNTS), st.lists(TABLES, max_size=2))
+@given(st.text(max_size=9), COUNTS, st.dictionaries(st.text(max_size=4), COUNTS), st.lists(a_table(), max_size=2))
 def test_a_request_goes_round(
-    source: TopicPartition, text: str, count: int, dead_letters: dict[str, int], tables: list[ReplacementTable]
+    text: str, count: int, dead_letters: dict[str, int], tables: list[ReplacementTable]
 ) -> None:
-    name = name_of(source)
+    name = name_of()
     span = Span(name.start, Position(name.start + 7))
     filtered = (Span(name.start, Position(name.start + 2)),) if count % 2 else ()
     only = (Span(name.start, Position(name.start + 1)), Span(Position(name.start + 3), span.end)) if count % 5 else ()
@@ -62,6 +70,11 @@ def test_a_request_goes_round(
     assert replacement_from_bytes(name, replacement_to_bytes(name, replacement)) == replacement
 
 
+def having(path: str) -> dict[str, object]:
+    files = [{"path": path, "rows": 1, "size_bytes": 1}]
+    return {"tables": [{"url": "t", "kind": "rows", "schema": "", "files": files}]}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -70,14 +83,11 @@ def test_a_request_goes_round(
         ({"only": [[41, 43], [44, 49]]}, "runs of offsets"),
         ({"partition": 1}, "its content speaks of replace/orders/1/"),
         ({"end": 41}, "a span needs"),
-        (
-            {
-                "tables": [
-                    {"url": "t", "kind": "rows", "schema": "", "files": [{"path": "a", "rows": 1, "size_bytes": 1}]}
-                ]
-            },
-            "not one below the stage's data/",
-        ),
+        (having("a"), "not below data/t/, where files wait for t"),
+        (having("data/u/a"), "not below data/t/, where files wait for t"),
+        (having("data/t/../u/a"), "leaves the stage"),
+        (having(waiting_path("t", DataFileName(PAYMENTS, START, "0"))), "belongs to payments/0 at 41"),
+        (having(waiting_path("t", DataFileName(ORDERS, Position(40), "0"))), "belongs to orders/0 at 40"),
         ({"records": "1"}, "records"),
     ],
 )

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import MarkerError
-from common.spans import MAX_POSITION, Position, Span
+from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
     Manifest,
     MarkerName,
@@ -19,11 +20,16 @@ from common.stage.markers import (
     marker_from_bytes,
     stray_path,
 )
+from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
 from common.storage.bounded import MOST_BYTES
 from stage_writer.shell.staging import sealed
 from tests.fakes.markers import ORDERS
 
 NAME = MarkerName(ORDERS, Position(41))
+OTHER_PARTITION = TopicPartition(ORDERS.topic, Partition(1))
+PAYMENTS = TopicPartition(Topic("payments"), Partition(0))
+UNIQUE = "0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11"
+FILE = DataFileName(ORDERS, Position(41), UNIQUE).path
 MANIFEST = Manifest(
     span=Span(Position(41), Position(44)),
     previous=Position(7),
@@ -42,7 +48,7 @@ MANIFEST = Manifest(
             TableKind.ROWS,
             '{"type":"struct","fields":[]}',
             ("date",),
-            (StagedFile("date=2026-03-01/a.snappy.parquet", {"date": "2026-03-01"}, 10, 1, '{"numRecords":1}'),),
+            (StagedFile(f"date=2026-03-01/{FILE}", {"date": "2026-03-01"}, 10, 1, '{"numRecords":1}'),),
         ),
     ),
 )
@@ -124,15 +130,16 @@ def test_a_marker_is_refused_by_loaders_that_would_miss_what_it_says(
 
 def test_a_marker_with_a_mixed_file_is_refused_by_loaders_that_would_add_it_as_it_is() -> None:
     (table,) = MANIFEST.tables
-    mixed = StagedFile("data/orders/a.snappy.parquet", None, 10, 1, "{}")
+    mixed = StagedFile(f"data/orders/{FILE}", None, 10, 1, "{}")
     manifest = replace(MANIFEST, tables=(replace(table, files=(*table.files, mixed)),))
     data = manifest_to_bytes(ORDERS, manifest)
     assert json.loads(data)["version"] == 4
     assert manifest_from_bytes(NAME, data) == manifest
     elsewhere = json.loads(data)
-    elsewhere["tables"][0]["files"][-1]["path"] = "a.snappy.parquet"
-    with pytest.raises(MarkerError, match="not below the stage"):
-        read(elsewhere)
+    for path in (FILE, f"data/payments/{FILE}", f"data/orders/date=2026-03-01/{FILE}"):
+        elsewhere["tables"][0]["files"][-1]["path"] = path
+        with pytest.raises(MarkerError, match=r"is not below data/orders/|lies in folders of other columns"):
+            read(elsewhere)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +194,40 @@ def test_a_file_outside_of_its_table_is_refused(path: str) -> None:
     content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
     with pytest.raises(MarkerError, match="leaves its table's root"):
         read(content)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (f"date=2026-03-01/{DataFileName(ORDERS, Position(40), UNIQUE).path}", "belongs to orders/0 at 40"),
+        (f"date=2026-03-01/{DataFileName(OTHER_PARTITION, Position(41), UNIQUE).path}", "belongs to orders/1"),
+        (f"date=2026-03-01/{DataFileName(PAYMENTS, Position(41), UNIQUE).path}", "belongs to payments/0"),
+        ("date=2026-03-01/part-00000-0b4a5dbe.c000.snappy.parquet", "not the name of a data file"),
+        (FILE, "folders of other columns"),
+        (f"month=2026-03/{FILE}", "folders of other columns"),
+    ],
+)
+def test_a_file_of_another_flush_or_of_another_program_is_refused(path: str, said: str) -> None:
+    content = stored()
+    content["tables"][0]["files"][0]["path"] = path  # type: ignore[index]
+    with pytest.raises(MarkerError, match=said):
+        read(content)
+
+
+@pytest.mark.parametrize("topic", ["orders", "a-1-00000000000000000041-b", "x" * 249, "orders+payments"])
+@pytest.mark.parametrize("url", ["s3://lake/orders", "/", "s3://lake/" + "t" * 200, "memory://a b%:c/"])
+def test_a_marker_may_have_whatever_file_a_writer_names_for_it(topic: str, url: str) -> None:
+    source = TopicPartition(Topic(topic), Partition(7))
+    inputs = [InputEnd(TopicPartition(part, Partition(7)), Position(41)) for part in topics_of(topic)]
+    start = merged_position(inputs) if is_merged(topic) else Position(41)
+    end = merged_position(replace(end, position=Position(44)) for end in inputs) if is_merged(topic) else Position(44)
+    values = {"day": "v" * 300, "c" * 120: None, "x=y/z": "a%b/c"}
+    own = DataFileName(source, start, UNIQUE, tuple(values.items()))
+    waiting = waiting_path(url, DataFileName(source, start, UNIQUE))
+    files = (StagedFile(own.path, values, 1, 1, "{}"), StagedFile(waiting, None, 1, 1, "{}"))
+    table = StagedTable(url, TableKind.ROWS, "{}", tuple(values), files)
+    manifest = replace(MANIFEST, span=Span(start, end), tables=(table,))
+    assert manifest_from_bytes(MarkerName(source, start), manifest_to_bytes(source, manifest)) == manifest
 
 
 @pytest.mark.parametrize("values", [{}, {"another": "1"}, {"date": "2026-03-01", "another": None}])

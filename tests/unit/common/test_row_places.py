@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.spans import Position
+from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
 from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
@@ -22,7 +23,7 @@ from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import batch_of, stream_of
 
 KAFKAS = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-FILE = StagedFile("data/orders/f", None, 1, 1, "")
+FILE = StagedFile(waiting_path("/t", DataFileName(ORDERS, Position(0), "0")), None, 1, 1, "")
 TABLE = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl("id INT")), (), (FILE,), place=STAGED_PLACE)
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from common.metrics import Metrics
 from common.spans import Position, Span
+from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
 from common.stage.replacements import (
     Replacement,
@@ -138,8 +139,7 @@ class World:
     ) -> None:
         name = ReplacementName(self.staging.source(0), Position(start), digit * 32)
         self.replacer.staged[name.request] = frozenset(rows), frozenset(letters)
-        file = ReplacementFile(f"data/{digit}.parquet", len(letters), 1)
-        self.store.write(file.path, b"1")
+        file = self._file(self.dead, name, len(letters))
         tables: tuple[ReplacementTable, ...] = (
             ReplacementTable(self.rows, TableKind.ROWS, self.staging.schema(), ()),
             ReplacementTable(self.dead, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (file,)),
@@ -147,9 +147,15 @@ class World:
         if route:
             url = self.staging.route("a")
             self.replacer.routed[name.request, url] = frozenset(route)
+            file = self._file(url, name, len(route))
             tables = (*tables, ReplacementTable(url, TableKind.ROWS, self.staging.schema(), (file,)))
         content = Replacement(Span(Position(start), Position(end)), "orders", "eve", int(digit), 10, 0, tables=tables)
         self.store.write(name.path, replacement_to_bytes(name, content))
+
+    def _file(self, url: str, name: ReplacementName, rows: int) -> ReplacementFile:
+        path = waiting_path(url, DataFileName(name.topic_partition, name.start, name.request))
+        self.store.write(path, b"1")
+        return ReplacementFile(path, rows, 1)
 
     def run(self) -> list[Held]:
         log = structlog.get_logger()
