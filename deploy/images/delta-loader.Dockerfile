@@ -43,7 +43,7 @@ USER 10001:10001
 WORKDIR /tmp
 EXPOSE 8081
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8081/version', timeout=4)"]
+    CMD ["python", "-I", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=4); c.request('GET', '/version'); raise SystemExit(c.getresponse().status != 200)"]
 # SIGTERM ends the commit under way and gives the lease back.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tini", "--", "delta-loader"]

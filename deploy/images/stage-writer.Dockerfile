@@ -35,7 +35,7 @@ WORKDIR /tmp
 EXPOSE 8080
 # Alive: it answers. What is wrong with a stream is no reason to restart it, and is told by /healthcheck and alerts.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=4 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/version', timeout=4)"]
+    CMD ["python", "-I", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 8080, timeout=4); c.request('GET', '/version'); raise SystemExit(c.getresponse().status != 200)"]
 # SIGTERM flushes and leaves the group.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["stage-writer"]

@@ -1,10 +1,12 @@
-"""The pages of several workers as those of one service."""
+"""The pages of several workers as those of one service.
+
+Workers are asked directly, whatever proxy the environment names: it could not reach them, and would see the token.
+"""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
+from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 _OK = 200
+_AWAY = 503
 
 
 def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
@@ -69,17 +72,10 @@ def merged_state(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _read(worker: Worker, path: str, token: str) -> Page:
-    if worker.port is None:
-        return text_page(503, f"worker {worker.seat}: not yet started\n")
-    url = f"http://127.0.0.1:{worker.port}/{path}"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return Page(answer.status, "application/json", answer.read())
-    except urllib.error.HTTPError as error:
-        return text_page(error.code, error.read().decode())
-    except OSError as error:
-        return text_page(503, f"worker {worker.seat}: does not answer: {error}\n")
+    status, text = _ask(worker, "GET", path, token)
+    if status != _OK:
+        return text_page(status, f"worker {worker.seat}: {text.strip()}\n")
+    return Page(status, "application/json", text.encode())
 
 
 def _call_all(crew: Crew, name: str, token: str) -> Page:
@@ -109,19 +105,23 @@ def _texts(crew: Crew, page: str) -> Iterator[tuple[str, str]]:
 
 def _get(worker: Worker, page: str, token: str | None = None) -> tuple[bool, str]:
     """A page of a worker's, or the answer to a call that the token allows."""
+    status, text = _ask(worker, "GET" if token is None else "POST", page, token)
+    return status == _OK, text
+
+
+def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int, str]:
+    """The status and the text of a worker's answer; 503 where there is none."""
     if worker.port is None:
-        return False, "not yet started"
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    method = "GET" if token is None else "POST"
-    url = f"http://127.0.0.1:{worker.port}/{page}"
-    request = urllib.request.Request(url, headers=headers, method=method)
+        return _AWAY, "not yet started"
+    connection = HTTPConnection("127.0.0.1", worker.port, timeout=_TIMEOUT_S)
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return True, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return False, error.read().decode()
-    except OSError as error:
-        return False, f"does not answer: {error}"
+        connection.request(method, f"/{path}", headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except (OSError, HTTPException) as error:
+        return _AWAY, f"does not answer: {error}"
+    finally:
+        connection.close()
 
 
 def merged(texts: Iterable[tuple[str, str]]) -> bytes:

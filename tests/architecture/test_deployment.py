@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from common.http.server import HttpServer, Routes, json_page
 from common.metrics import CATALOGUE, MetricKind
 from common.settings import load_settings
 
@@ -87,6 +90,22 @@ def test_an_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> N
         requirement = Requirement(text)
         assert requirement.specifier.contains(mine[requirement.name], prereleases=True), text
     assert ("pyspark" in mine) == (image == "delta-loader")
+
+
+@pytest.mark.parametrize(("image", "port"), [("stage-writer", 8080), ("delta-loader", 8081)])
+def test_an_image_asks_itself_how_it_is_without_a_proxy(image: str, port: int) -> None:
+    text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
+    python, *arguments = json.loads(text.partition("HEALTHCHECK")[2].partition("CMD ")[2].partition("\n")[0])
+    assert python == "python"
+    server = HttpServer("127.0.0.1:0", Routes({"/version": json_page(200, {})}))
+    command = [sys.executable, *(argument.replace(str(port), str(server.port)) for argument in arguments)]
+    nowhere = "http://127.0.0.1:1"
+    proxied = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"), nowhere)
+    try:
+        assert subprocess.run(command, env=proxied, check=False, timeout=120).returncode == 0
+    finally:
+        server.close()
+    assert subprocess.run(command, env={}, check=False, timeout=120, capture_output=True).returncode != 0
 
 
 @pytest.mark.parametrize("image", IMAGES)

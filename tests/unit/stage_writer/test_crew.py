@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
 import pytest
+import structlog
 
 from common import metrics as catalogue
 from common.errors import ConfigError
+from common.http.pages import Health, pausing_calls, service_pages
+from common.http.pausing import Pausing
+from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings
-from stage_writer.crew import Seat, settings_of, workers_of
-from stage_writer.web.crew_pages import merged
+from stage_writer.crew import Crew, Seat, Worker, settings_of, workers_of
+from stage_writer.web.crew_pages import crew_routes, merged
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKEN = "the-token-of-workers"
 
 
 def settings(memory: str, **kafka: str) -> Settings:
@@ -61,3 +76,48 @@ def test_metrics_of_all_workers_are_told_apart() -> None:
         assert f'topic="orders",worker="{worker}"}} 5.0' in text
     assert text.count(f"# TYPE {catalogue.WRITER_PARTITIONS.name} gauge") == 1
     assert text.count("# TYPE stage_writer_flush_seconds histogram") <= 1
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """One that serves in this process."""
+    metrics, log = Metrics(), structlog.get_logger()
+    pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)
+    server = HttpServer("127.0.0.1:0", Routes(pages, pausing_calls(pausing), TOKEN))
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        yield Worker(Seat(0, 1), process, server.port)
+    server.close()
+
+
+def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    crew = Crew([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    routes = crew_routes(crew, TOKEN, HandClock())
+
+    def asked(path: str) -> tuple[int, str]:
+        page = routes.pages[path]
+        assert callable(page)
+        answer = page()
+        return answer.status, answer.body.decode()
+
+    assert asked("/healthcheck") == (200, "ok\n")
+    assert asked("/ready") == (503, f"worker {worker.seat}: not ready\n")
+    paused = routes.calls["/pause"]({})
+    assert (paused.status, json.loads(paused.body)) == (200, {"paused": True})
+    assert 'stage_writer_paused_by_request{worker="0"} 1.0' in asked("/metrics")[1]
+    refused = crew_routes(crew, "another-token-than-theirs", HandClock()).calls["/resume"]({})
+    assert (refused.status, "bearer token" in refused.body.decode()) == (503, True)
+
+
+def test_a_worker_that_does_not_answer_is_a_problem_with_its_name(worker: Worker) -> None:
+    crew = Crew([], 1, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    for port, problem in ((None, "not yet started"), (1, "does not answer")):
+        worker.port = port
+        page = crew_routes(crew, TOKEN, HandClock()).pages["/healthcheck"]
+        assert callable(page)
+        answer = page()
+        assert (answer.status, f"worker {worker.seat}: {problem}" in answer.body.decode()) == (503, True)
