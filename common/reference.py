@@ -29,6 +29,7 @@ from common.settings.services import parse_optional_duration_s, parse_window
 from common.settings.values import (
     bytes_text,
     check_address,
+    check_host_name,
     check_http_token,
     check_load_schedule,
     check_schedule,
@@ -40,7 +41,7 @@ from common.settings.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pydantic.fields import FieldInfo
 
@@ -108,6 +109,7 @@ _READERS = {
     check_schedule: "schedule",
     check_load_schedule: "schedule, or `on-marker`",
     check_address: "host:port or null",
+    check_host_name: "host name",
     check_http_token: "text or null",
     parse_start: "start",
     parse_window: "part of the day or null",
@@ -178,7 +180,11 @@ def _cell(text: str) -> str:
 
 
 def _reader(field: FieldInfo) -> str | None:
-    for item in field.metadata:
+    return _reader_among(field.metadata)
+
+
+def _reader_among(metadata: Sequence[object]) -> str | None:
+    for item in metadata:
         if isinstance(item, BeforeValidator):
             return next((words for function, words in _READERS.items() if function is item.func), None)
     return None
@@ -197,7 +203,8 @@ def _annotation_words(annotation: object) -> str:
         return " or ".join(f"`{word}`" for word in annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is tuple:
-        return f"list of {_annotation_words(arguments[0])}"
+        read = _reader_among(getattr(arguments[0], "__metadata__", ()))
+        return f"list of {read or _annotation_words(arguments[0])}"
     if origin is dict:
         return "map"
     if origin in (types.UnionType, typing.Union):

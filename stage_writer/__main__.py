@@ -111,7 +111,8 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     command = [sys.executable, "-m", "stage_writer", "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
     routes = crew_routes(crew, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
-    server = None if settings.writer.http is None else HttpServer(settings.writer.http, routes)
+    address, hosts = settings.writer.http, settings.writer.http_hosts
+    server = None if address is None else HttpServer(address, routes, hosts)
     if server is not None:
         log.info("serving", port=server.port)
     try:

@@ -40,12 +40,12 @@ def release() -> str:
 
 def service_pages(
     service: str, health: Callable[[], Health], ready: Callable[[], Health], metrics: Callable[[], bytes]
-) -> dict[str, Callable[[], Page]]:
-    """The pages that every service has beside its status."""
+) -> dict[str, Page | Callable[[], Page]]:
+    """The pages that every service has, its status aside."""
     return {
         "/healthcheck": lambda: _health(health()),
         "/ready": lambda: _health(ready()),
-        "/version": lambda: json_page(200, {"service": service, "version": release()}),
+        "/version": json_page(200, {"service": service, "version": release()}),
         "/metrics": lambda: Page(200, "text/plain; version=0.0.4; charset=utf-8", metrics()),
     }
 

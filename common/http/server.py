@@ -6,32 +6,54 @@ Rules:
    without a token in the settings every one is refused. The token is in no page and in no log. So does a ``GET`` that
    reads what records hold (`Routes.reads`).
 2. It binds to what the settings say, loopback by default. A page that fails answers 500 and harms nothing else.
-3. What a request may cost is bounded: few at a time, few bytes of it, little time to send it.
-4. A page loads nothing from anywhere else, and no other site may show it in a frame or read it.
+3. What a request may cost is bounded: its head is at most 16 KiB, and it is received, and its answer sent, within 10 s
+   each, however slowly the bytes come. 64 connections are open at a time; one more closes the oldest that waits for its
+   client. Pages that anyone may read are computed 32 at a time, so that slow ones do not take all connections; a page
+   that is a plain `Page` (``/version``, which probes ask for) is served without that limit.
+4. A page loads nothing from anywhere else, and no other site may show it in a frame or read it. A site cannot point a
+   name of its own at this server to read it either (DNS rebinding): the ``Host`` of a request is an IP address, a name
+   that nobody can register (no dot in it, ``.localhost``, ``.svc``, ``.cluster.local``), this machine's own name, the
+   name in the address that is bound, or one in the settings (`HostNames`).
 """
 
 from __future__ import annotations
 
 import gzip
 import hmac
+import io
 import json
+import re
+import socket
 import threading
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from common.errors import ConfigError
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 _CLOSE_WITHIN_S = 0.1
+_RECEIVE_WITHIN_S = 10.0
 _SEND_WITHIN_S = 10.0
-_MOST_AT_A_TIME = 64
+_DRAIN_WITHIN_S = 1.0
+_MOST_CONNECTIONS = 64
+_MOST_PAGES_AT_A_TIME = 32
+_MOST_HEAD_BYTES = 16 * 1024
 _MOST_BODY_BYTES = 4096
+_MOST_DRAINED_BYTES = 256 * 1024
+_RECEIVED_AT_ONCE_BYTES = 4096
 _WORTH_PACKING_BYTES = 4096
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_END_OF_HEAD_BYTES = 4
+_CONTENT_LENGTH = re.compile("[0-9]{1,9}")
+_UNREGISTRABLE = ("localhost", "svc", "cluster.local")
 _BEARER = "Bearer "
 _CALLS_ARE_OFF = "this is off, because the settings have no http_token: set one, and send it as a bearer token\n"
 _HEADERS = {
@@ -58,7 +80,7 @@ class Page:
 class Routes:
     """What a server answers."""
 
-    pages: Mapping[str, Callable[[], Page]]
+    pages: Mapping[str, Page | Callable[[], Page]]
     """For ``GET``, by path."""
     calls: Mapping[str, Callable[[Mapping[str, str]], Page]] = field(default_factory=dict)
     """For ``POST``, by path; given the query."""
@@ -78,15 +100,38 @@ def json_page(status: int, value: object) -> Page:
     return Page(status, "application/json", json.dumps(value, separators=(",", ":")).encode())
 
 
+class HostNames:
+    """The names that a request may give as its ``Host`` (rule 4)."""
+
+    def __init__(self, bound: str, more: Collection[str] = ()) -> None:
+        """``bound`` is the host of the address that is served; ``more`` are names, or ``*.`` and a name, or ``*``."""
+        self._patterns = tuple(name.lower() for name in (bound, socket.gethostname(), *more))
+
+    def __contains__(self, host: str) -> bool:
+        """Whether a request with this header, which may end in a port, is answered."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        return _is_unregistrable(name) or any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+
+def _is_unregistrable(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return bool(name) and ("." not in name or name.endswith(tuple(f".{domain}" for domain in _UNREGISTRABLE)))
+
+
 class HttpServer:
     """Serves from a thread of its own until closed."""
 
-    def __init__(self, address: str, routes: Routes) -> None:
-        """Bind to ``host:port``; raises ConfigError when the address is wrong or taken."""
+    def __init__(self, address: str, routes: Routes, hosts: Collection[str] = ()) -> None:
+        """Bind to ``host:port``, and answer to ``hosts`` too; raises ConfigError when the address is wrong or taken."""
         host, _, port = address.rpartition(":")
+        names = HostNames(host.strip("[]"), hosts)
         try:
             self._server = _BoundedServer(
-                (host.strip("[]"), int(port)), type("Handler", (_Handler,), {"routes": routes})
+                (host.strip("[]"), int(port)), type("Handler", (_Handler,), {"routes": routes, "hosts": names})
             )
         except (OSError, ValueError, OverflowError) as error:
             msg = f"cannot serve HTTP on {address}: {error}"
@@ -108,60 +153,175 @@ class HttpServer:
         self._thread.join()
 
 
+class _Connections:
+    """The open connections, oldest first (rule 3). A socket is closed only after it has left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_answered: dict[socket.socket, bool] = {}
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Add one, and close the oldest one that waits for its client if there are too many; False if none does."""
+        with self._lock:
+            if len(self._is_answered) >= _MOST_CONNECTIONS:
+                waiting = (other for other, is_answered in self._is_answered.items() if not is_answered)
+                oldest = next(waiting, None)
+                if oldest is None:
+                    return False
+                del self._is_answered[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+            self._is_answered[connection] = False
+            return True
+
+    def leave(self, connection: socket.socket) -> None:
+        """It is about to be closed."""
+        with self._lock:
+            self._is_answered.pop(connection, None)
+
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """While its answer is computed it stays; raises ConnectionAbortedError if it had to go."""
+        self._mark(connection, is_answered=True)
+        try:
+            yield
+        finally:
+            self._mark(connection, is_answered=False)
+
+    def _mark(self, connection: socket.socket, *, is_answered: bool) -> None:
+        with self._lock:
+            if connection not in self._is_answered:
+                raise ConnectionAbortedError
+            self._is_answered[connection] = is_answered
+
+
 class _BoundedServer(ThreadingHTTPServer):
-    """One thread for each request, up to a number (rule 3); whoever comes beyond that is hung up on."""
+    """One thread for each connection, up to a number (rule 3)."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._free = threading.BoundedSemaphore(_MOST_AT_A_TIME)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self.connections = _Connections()
+        self.computed_pages = threading.BoundedSemaphore(_MOST_PAGES_AT_A_TIME)
         super().__init__(address, handler)
 
     def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
-        if not self._free.acquire(blocking=False):
+        if not isinstance(request, socket.socket) or not self.connections.admit(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._free.release()
+            self.connections.leave(request)
             raise
 
-    def process_request_thread(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        if isinstance(request, socket.socket):
+            self.connections.leave(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Somebody who hangs up is no news."""
+        """A client that hangs up is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request; ``routes`` is set by the class that is made for a server."""
+    """Answers one request; ``routes`` and ``hosts`` are set by the class that is made for a server."""
 
     routes: ClassVar[Routes]
-    timeout = _SEND_WITHIN_S
+    hosts: ClassVar[HostNames]
+    server: _BoundedServer
 
-    def do_GET(self) -> None:
-        found = self.routes.pages.get(self._path)
-        if found is None:
-            self._answer(self._read())
+    def handle(self) -> None:
+        """One request, which is received whole before any of it counts (rule 3)."""
+        self.close_connection = True
+        self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
+        self.headers = self.MessageClass()
+        try:
+            head = self._received_head()
+        except TimeoutError:
+            self._answer(text_page(408, f"send a request within {_RECEIVE_WITHIN_S:.0f} s\n"))
         else:
-            self._answer(_tried(found))
+            self._handle_head(head)
+        self._drain()
 
-    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
+    def _received_head(self) -> bytes | None:
+        """The bytes before the body, and some of it; None for more than rule 3 allows. Raises OSError."""
+        deadline_s = time.monotonic() + _RECEIVE_WITHIN_S
+        received = bytearray()
+        while len(received) <= _MOST_HEAD_BYTES:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            self.connection.settimeout(left_s)
+            chunk = self.connection.recv(_RECEIVED_AT_ONCE_BYTES)
+            if not chunk:
+                raise ConnectionAbortedError
+            searched = max(0, len(received) - _END_OF_HEAD_BYTES)
+            received += chunk
+            end = _END_OF_HEAD.search(received, searched)
+            if end is not None and end.end() <= _MOST_HEAD_BYTES:
+                return bytes(received[: end.end()])
+        return None
 
-    def do_POST(self) -> None:
+    def _handle_head(self, head: bytes | None) -> None:
+        if head is None:
+            self._answer(text_page(431, f"the request line and the headers may have {_MOST_HEAD_BYTES} bytes\n"))
+            return
+        self.rfile.close()
+        self.rfile = io.BytesIO(head)
+        self.raw_requestline = self.rfile.readline()
+        if not self.parse_request():
+            return  # it has answered
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) > 1 or not all(host in self.hosts for host in hosts):
+            told = "writer.http_hosts or loader.http_hosts"
+            self._answer(text_page(421, f"this Host is not served here; put it into {told}\n"))
+            return
+        if self.command in {"GET", "HEAD"}:
+            self._answer(self._computed(self._found))
+        elif self.command == "POST":
+            self._answer(self._computed(self._called))
+        else:
+            self._answer(text_page(501, "GET, HEAD and POST are answered\n"))
+
+    def _computed(self, answer: Callable[[], Page]) -> Page:
+        with self.server.connections.answering(self.connection):
+            return answer()
+
+    def _drain(self) -> None:
+        """Receive what is still on its way, or closing would have the client lose the answer."""
+        self.connection.shutdown(socket.SHUT_WR)
+        deadline_s = time.monotonic() + _DRAIN_WITHIN_S
+        drained = 0
+        while drained < _MOST_DRAINED_BYTES and (left_s := deadline_s - time.monotonic()) > 0:
+            self.connection.settimeout(left_s)
+            chunk = self.connection.recv(_RECEIVED_AT_ONCE_BYTES)
+            if not chunk:
+                return
+            drained += len(chunk)
+
+    def _found(self) -> Page:
+        page = self.routes.pages.get(self._path)
+        if page is None:
+            return self._read()
+        if isinstance(page, Page):
+            return page
+        if not self.server.computed_pages.acquire(blocking=False):
+            return text_page(503, f"{_MOST_PAGES_AT_A_TIME} pages are being computed; ask again\n")
+        try:
+            return _tried(page)
+        finally:
+            self.server.computed_pages.release()
+
+    def _called(self) -> Page:
         refused = self._refusal()
-        if refused is None:
-            call = self.routes.calls[self._path]
-            query = self._query
-            refused = _tried(lambda: call(query))
-        self._answer(refused)
+        if refused is not None:
+            return refused
+        call, query = self.routes.calls[self._path], self._query
+        return _tried(lambda: call(query))
 
     @property
     def _path(self) -> str:
@@ -169,7 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _query(self) -> dict[str, str]:
-        return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        return dict(parse_qsl(self.path.partition("?")[2], keep_blank_values=True))
 
     def _read(self) -> Page:
         """What the token allows to see."""
@@ -181,18 +341,18 @@ class _Handler(BaseHTTPRequestHandler):
         return self._unknown() or _tried(lambda: read(rest, query))
 
     def _refusal(self) -> Page | None:
-        """Why a ``POST`` is not carried out (rules 1 and 3); its body says nothing, and is read away."""
+        """The answer to a ``POST`` that is not carried out (rules 1 and 3), or None; no call reads its body."""
         length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
-            return text_page(413, f"a body of {_MOST_BODY_BYTES} bytes at most is read\n")
-        self.rfile.read(int(length))
+        is_length = _CONTENT_LENGTH.fullmatch(length) is not None
+        if "Transfer-Encoding" in self.headers or not is_length or int(length) > _MOST_BODY_BYTES:
+            return text_page(413, f"a body may have {_MOST_BODY_BYTES} bytes, and its length in Content-Length\n")
         unknown = self._unknown()
         if unknown is not None:
             return unknown
         return None if self._path in self.routes.calls else text_page(404, "no such call\n")
 
     def _unknown(self) -> Page | None:
-        """Why who asks is not known (rule 1)."""
+        """The refusal for an unauthenticated caller, or None (rule 1)."""
         if self.routes.token is None:
             return text_page(403, _CALLS_ARE_OFF)
         given = self.headers.get("Authorization", "")
@@ -204,6 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, page: Page) -> None:
         packed = len(page.body) >= _WORTH_PACKING_BYTES and "gzip" in self.headers.get("Accept-Encoding", "")
         body = gzip.compress(page.body, 1) if packed else page.body
+        self.connection.settimeout(_SEND_WITHIN_S)  # of all that one call sends, not of each part
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -217,8 +378,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """A request that cannot be read is answered like any other."""
+        self._answer(text_page(code, f"{message}\n"))
+
     def version_string(self) -> str:
-        """Which Python it is concerns nobody."""
+        """The project, not the version of Python."""
         return "kafka-delta-express"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

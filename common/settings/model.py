@@ -21,6 +21,7 @@ from common.settings.topology import check_changelogs
 from common.settings.values import (
     Address,
     DurationS,
+    HostName,
     HttpToken,
     LoadSchedule,
     SizeBytes,
@@ -131,6 +132,13 @@ class WriterSettings(Section):
         description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
         "null for nowhere, port 0 for any free port.",
     )
+    http_hosts: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names under which `http` is reached, where they can be registered by others: "
+        "`pipeline.example.com`, `*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's "
+        "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
+        examples=[["pipeline.example.com"]],
+    )
     dead_letter_samples: int = Field(
         default=0,
         ge=0,
@@ -234,6 +242,13 @@ class LoaderSettings(Section):
         default="127.0.0.1:8081",
         description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
         "null for nowhere, port 0 for any free port.",
+    )
+    http_hosts: tuple[HostName, ...] = Field(
+        default=(),
+        description="Names under which `http` is reached, where they can be registered by others: "
+        "`pipeline.example.com`, `*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's "
+        "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
+        examples=[["pipeline.example.com"]],
     )
     http_token: HttpToken = Field(
         default=None,

@@ -121,6 +121,17 @@ def check_address(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
+_HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def check_host_name(value: object) -> str:
+    """A name that requests may be for: a host's, ``*.`` and a domain's, or ``*`` for any."""
+    if not isinstance(value, str) or _HOST_NAME.fullmatch(value) is None:
+        msg = "is not a host name; write one without scheme and port such as pipeline.example.com or *.example.com"
+        raise ValueError(msg)
+    return value
+
+
 _LEAST_TOKEN = 16
 
 
@@ -171,6 +182,7 @@ LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSche
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]
 HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]
 Address = Annotated[str | None, BeforeValidator(check_address)]
+HostName = Annotated[str, BeforeValidator(check_host_name)]
 
 
 class StartAt(StrEnum):

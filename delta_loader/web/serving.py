@@ -63,7 +63,8 @@ class Serving:
         writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view
-        server = HttpServer(settings.loader.http, self.routes(metrics, settings.loader.http_token, view))
+        routes = self.routes(metrics, settings.loader.http_token, view)
+        server = HttpServer(settings.loader.http, routes, settings.loader.http_hosts)
         stack.callback(server.close)
         watch = EndWatch(look, lambda: view.watched, view.tell, history=history, clock=clock, log=log)
         stack.callback(watch.close)

@@ -53,7 +53,7 @@ class Serving:
         pages |= status_pages(lambda: view.status(service.snapshot()))
         reads = {} if look_ups is None else _state_reads(look_ups)
         routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token, reads)
-        server = HttpServer(settings.writer.http, routes)
+        server = HttpServer(settings.writer.http, routes, settings.writer.http_hosts)
         self._parts.callback(server.close)
         watch = EndWatch(
             KafkaEnds(settings.kafka, log),

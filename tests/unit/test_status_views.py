@@ -284,7 +284,9 @@ class _Nothing:
 def healthcheck(page: LoaderPage) -> tuple[int, str]:
     """What `/healthcheck` answers."""
     serving = Serving(page.pausing, loader=page.ready, view=page.view)
-    answer = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]()
+    served = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]
+    assert callable(served)
+    answer = served()
     return answer.status, answer.body.decode()
 
 

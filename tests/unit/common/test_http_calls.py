@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import select
 import socket
+import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 from common import metrics as catalogue
+from common.http import server as http_server
 from common.http.pages import Health, pausing_calls, service_pages
 from common.http.pausing import Pausing
 from common.http.server import HttpServer, Page, Routes, text_page
@@ -18,7 +22,7 @@ from common.metrics import Metrics
 from tests.fakes.group import HandClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TOKEN = "a-token-of-a-test"
 
@@ -40,10 +44,13 @@ def serve(pausing: Pausing, metrics: Metrics) -> Iterator[Callable[..., HttpServ
     def broken(_query: Mapping[str, str]) -> Page:
         raise ZeroDivisionError
 
-    def serve(token: str | None = TOKEN) -> HttpServer:
-        pages = service_pages("x", lambda: Health(notes=pausing.notes), Health, metrics.exposition)
-        pages["/long"] = lambda: text_page(200, "x" * 100_000)
-        servers.append(HttpServer("127.0.0.1:0", Routes(pages, pausing_calls(pausing) | {"/broken": broken}, token)))
+    def serve(
+        token: str | None = TOKEN, pages: Mapping[str, Callable[[], Page]] | None = None, hosts: Sequence[str] = ()
+    ) -> HttpServer:
+        served = service_pages("x", lambda: Health(notes=pausing.notes), Health, metrics.exposition)
+        served["/long"] = lambda: text_page(200, "x" * 100_000)
+        routes = Routes({**served, **(pages or {})}, pausing_calls(pausing) | {"/broken": broken}, token)
+        servers.append(HttpServer("127.0.0.1:0", routes, hosts))
         return servers[-1]
 
     yield serve
@@ -137,21 +144,146 @@ def test_a_long_page_is_packed_for_who_can_unpack_it(serve: Callable[..., HttpSe
     assert int(ask(server, "GET", "/long")[2]["Content-Length"]) == 100_000
 
 
-def test_people_who_say_nothing_do_not_keep_others_out(serve: Callable[..., HttpServer]) -> None:
+WAIT_S = 60
+"""For what comes at once on any machine that is not stuck."""
+
+
+def connect(server: HttpServer, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S)
+    connection.sendall(sent)
+    return connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """All until the server closes the connection."""
+    text = b""
+    while chunk := connection.recv(4096):
+        text += chunk
+    return text
+
+
+def test_connections_that_never_send_a_request_keep_no_probe_out(serve: Callable[..., HttpServer]) -> None:
     server = serve()
-    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(70)]
-    try:
-        for one in silent[:10]:
-            one.close()
-        answers = [_status(server) for _ in range(20)]
-        assert 200 in answers
-    finally:
-        for one in silent:
-            one.close()
+    with ExitStack() as stack:
+        for _ in range(150):
+            stack.enter_context(connect(server, b"GET /version HTTP/1.1\r\nX: "))
+        assert [ask(server, "GET", "/version")[0] for _ in range(10)] == [200] * 10
 
 
-def _status(server: HttpServer) -> int | None:
-    try:
-        return ask(server, "GET", "/healthcheck")[0]
-    except OSError:
-        return None
+def test_one_connection_too_many_closes_the_oldest(serve: Callable[..., HttpServer]) -> None:
+    server = serve()
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(connect(server)) for _ in range(64)]
+        assert ask(server, "GET", "/version")[0] == 200
+        assert received(waiting[0]) == b""
+        waiting[1].sendall(b"GET /version HTTP/1.0\r\n\r\n")
+        assert b" 200 " in received(waiting[1])
+
+
+def test_a_request_that_is_being_answered_is_not_cut_off(serve: Callable[..., HttpServer]) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow() -> Page:
+        begun.set()
+        may_end.wait(WAIT_S)
+        return text_page(200, "at last\n")
+
+    server = serve(pages={"/slow": slow})
+    with ExitStack() as stack:
+        asking = stack.enter_context(connect(server, b"GET /slow HTTP/1.0\r\n\r\n"))
+        assert begun.wait(WAIT_S)
+        for _ in range(100):
+            stack.enter_context(connect(server))
+        assert ask(server, "GET", "/version")[0] == 200
+        may_end.set()
+        assert received(asking).endswith(b"at last\n")
+
+
+def test_slow_pages_do_not_take_all_connections(serve: Callable[..., HttpServer]) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def slow() -> Page:
+        begun.release()
+        may_end.wait(WAIT_S)
+        return text_page(200, "")
+
+    server = serve(pages={"/slow": slow})
+    with ExitStack() as stack:
+        stack.callback(may_end.set)
+        for _ in range(32):
+            stack.enter_context(connect(server, b"GET /slow HTTP/1.0\r\n\r\n"))
+        assert all(begun.acquire(timeout=WAIT_S) for _ in range(32))
+        assert [ask(server, "GET", "/slow")[0] for _ in range(40)] == [503] * 40
+        assert ask(server, "GET", "/version")[0] == 200
+
+
+def test_the_deadline_is_for_the_request_and_not_for_each_byte(
+    serve: Callable[..., HttpServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_RECEIVE_WITHIN_S", 0.2)
+    with connect(serve(), b"GET /version HTTP/1.1\r\nX: ") as slow:
+        while not select.select([slow], [], [], 0.02)[0]:
+            slow.sendall(b"a" * 100)
+        assert b" 408 " in slow.recv(4096)
+
+
+@pytest.mark.parametrize("line", [b"", b"X: " + b"a" * 1000 + b"\r\n"])
+def test_a_head_of_more_than_16_kib_is_refused(serve: Callable[..., HttpServer], line: bytes) -> None:
+    request = b"GET /version HTTP/1.1\r\nHost: localhost\r\n" + line * 16 + b"Cookie: "
+    fits, too_large = request.ljust(16 * 1024 - 4, b"c"), request.ljust(16 * 1024 - 3, b"c")
+    server = serve()
+    for head, status in ((fits, b" 200 "), (too_large, b" 431 "), (too_large + b"c" * 5000, b" 431 ")):
+        with connect(server, head + b"\r\n\r\n") as asking:
+            assert status in received(asking)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:8080", "127.0.0.1", "[::1]:8080", "10.1.2.3:8080", "LOCALHOST.", "writer.localhost", "stage-writer",
+        "stage-writer.pipeline.svc:8080", "stage-writer.pipeline.svc.cluster.local", socket.gethostname(),
+        "pipeline.example.com", "a.pages.example.org:443",
+    ],
+)  # fmt: skip
+def test_a_host_that_cannot_be_rebound_is_served(serve: Callable[..., HttpServer], host: str) -> None:
+    server = serve(hosts=("pipeline.example.com", "*.pages.example.org"))
+    assert ask(server, "GET", "/version", {"Host": host})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "example.com",
+        "pages.example.org", "localhost@evil.example", "evilsvc.example", "[::1", "", "evil.example.",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_host_of_another_site_is_refused(
+    serve: Callable[..., HttpServer], pausing: Pausing, host: str, method: str
+) -> None:
+    server = serve(hosts=("pipeline.example.com", "*.pages.example.org"))
+    for path in ("/version", "/pause"):
+        status, text, _ = ask(server, method, path, bearer() | {"Host": host})
+        assert (status, "http_hosts" in text) == (421, True)
+    assert not pausing.is_on
+
+
+def test_an_asterisk_serves_every_host(serve: Callable[..., HttpServer]) -> None:
+    assert ask(serve(hosts=("*",)), "GET", "/version", {"Host": "any.example"})[0] == 200
+
+
+def test_a_second_host_is_refused_and_none_is_served(serve: Callable[..., HttpServer]) -> None:
+    server = serve()
+    for head, status in ((b"", b" 200 "), (b"Host: localhost\r\nHost: localhost\r\n", b" 421 ")):
+        with connect(server, b"GET /version HTTP/1.0\r\n" + head + b"\r\n") as asking:
+            assert status in received(asking)
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"", b"GET", b"PUT / HTTP/1.1", b"GET / HTTP/9.9", b"GET / FTP/1.1", b"\xff\x00"]
+)
+def test_a_request_that_cannot_be_read_harms_nothing(serve: Callable[..., HttpServer], request_line: bytes) -> None:
+    server = serve()
+    with connect(server, request_line + b"\r\n\r\n") as asking:
+        assert b" 200 " not in received(asking)
+    assert ask(server, "GET", "/version")[0] == 200
