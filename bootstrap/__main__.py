@@ -170,7 +170,12 @@ def accept(
     typer.echo((records.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
 
 
-@app.command(epilog=examples("bootstrap restart pipeline.yaml --topic orders --yes"))
+@app.command(
+    epilog=examples(
+        "bootstrap restart pipeline.yaml --topic orders --yes",
+        "bootstrap restart pipeline.yaml --topic orders --partition 0 --at 4000 --yes",
+    )
+)
 def restart(
     *,
     config: ConfigArgument,
@@ -183,11 +188,24 @@ def restart(
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Also where something of the old topic is staged and not loaded.")
     ] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            min=0,
+            metavar="OFFSET",
+            help="Where the new chain begins, of a topic that is the same and has lost records: the first offset at "
+            "which Kafka has other records than those that were staged.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Begin new chains for a topic that was deleted and created again. The old ones' markers go into stray/."""
+    if at is not None and partition is None:
+        msg = "--at is an offset of one Kafka partition"
+        raise UsageError(msg, "give --partition too")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
-    plans = work.plan_restart(topic, partition, give_up=give_up)
+    plans = work.plan_restart(topic, partition, give_up=give_up, at=None if at is None else Position(at))
     if yes:
         work.restart(plans)
     typer.echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))

@@ -152,13 +152,15 @@ class Work:
         (state,) = self._look(topic, partition)
         return decide(state, self._author)
 
-    def plan_restart(self, topic: str, partition: int | None, *, give_up: bool) -> tuple[Restart | Left, ...]:
+    def plan_restart(
+        self, topic: str, partition: int | None, *, give_up: bool, at: Position | None = None
+    ) -> tuple[Restart | Left, ...]:
         """The plan for a topic that was created again, or for one of its partitions. Raises UsageError."""
         states = self._look(topic, partition)
         stream = self._settings.stream_of(topic)
         if stream is not None and not give_up:
             require_whole(stream, self._tables(stream), self._open)
-        return tuple(plan_restart(state, give_up=give_up) for state in states)
+        return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:
         """Carry restarts out."""

@@ -1,4 +1,4 @@
-"""A new chain for a topic that was deleted and created again.
+"""A new chain for a topic that was deleted and created again, or that has lost records which are staged.
 
 Rules:
 
@@ -7,7 +7,9 @@ Rules:
 2. Nothing that was staged of the old topic is given up in silence: a chain that the table does not have whole is
    refused, unless the operator gives the rest up. Kafka no longer has it. So is one whose table went back and waits for
    an answer, whatever its positions say (bootstrap/accepting.py).
-3. A chain of the topic that is there is refused: its records would be loaded a second time.
+3. A chain of the topic that is there is refused: its records would be loaded a second time. Where Kafka has lost the
+   last records of that very topic, only the operator knows from which offset on it has others (``at``): what lies
+   before it is taken for loaded, what lies behind it is loaded as new.
 4. The order: all markers are copied below ``stray/``; the beginning is written; then they go, highest first. From the
    beginning on they are of an older generation, which nobody obeys, so a crash in between harms nothing, and the same
    command tidies up.
@@ -20,10 +22,13 @@ from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.stage.beginnings import Beginning
+from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from bootstrap.core.state import PartitionState, StagedMarker
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
+
+_OTHER_STREAM = "begin the stream again under another app_id, with tables of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +51,59 @@ class Left:
     why: str
 
 
-def plan_restart(state: PartitionState, *, give_up: bool) -> Restart | Left:
-    """The plan for one partition. Raises UsageError when something would be lost (rule 2)."""
+def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = None) -> Restart | Left:
+    """The plan for one partition. Raises UsageError when something would be lost (rule 2), or loaded twice (rule 3)."""
     older = tuple(reversed(state.older))
-    if not state.staged and state.beginning is None and state.table is None:
+    if at is not None:
+        _require_place(state, at)
+    elif not state.staged and state.beginning is None and state.table is None:
         return Left(state.source, "it has no chain yet") if not older else Restart(state.source, None, older)
-    if _is_of_this_topic(state):
+    if at is None and _is_of_this_topic(state):
+        _require_whole(state)
         if older:
             return Restart(state.source, None, older, ("its new chain has begun; these are of the old one",))
         return Left(state.source, "its chain is of the topic that is there")
     notes = list(_lost(state, give_up=give_up))
-    if state.chain_topic_id is None or state.topic_id is None:
+    if at is not None:
+        notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
+    elif state.chain_topic_id is None or state.topic_id is None:
         notes.append(
             "nobody can tell whether the topic is another one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
-    beginning = Beginning(state.ends.low, state.generation + 1, state.topic_id)
+    beginning = Beginning(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
     return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:
-    """Whether the chain is of the topic that is there, and Kafka still has what follows it."""
-    if state.chain_topic_id is None or state.chain_topic_id != state.topic_id:
-        return False
-    end = state.chain.end
-    return end is None or end <= state.ends.high
+    """Whether the chain is of the topic that is there."""
+    return state.chain_topic_id is not None and state.chain_topic_id == state.topic_id
+
+
+def _require_whole(state: PartitionState) -> None:
+    """Raises UsageError where Kafka ends before the chain of its own topic (rule 3)."""
+    end, high = state.chain.end, state.ends.high
+    if end is not None and end > high:
+        msg = (
+            f"{state.source} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, and has "
+            "lost its last records; a chain that begins with its first record would load what is left a second time"
+        )
+        where = f"--partition {state.source.partition} --at {high}"
+        raise UsageError(
+            msg, _OTHER_STREAM if is_merged(state.source.topic) else f"begin where Kafka's records differ: {where}"
+        )
+
+
+def _require_place(state: PartitionState, at: Position) -> None:
+    """Raises UsageError for a place that Kafka does not have, behind the chain, or of a chain of several topics."""
+    if is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+        raise UsageError(msg, _OTHER_STREAM)
+    low, high, end = state.ends.low, state.ends.high, state.chain.end
+    last = high if end is None else min(end, high)
+    if not low <= at <= last:
+        msg = f"--at is {at}; Kafka has [{low}, {high}) of {state.source}, and its chain ends at {end}"
+        raise UsageError(msg, f"give an offset of {low} to {last}" if low <= last else "leave --at out")
 
 
 def _lost(state: PartitionState, *, give_up: bool) -> tuple[str, ...]:

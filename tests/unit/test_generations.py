@@ -130,9 +130,24 @@ def test_a_chain_of_the_topic_that_is_there_is_left() -> None:
     assert isinstance(plan_restart(state(), give_up=False), Left)
 
 
-def test_a_topic_that_has_lost_its_end_may_get_a_new_chain() -> None:
-    plan = plan_restart(state(*OLD, table=20, now="old", ends=(0, 12)), give_up=False)
-    assert isinstance(plan, Restart)
+def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_begins() -> None:
+    """From its first record on, those that are left would be loaded a second time."""
+    short = state(*OLD, table=20, now="old", ends=(3, 12))
+    with pytest.raises(UsageError, match="ends at 12 in Kafka, before its chain's end 20") as caught:
+        plan_restart(short, give_up=True)
+    assert "--partition 0 --at 12" in caught.value.remedy
+    for ends in ((3, 12), (3, 50)):  # also once others have come in their place
+        plan = plan_restart(
+            replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
+        )
+        assert isinstance(plan, Restart)
+        assert plan.beginning == Beginning(Position(8), 1, "old")
+        assert [found.name.start for found in plan.put_aside] == [10, 0]
+    for at, high in ((2, 12), (13, 12), (21, 50)):
+        with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
+            plan_restart(replace(short, ends=Ends(Position(3), Position(high))), give_up=True, at=Position(at))
+    with pytest.raises(UsageError, match="staged and not loaded"):
+        plan_restart(replace(short, table=Position(15)), give_up=False, at=Position(8))
 
 
 def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
