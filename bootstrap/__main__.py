@@ -14,7 +14,7 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
-from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, run, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
 from common.errors import UsageError
 from common.pages.model import counted
 from common.ports import SystemClock
@@ -92,7 +92,7 @@ def write(
     made = work.write(plans)
     _show(plans, as_json=as_json, written=True)
     if not as_json:
-        typer.echo(f"\n{counted(made, 'marker')} {'was' if made == 1 else 'were'} made.")
+        echo(f"\n{counted(made, 'marker')} {'was' if made == 1 else 'were'} made.")
 
 
 @app.command(
@@ -116,7 +116,7 @@ def skip(
     decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
     if yes:
         work.skip(decided)
-    typer.echo((records.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
+    echo((records.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
 
 
 @app.command(epilog=examples("bootstrap rewind pipeline.yaml --topic orders --partition 0 --to 4000 --yes"))
@@ -138,7 +138,7 @@ def rewind(
     decide = partial(plan_rewind, below_table=below_table)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
-    typer.echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
+    echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
 
 
 @app.command(
@@ -167,7 +167,7 @@ def accept(
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
-    typer.echo((records.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
+    echo((records.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
 
 
 @app.command(
@@ -208,11 +208,11 @@ def restart(
     plans = work.plan_restart(topic, partition, give_up=give_up, at=None if at is None else Position(at))
     if yes:
         work.restart(plans)
-    typer.echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
+    echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
 
 
 def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:
-    typer.echo(view.plans_as_json(plans, written=written) if as_json else view.plans_as_text(plans))
+    echo(view.plans_as_json(plans, written=written) if as_json else view.plans_as_text(plans))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, re
 from bootstrap.shell import stage as staging
 from common.errors import UsageError
 from common.ports import AlreadyExists
+from common.remedies import CONFIG, quoted
 from common.stage.answers import Answer
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
@@ -38,7 +39,8 @@ def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: 
         if back is not None:
             raise UsageError(
                 described(url, back),
-                f"answer with `bootstrap accept CONFIG --stream {stream.app_id}` first; --give-up drops what is staged",
+                f"answer with `bootstrap accept {CONFIG} --stream {quoted(stream.app_id)}` first; --give-up drops "
+                "what is staged",
             )
 
 
@@ -66,7 +68,7 @@ class Accepting:
                 plans[url] = self._plan(url, tables[url], back, decision, give_up=give_up)
         if not plans:
             msg = f"the tables of stream {self.stream.app_id!r} did not go back, or the loader has obeyed the answer"
-            raise UsageError(msg, "see `delta-loader status CONFIG` for what holds its partitions")
+            raise UsageError(msg, f"see `delta-loader status {CONFIG}` for what holds its partitions")
         own = plans.get(self.stream.table)
         if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
             table = tables.get(self.stream.table)

@@ -14,6 +14,7 @@ import typer
 
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import release
+from common.remedies import rendered, show_config
 from common.settings import Settings, load_settings, print_settings
 
 if TYPE_CHECKING:
@@ -63,8 +64,14 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
         raise typer.Exit
 
 
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line with the config's path in its remedies (common/remedies.py); what commands print goes through it."""
+    typer.echo(rendered(text), err=err)
+
+
 def settings_from(config: Path, *, print_config: bool = False) -> Settings:
     """Load the settings; with ``print_config``, show them and end the command."""
+    show_config(config)
     settings = load_settings(config, os.environ)
     if print_config:
         typer.echo(print_settings(settings), nl=False)
@@ -77,8 +84,10 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     try:
         app(args=arguments)
     except KafkaDeltaExpressError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        show_config(None)
     return 0

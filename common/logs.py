@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.remedies import rendered
+
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import LogSettings
+
+
+def _with_config_path(renderer: structlog.typing.Processor) -> structlog.typing.Processor:
+    """The renderer's lines with the config's path in their remedies (common/remedies.py)."""
+
+    def render(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+        return rendered(str(renderer(logger, method, event)))
+
+    return render
 
 
 def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
@@ -33,7 +44,7 @@ def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            renderer,
+            _with_config_path(renderer),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common import metrics as catalogue
-from common.cli import ConfigArgument, JsonOption, PrintConfigOption, examples, new_app, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, settings_from
 from common.cli import run as run_app
 from common.errors import TableError
 from common.http.pausing import Pausing
@@ -104,7 +104,7 @@ def run(
             reports = loader.service.run_pass(stopped.is_set, to_the_end=True)
             loader.checkpoints.finish(stopped.is_set)
             loader.fitness.look_again()
-            typer.echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
+            echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
             raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
         if loader.services is not None:
             loader.services.start()

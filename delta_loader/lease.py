@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import StoreError
+from common.remedies import CONFIG
 from delta_loader.core.lease import (
     FOLDER,
     Claim,
@@ -40,7 +41,7 @@ _RELEASE_TRIES = 3
 _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
-    "`delta-loader check CONFIG` says what the store answers; a loader has to list, read, create and delete what is "
+    f"`delta-loader check {CONFIG}` says what the store answers; a loader has to list, read, create and delete what is "
     "below lease/ in the stage. It goes on by itself then (runbook: DeltaLoaderLeaseNotHeld)"
 )
 

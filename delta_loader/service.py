@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import with_remedy
+from common.remedies import CONFIG
 from delta_loader.ports import never, one_by_one
 from delta_loader.streams.book import Book
 from delta_loader.streams.load import StreamLoad
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
 STUCK_REMEDY = (
-    "`delta-loader check CONFIG` says whether the store of its table answers; if it does, start this loader again: "
+    f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, start this loader again: "
     "nothing is loaded twice, and nothing is lost"
 )
 _STILL_AT_IT_S = 30.0

@@ -25,6 +25,7 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pages.samples import Samples
 from common.ports import SystemClock
+from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.values import ON_MARKER
 from common.stage.evolved import latest
@@ -210,7 +211,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     def tell(what: str, text: str) -> None:
         told.append((what, text))
         if not as_json:
-            typer.echo(f"{what:<8} {text}")
+            cli.echo(f"{what:<8} {text}")
 
     converters = converters_of(settings)
     tell("config", f"ok: {len(converters)} stream(s)")
@@ -238,7 +239,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
     checks = [{"check": what, "text": text} for what, text in told]
-    typer.echo(json.dumps({"fit": True, "checks": checks}, indent=2) if as_json else "all well")
+    cli.echo(json.dumps({"fit": True, "checks": checks}, indent=2) if as_json else "all well")
 
 
 def _native_text(settings: Settings) -> str:
@@ -277,7 +278,11 @@ def replay(
     if letters is not None:
         if (topic, partition, start, end, since, until) != (None,) * 6:
             msg = "--letters says which records, and so does a range"
-            raise UsageError(msg, "give one of them; `delta-loader dead-letters export` chooses letters")
+            raise UsageError(
+                msg,
+                f"give one of them; `delta-loader dead-letters export {CONFIG} letters.parquet --format "
+                "parquet` chooses letters",
+            )
         _replay_letters(settings, Letters.read(letters, settings.writer.consume_records), yes=yes, as_json=as_json)
         return
     if topic is None:
@@ -293,7 +298,7 @@ def replay(
         replayed = _replayed(settings, converter, kafka, [Range(*one) for one in spans], yes=yes)
     finally:
         kafka.close()
-    typer.echo(replayed_to_json(replayed, done=yes) if as_json else replayed_to_text(stream, replayed, done=yes))
+    cli.echo(replayed_to_json(replayed, done=yes) if as_json else replayed_to_text(stream, replayed, done=yes))
 
 
 def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
@@ -304,7 +309,10 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
         converter = _converter_now(settings, stream)
         if converter.needs_headers:
             msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
-            raise UsageError(msg, "replay the range from Kafka: stage-writer replay CONFIG --topic T --from … --to …")
+            first = letters.ranges(topic)[0]
+            where = f"--topic {topic} --partition {first.source.partition}"
+            span = f"--from {first.span.start} --to {first.span.end}"
+            raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
         replayed = _replayed(settings, converter, letters, letters.ranges(topic), yes=False)
         fitting = letters.without_unfit(replayed)
         requests = fitting.requests(topic)  # also where they are not made: too many are told before --yes
@@ -312,9 +320,9 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
             replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]
         everything += replayed
         if not as_json:
-            typer.echo(replayed_to_text(stream, replayed, done=yes))
+            cli.echo(replayed_to_text(stream, replayed, done=yes))
     if as_json:
-        typer.echo(replayed_to_json(everything, done=yes))
+        cli.echo(replayed_to_json(everything, done=yes))
 
 
 def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:

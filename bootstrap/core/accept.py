@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import RewindPlan, plan_rewind
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.spans import Span
 from common.tables.commit_metadata import Decision
 from common.tables.went_back import Kind, WentBack
@@ -180,6 +181,6 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
             raise UsageError(
                 msg,
                 "RESTORE that table to the version before, or the stream's own table to the same moment; or "
-                f"accept it with --go-on, and have what Kafka still has of it made anew: stage-writer replay CONFIG "
+                f"accept it with --go-on, and have what Kafka still has of it made anew: stage-writer replay {CONFIG} "
                 f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.state import begin_at_zero
 from common.errors import UsageError
+from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.stage.beginnings import Beginning, begin_path
 
@@ -158,8 +159,8 @@ def _has_chain(state: PartitionState) -> Refused:
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
     return Refused(
         f"{state.source} has a chain: the marker {last.path} is there{ends}",
-        "a chain is never overwritten: go back with `bootstrap rewind`, give positions up with `bootstrap skip`, or "
-        "leave the partition out with --from FILE",
+        f"a chain is never overwritten: go back with `{repair('rewind', state.source)} --to …`, give positions up with "
+        f"`{repair('skip', state.source)} --to …`, or leave the partition out of a file of positions (--from)",
     )
 
 
@@ -193,8 +194,7 @@ def start_words(start: Start) -> str:
 
 
 def _skip(state: PartitionState, to: Position) -> str:
-    source = state.source
-    return f"bootstrap skip CONFIG --topic {source.topic} --partition {source.partition} --to {to}"
+    return repair("skip", state.source, to)
 
 
 def check_known(named: Iterable[TopicPartition], known: Sequence[TopicPartition], source: str) -> None:

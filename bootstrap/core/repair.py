@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from bootstrap.core.state import begin_at_zero
 from bootstrap.core.task_states import TaskStates
 from common.errors import UsageError
+from common.remedies import CONFIG, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker, MarkerName, Origin
 from common.stage.merged import is_merged
@@ -70,7 +71,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     begin = gap.start if gap is not None else _end(state)
     if to <= begin:
         msg = f"{state.source} is staged or loaded up to {begin}, so there is nothing to give up before {to}"
-        raise UsageError(msg, f"give a position after {begin}, or go back with `bootstrap rewind`")
+        raise UsageError(msg, f"give a position after {begin}, or go back with `{repair('rewind', state.source, to)}`")
     if gap is not None and to > gap.end:
         after = next(found for found in state.staged if found.name.start >= gap.end)
         msg = f"{state.source} lacks {gap}, and behind it the marker {after.path} stands before {to}"
@@ -89,7 +90,7 @@ def _check_readable(state: PartitionState) -> None:
     broken = next((found for found in state.staged if found.marker is None), None)
     if broken is not None:
         msg = f"the marker {broken.path} cannot be read, so nobody can say where {state.source} is held"
-        raise UsageError(msg, f"stage its records again: bootstrap rewind … --to {broken.name.start}")
+        raise UsageError(msg, f"stage its records again: {repair('rewind', state.source, broken.name.start)}")
 
 
 def _first_gap(state: PartitionState) -> Span | None:
@@ -114,7 +115,9 @@ def _end(state: PartitionState) -> Position:
     known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
     if not known:
         msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
-        raise UsageError(msg, "say where it begins with `bootstrap write`")
+        raise UsageError(
+            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
+        )
     return max(known)
 
 
@@ -126,7 +129,9 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     _check_merged(state, position)
     if position < state.ends.low:
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
-        raise UsageError(msg, f"give it up with `bootstrap skip` up to {state.ends.low}, after a rewind to there")
+        raise UsageError(
+            msg, f"give it up with `{repair('skip', state.source, state.ends.low)}`, after a rewind to there"
+        )
     if position > state.ends.high:
         msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
@@ -153,8 +158,8 @@ def _check_above_table(state: PartitionState, to: Position, *, below_table: bool
     msg = f"the table has {state.source} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
     raise UsageError(
         msg,
-        f"rewind --to {state.table}; with --below-table the records are staged again all the same, and the loader "
-        "passes over them",
+        f"{repair('rewind', state.source, state.table)}; with --below-table the records are staged "
+        "again, and the loader passes over them",
     )
 
 
@@ -165,7 +170,10 @@ def _check_merged(state: PartitionState, position: Position) -> None:
             f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
             f"{position} on, so that nobody could tell which records it has"
         )
-        remedy = f"rewind --to {state.table}, or begin the stream anew under another app_id, with tables of its own"
+        remedy = (
+            f"{repair('rewind', state.source, state.table)}, or begin the stream "
+            "anew under another app_id, with tables of its own"
+        )
         raise UsageError(msg, remedy)
 
 
@@ -181,7 +189,7 @@ def _sound(state: PartitionState, to: Position) -> Position:
     last = max([begin, state.table or begin, *(state.end_of(found) for found in state.staged)])
     if to > last:
         msg = f"{state.source} is staged up to {last} only, before {to}"
-        raise UsageError(msg, "to give positions up, use `bootstrap skip`")
+        raise UsageError(msg, f"to give positions up: {repair('skip', state.source, to)}")
     return max(edge for edge in {*edges, begin} if edge <= to)
 
 
@@ -191,7 +199,9 @@ def _root(state: PartitionState) -> Position:
         return state.beginning.position
     if not state.staged:
         msg = f"{state.source} has no marker, and the table no position for it: there is nothing to rewind"
-        raise UsageError(msg, "say where it begins with `bootstrap write`")
+        raise UsageError(
+            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
+        )
     first = state.staged[0]
     previous = None if first.marker is None else first.marker.previous
     root = first.name.start if previous is None else min(previous, first.name.start)

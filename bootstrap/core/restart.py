@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.stage.beginnings import Beginning
 from common.stage.merged import is_merged
 
@@ -117,5 +118,5 @@ def _lost(state: PartitionState, *, give_up: bool) -> tuple[str, ...]:
     begin = state.chain.markers[0].span.start if loaded is None else loaded
     if not give_up:
         msg = f"[{begin}, {end}) of the old {state.source} is staged and not loaded into every table"
-        raise UsageError(msg, "load it with `delta-loader run CONFIG --once`, or give it up with --give-up")
+        raise UsageError(msg, f"load it with `delta-loader run {CONFIG} --once`, or give it up with --give-up")
     return (f"[{begin}, {end}) of the old topic is given up: it was staged and never loaded",)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from common.remedies import repair
 from common.stage.chain import read_chain
 from common.stage.merged import is_merged
 
@@ -107,8 +108,8 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
 
 
 def _gap_remedy(source: TopicPartition, position: Position) -> str:
-    rewind = f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {position}"
-    or_skip = "" if is_merged(source.topic) else ", bootstrap skip gives it up"
+    rewind = repair("rewind", source, position)
+    or_skip = "" if is_merged(source.topic) else f", {repair('skip', source)} --to its end gives it up"
     return f"{rewind} has it staged again{or_skip}"
 
 
@@ -140,10 +141,7 @@ Looked = Footer | Gone | Broken
 def file_findings(found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked) -> list[Finding]:
     """What is wrong with one data file of a marker (rule 2)."""
     source, path = found.source, f"{url.rstrip('/')}/{file.path}"
-    stage_again = (
-        f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {marker.span.start} --yes "
-        "has it staged again"
-    )
+    stage_again = f"{repair('rewind', source, marker.span.start, '--yes')} has it staged again"
     if isinstance(looked, Gone) and found.has_loaded(marker.span):
         text = f"{path} is gone; the table has its rows since, perhaps in another file"
         return [Finding(source, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]

@@ -10,9 +10,10 @@ import typer
 from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
 from bootstrap.markers.look import Looker, Wanted, files_of
-from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
 from common.errors import UsageError
 from common.ports import SystemClock
+from common.remedies import CONFIG
 from common.stage.markers import MarkerName
 from common.terminal import progress
 
@@ -48,12 +49,12 @@ def ls(
         records = [
             view.summary_record(chain) | ({"chain": view.marker_records(chain)} if in_full else {}) for chain in chains
         ]
-        typer.echo(json.dumps({"chains": records, "problems": looker.problems}, indent=2))
+        echo(json.dumps({"chains": records, "problems": looker.problems}, indent=2))
         return
     shown = [view.chain_as_text(chain, now_ms) for chain in chains] if in_full and chains else None
-    typer.echo("\n\n".join(shown) if shown else view.chains_as_text(chains, now_ms))
+    echo("\n\n".join(shown) if shown else view.chains_as_text(chains, now_ms))
     for problem in looker.problems:
-        typer.echo(f"warning: {problem}", err=True)
+        echo(f"warning: {problem}", err=True)
 
 
 @app.command(
@@ -85,10 +86,10 @@ def show(
     if not found:
         msg = f"no marker of {source} {'has that name' if path else f'covers {name.start}'}"
         raise UsageError(
-            msg, f"see `bootstrap markers ls CONFIG --topic {source.topic} --partition {source.partition}`"
+            msg, f"see `bootstrap markers ls {CONFIG} --topic {source.topic} --partition {source.partition}`"
         )
     for chain, staged in found:
-        typer.echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))
+        echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))
 
 
 def _covers(staged: StagedMarker, name: MarkerName) -> bool:
@@ -138,7 +139,7 @@ def verify(
     with progress("data files", count) as told:
         findings = list(looker.findings(chains, files=files, told=told))
     for problem in looker.problems:
-        typer.echo(f"warning: {problem}", err=True)
+        echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text
-    typer.echo(shown(findings, len(chains), count))
+    echo(shown(findings, len(chains), count))
     raise typer.Exit(int(any(found.severity is Severity.FAULT for found in findings)))

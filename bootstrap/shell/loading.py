@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.stage.loading import LoadNote, loading_folder
 from common.stage.merged import is_merged
 
@@ -34,7 +35,8 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
             raise UsageError(
                 msg,
                 "wait for its next run, and look at the plan again; if it died, and its successor cannot load that far "
-                "either (`delta-loader status` says why), delete this object once that process is certainly gone",
+                f"either (`delta-loader status {CONFIG}` says why), delete this object once that process is "
+                "certainly gone",
             )
     position = table()
     if position is not None and position > plan.position:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from common.errors import ConfigError
+from common.remedies import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -92,12 +93,12 @@ class Routes:
 
 def text_page(status: int, text: str) -> Page:
     """Plain text."""
-    return Page(status, "text/plain; charset=utf-8", text.encode())
+    return Page(status, "text/plain; charset=utf-8", rendered(text).encode())
 
 
 def json_page(status: int, value: object) -> Page:
     """JSON."""
-    return Page(status, "application/json", json.dumps(value, separators=(",", ":")).encode())
+    return Page(status, "application/json", rendered(json.dumps(value, separators=(",", ":"))).encode())
 
 
 class HostNames:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from common.errors import MarkerError
+from common.remedies import repair
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.stored import Count, Stored, StoredOffset
 
@@ -102,7 +103,7 @@ def require_inputs(chain: TopicPartition, position: Position) -> None:
     """Raises MarkerError where the end of a chain of several topics does not say how far each of them is (rule 3)."""
     if is_merged(chain.topic) and not inputs_at(position):
         msg = f"the chain of {chain} ends at {position}, and nothing says how far each of its topics is there"
-        remedy = f"bootstrap rewind CONFIG --topic {chain.topic} --partition {chain.partition} --to POSITION --yes"
+        remedy = repair("rewind", chain, position - 1, "--yes")
         raise MarkerError(msg, f"put the marker that was made by hand aside: {remedy}")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
+from common.remedies import CONFIG, quoted
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
@@ -121,7 +122,7 @@ class Preflight:
                 continue
             back = went_back(read_history(state.version, store_lines(self.open_store(url))), app_id)
             if back is not None:
-                remedy = f"answer with `bootstrap accept CONFIG --stream {app_id}`, --replay or --go-on"
+                remedy = f"answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
                 yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)
 
     def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
 from delta_loader.checks.preflight import failed
@@ -31,7 +31,7 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     with ExitStack() as stack:
         pool = stack.enter_context(threads())
         checks = [*preflight_of(settings, pool).checks(), *_spark_checks(settings, stack)]
-    typer.echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
+    echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
     raise typer.Exit(exit_code(checks))
 
 

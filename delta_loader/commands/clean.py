@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
 from common.settings.values import parse_duration_s
 from common.terminal import progress
@@ -36,5 +36,5 @@ def clean(
     with threads() as pool, progress("objects") as told:
         work = CleanUp(settings, opener_of(settings), parallel_of(pool), told)
         tallies = work.run(age_s, remove=yes)
-    typer.echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
+    echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(int(any(tally.failure for tally in tallies)))

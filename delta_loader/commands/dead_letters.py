@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, examples, new_group, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.terminal import progress
 from delta_loader.checks.verify import chosen
 from delta_loader.commands.parts import opener_of
@@ -86,7 +87,7 @@ def list_letters(
     with ExitStack() as stack:
         letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
         groups, missing = letters.groups(with_values=show_values), letters.missing()
-    typer.echo(as_json(groups) if as_json_ else as_text(groups, missing))
+    echo(as_json(groups) if as_json_ else as_text(groups, missing))
 
 
 @app.command(
@@ -117,7 +118,7 @@ def export(
     with ExitStack() as stack:
         letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
         count = _export(letters, output, file_format, stack)
-    typer.echo(f"{count:,} dead letters", err=True)
+    echo(f"{count:,} dead letters", err=True)
 
 
 def _export(letters: Letters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
@@ -161,7 +162,8 @@ def replay(
     if importlib.util.find_spec("stage_writer") is None:
         msg = "the stage writer is not installed here, and it is what decodes"
         remedy = (
-            "run `dead-letters export --format parquet` here, and there `stage-writer replay CONFIG --letters FILE`"
+            f"run `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet` here, and there "
+            f"`stage-writer replay {CONFIG} --letters letters.parquet`"
         )
         raise UsageError(msg, remedy)
     span = (moment_ms("--since", since), moment_ms("--until", until))
@@ -172,7 +174,7 @@ def replay(
         with ExitStack() as writing:
             count = _export(letters, file, ExportFormat.PARQUET, writing)
         if not count:
-            typer.echo("No dead letters; nothing to replay.")
+            echo("No dead letters; nothing to replay.")
             return
         # Its own process, for the services share no code but what is in common/.
         command = [sys.executable, "-m", "stage_writer", "replay", str(config), "--letters", str(file)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
@@ -41,11 +41,11 @@ def explain(
         explainer = Explainer(stage, opener_of(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
             found = explainer.version(_table(settings, table), version)
-            typer.echo(json.dumps(version_to_json(found), indent=2) if as_json else version_to_text(found))
+            echo(json.dumps(version_to_json(found), indent=2) if as_json else version_to_text(found))
         elif version is None and table is None and topic is not None and offset is not None:
             source = TopicPartition(Topic(topic), Partition(partition))
             story = explainer.offset(_stream(settings, topic), source, Offset(offset))
-            typer.echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
+            echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
         else:
             msg = "explain answers one question: of a version, or of an offset"
             raise UsageError(msg, _ASK)

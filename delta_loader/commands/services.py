@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -53,11 +53,11 @@ def services(
         if run:
             parts = TableServices(settings, looker, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics())
             report = parts.run(only=only, at_any_time=True)
-            typer.echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
+            echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
             failed = any(isinstance(one.outcome, Failed) for one in report.pieces)
             raise typer.Exit(int(failed or any(look.failure for look in report.looks)))
         looks = look_at(settings, looker, SystemClock(), only)
-        typer.echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
+        echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
         vacuums = [piece for look in looks for piece in look.due.pieces if piece.service is Service.VACUUM]
         if dry_run and vacuums:
             _tell_vacuums(vacuums, _spark(settings, stack))
@@ -94,4 +94,4 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
 
 def _tell_vacuums(pieces: list[Piece], work: SparkServices) -> None:
     for piece in pieces:
-        typer.echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)
+        echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, PrintConfigOption, settings_from
+from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.status import to_json, to_text
@@ -27,5 +27,5 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
             for stream in settings.streams
         ]
         lease = lease_status(store)
-    typer.echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
+    echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
     raise typer.Exit(int(any(stream.failure for stream in streams)))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, settings_from
+from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.terminal import progress
 from delta_loader.checks.verify import chosen, verifier_of
 from delta_loader.commands.parts import opener_of, parallel_of, threads
@@ -31,5 +31,5 @@ def verify(
         verifier = verifier_of(settings, stack, opener_of(settings), parallel, with_kafka=kafka)
         told = stack.enter_context(progress("partitions"))
         reports = [replace(verifier, told=told).verify(one) for one in streams]
-    typer.echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
+    echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
     raise typer.Exit(int(not all(report.is_clean for report in reports)))

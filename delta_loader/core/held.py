@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from common.remedies import CONFIG, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
@@ -183,7 +184,7 @@ def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str 
         "topic_recreated",
         f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
         f"came from {chain_id}",
-        f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {source.topic} --yes`",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {source.topic} --yes`",
     )
 
 
@@ -207,4 +208,4 @@ def rewind(source: TopicPartition, to: Position) -> str:
 
 
 def _bootstrap(verb: str, source: TopicPartition, to: Position) -> str:
-    return f"bootstrap {verb} CONFIG --topic {source.topic} --partition {source.partition} --to {to} --yes"
+    return repair(verb, source, to, "--yes")

@@ -19,6 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions
 
 from common.errors import TableError
+from common.remedies import CONFIG
 from common.schema import quote_name
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Topic, TopicPartition
@@ -37,7 +38,7 @@ _PLACE = KAFKA_COLUMNS[:3]
 _MOST_ROWS = 2000  # looked at closely for one fault
 
 _errors = partial(
-    table_errors, remedy="if a data file is missing, the message names it; see also `delta-loader status`"
+    table_errors, remedy=f"if a data file is missing, the message names it; see also `delta-loader status {CONFIG}`"
 )
 
 
@@ -144,7 +145,9 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
     if missing:
         msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not tell of which record they are"
         raise TableError(
-            msg, "`delta-loader check` has the statement that adds them; kafka_columns: false is for a table without"
+            msg,
+            f"`delta-loader check {CONFIG}` has the statement that adds them; kafka_columns: false is for a "
+            "table without",
         )
     return frame.select(
         functions.col("_kafka_topic").alias("topic"),

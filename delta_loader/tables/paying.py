@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import TableError
+from common.remedies import repair
 from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import Naming, TableCommit
@@ -122,6 +123,6 @@ def _waits(debt: Debt, start: Position, problem: str) -> TableError:
         )
     return TableError(
         f"{debt.url} waits: {problem}",
-        f"bootstrap rewind CONFIG --topic {source.topic} --partition {source.partition} --to {start} --below-table "
-        "--yes has it staged again from Kafka; the other tables pass over it",
+        f"{repair('rewind', source, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
+        "tables pass over it",
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.remedies import CONFIG, quoted
 from common.stage.answers import Answer, answer_path
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.went_back import Kind, OwnPast, WentBack, described, own_past, went_back, without_txn
@@ -115,7 +116,7 @@ def held_by(url: str, app_id: str, back: WentBack) -> Held:
 
 
 def _remedy(app_id: str, back: WentBack) -> str:
-    command = f"bootstrap accept CONFIG --stream {app_id}"
+    command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
     if back.kind is Kind.EXPIRED:
         return (
             f"unset the property (ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')), then "

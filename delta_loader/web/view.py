@@ -27,6 +27,7 @@ from common.pages.model import (
 )
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
+from common.remedies import CONFIG
 from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
@@ -243,7 +244,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
         problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
-            remedy = "its log says why, and `delta-loader check CONFIG` what to mend; they need no repair then"
+            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to mend; they need no repair then"
             problems.append(Problem(Level.WARNING, f"{entry.app_id} has tables that were left out", text, remedy))
     problems += [
         Problem(Level.ERROR, f"{found.app_id} is not fit to load", found.message, found.remedy)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.pages.model import Level, Problem, counted
 from common.pages.problems import held_problems
+from common.remedies import CONFIG
 from delta_loader.core.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class OfWriters:
             )
             remedy = (
                 "see whether writers run, and what they say: their page, `/healthcheck` or log; `stage-writer check "
-                "CONFIG` tries what they need. If all is well, they are too slow or too few (runbook: StagingLags)"
+                f"{CONFIG}` tries what they need. If all is well, they are too slow or too few (runbook: StagingLags)"
             )
             title = f"{worst.source} waits to be staged"
             yield Problem(Level.WARNING, title, text, remedy, also=len(self.waits) - 1)

@@ -19,6 +19,7 @@ from common import metrics as catalogue
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, words
 from common.kafka.properties import taking_properties
+from common.remedies import CONFIG
 from common.stage.news import MESSAGE, news_key
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _GIVEN_UP_AFTER_S = 5.0
 _MOST_WAITING = 10_000
 _TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001 - librdkafka's own codes begin with an underscore
-_REMEDY = "see that the topic is there, and allow this user to WRITE it; `stage-writer check` looks at it"
+_REMEDY = f"see that the topic is there, and allow this user to WRITE it; `stage-writer check {CONFIG}` tries both"
 
 
 class KafkaControlTopic:

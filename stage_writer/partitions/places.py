@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, MarkerError, StoreError
+from common.remedies import CONFIG
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.stage.beginnings import Beginning
@@ -150,6 +151,6 @@ def other_topic(source: TopicPartition) -> PartitionFault:
     return PartitionFault(
         source,
         f"the topic {topic} was deleted and created again: the chain of {source} belongs to the old one",
-        f"load what is staged, and begin a new chain with `bootstrap restart CONFIG --topic {topic} --yes`",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {topic} --yes`",
         "topic_recreated",
     )

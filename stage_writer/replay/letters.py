@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.records import Range
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 MOST_OFFSETS = 5_000
 MOST_REQUESTS = 1_000
 _PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+_EXPORT = f"make one with `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet`"
 _COLUMNS = (*_PLACE, "_kafka_timestamp", "key", "value")
 
 
@@ -54,11 +56,11 @@ class Letters:
             table = pq.read_table(path, columns=list(_COLUMNS))
         except (OSError, pa.ArrowException) as error:
             msg = f"{path} is no export of dead letters: {str(error).partition(chr(10))[0]}"
-            raise UsageError(msg, "make one with `delta-loader dead-letters export --format parquet`") from None
+            raise UsageError(msg, _EXPORT) from None
         missing = [name for name in _COLUMNS if name not in table.column_names]
         if missing:
             msg = f"{path} is no export of dead letters: it has no column {missing[0]}"
-            raise UsageError(msg, "make one with `delta-loader dead-letters export --format parquet`")
+            raise UsageError(msg, _EXPORT)
         table = table.sort_by([(name, "ascending") for name in _PLACE])
         return cls(table.filter(_first_of_each_place(table)), at_a_time)
 
@@ -75,10 +77,8 @@ class Letters:
         found = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
         if len(found) > MOST_REQUESTS:
             msg = f"the dead letters of {topic!r} come to {len(found):,} requests, and each costs commits"
-            ranges = (
-                "`stage-writer replay` with --from and --to, or --since and --until, which replaces a range at once"
-            )
-            raise UsageError(msg, f"choose some of them, or use {ranges}")
+            by_range = f"`stage-writer replay {CONFIG} --topic {topic}` with --from and --to, or --since and --until"
+            raise UsageError(msg, f"choose some of them, or use {by_range}, which replaces a range at once")
         return found
 
     def without_unfit(self, counted: Iterable[Replayed]) -> Letters:

@@ -21,6 +21,7 @@ import numpy as np
 
 from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
+from common.remedies import CONFIG
 from common.settings.values import parse_timestamp_ms
 from common.sizes import size_text
 from common.spans import Position, Span, TopicPartition
@@ -166,8 +167,8 @@ def replayable(settings: Settings, topic: str) -> Stream:
             f"the stream {stream.app_id!r} has a topology, whose state is of all records before: the rows of a range "
             "cannot be made anew by themselves"
         )
-        remedy = "rewind the chain (`bootstrap rewind`), or build the table anew (another app_id, table and stage)"
-        raise UsageError(msg, remedy)
+        rewind = f"`bootstrap rewind {CONFIG}` with --topic, --partition and --to"
+        raise UsageError(msg, f"rewind the chain ({rewind}), or build the table anew (another app_id, table and stage)")
     if not stream.kafka_columns:
         msg = (
             f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"
@@ -306,7 +307,8 @@ class Replay:
         if len(data) > MOST_BYTES:
             msg = f"the request for {asked.words} would be larger than {size_text(MOST_BYTES)}"
             raise UsageError(
-                msg, "choose a smaller range; `delta-loader clean` removes the files that were made for it"
+                msg,
+                f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files that were made for it",
             )
         if isinstance(self._store.create(name.path, data), AlreadyExists):
             msg = f"the request {name.path} is there already"
@@ -360,7 +362,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         lines.append("Nothing was written.")
     elif done:
         lines.append(
-            "The loader replaces the rows of these offsets at its next pass (`delta-loader run CONFIG --once`)."
+            f"The loader replaces the rows of these offsets at its next pass (`delta-loader run {CONFIG} --once`)."
         )
         lines.append("To take a request back before that, delete it.")
     else:

@@ -38,6 +38,7 @@ from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, remedy, words
 from common.kafka.reader import require_allowed, topic_ids, topics_of
+from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.memory import MemoryShares
@@ -272,7 +273,7 @@ class KafkaSource:
 
     def _out_of_range(self, source: TopicPartition, position: Position) -> tuple[str, str]:
         """Problem and remedy of a position that Kafka does not have."""
-        skip = f"bootstrap skip CONFIG --topic {source.topic} --partition {source.partition} --to"
+        skip = f"{repair('skip', source)} --to"
         try:
             low = self._offsets({source: OffsetSpec.earliest()})[source]
             high = self._offsets({source: OffsetSpec.latest()})[source]
@@ -290,7 +291,7 @@ class KafkaSource:
             "it is not the topic that was staged, or its brokers have lost its last records, or a marker that was made "
             "by hand is ahead of it"
         )
-        restart = f"bootstrap restart CONFIG --topic {source.topic} --partition {source.partition} --yes"
+        restart = repair("restart", source, None, "--yes")
         what_to_do = (
             f"load what is staged, and begin a new chain with `{restart}`; behind an empty marker, made by hand, "
             "of a chain of one topic it goes on by itself, when Kafka has got there"

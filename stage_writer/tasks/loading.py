@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
+from common.remedies import CONFIG
 from stage_writer.tasks.tables import declared_of
 from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.topology import Topology
@@ -128,7 +129,9 @@ def _failed(what: str, error: Exception) -> ConfigError:
     else:
         frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "nowhere"
-    return ConfigError(f"{what}: {type(error).__name__}: {error} ({place})", "mend it, and try `stage-writer check`")
+    return ConfigError(
+        f"{what}: {type(error).__name__}: {error} ({place})", f"fix it, and try `stage-writer check {CONFIG}`"
+    )
 
 
 def _article(name: str) -> str:

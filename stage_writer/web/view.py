@@ -29,6 +29,7 @@ from common.pages.model import (
 )
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
+from common.remedies import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from stage_writer.partitions.partition import Held, Owned, Unread
     from stage_writer.telling import Teller
 
-FAILING_REMEDY = "`stage-writer check CONFIG` says which of them does not answer, and why; its log names each failure"
+FAILING_REMEDY = (
+    f"`stage-writer check {CONFIG}` says which of them does not answer, and why; its log names each failure"
+)
 _BEHIND_S = 60.0
 STOPS = ("Staged", "Read", "In Kafka")
 
@@ -203,7 +206,7 @@ class WriterView:
             Problem(Level.ERROR, "Records for Kafka topics wait", one.problem, one.remedy)
             for one in snapshot.undelivered
         ]
-        remedy = "`stage-writer check CONFIG` says whether it is there, and whether this user may write to it"
+        remedy = f"`stage-writer check {CONFIG}` says whether it is there, and whether this user may write to it"
         title = "Signs of new markers go to the stage"
         problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
         title, remedy = (

@@ -133,8 +133,8 @@ def _row(topic: str, number: int, *, broken: bool) -> PartitionRow:
 
 
 def _problems() -> tuple[Problem, ...]:
-    rewind = "bootstrap rewind CONFIG --topic orders --partition 3 --to 4100051 --yes"
-    skip = "bootstrap skip CONFIG --topic orders --partition 3 --to 4172051 --yes"
+    rewind = "bootstrap rewind ⟨config⟩ --topic orders --partition 3 --to 4100051 --yes"
+    skip = "bootstrap skip ⟨config⟩ --topic orders --partition 3 --to 4172051 --yes"
     return (
         Problem(
             Level.ERROR,

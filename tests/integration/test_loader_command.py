@@ -87,7 +87,7 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     assert first["kafka_end"] is None
     text = call("status", config).stdout
     assert "held (gap)" in text
-    assert "bootstrap rewind CONFIG --topic orders --partition 1 --to 8" in text
+    assert f"bootstrap rewind {config} --topic orders --partition 1 --to 8" in text
 
 
 def test_status_needs_no_spark(tmp_path: Path) -> None:

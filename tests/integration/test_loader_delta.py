@@ -181,7 +181,7 @@ def test_a_missing_file_holds_its_partition_and_no_other(
     (report,) = loader_for(staging, tables).run_pass()
     held = report.held[staging.source(0)]
     assert (held.reason, path in held.problem) == ("missing_file", True)
-    assert "bootstrap rewind CONFIG --topic orders --partition 0 --to 10" in held.remedy
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 10" in held.remedy
     assert offsets(spark, staging.table) == list(range(10))
     assert offsets(spark, staging.table, 1) == list(range(5))
 

@@ -174,7 +174,7 @@ def test_a_damaged_file_holds_its_partition_and_no_other(
         spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
     held = report.held[staging.source(0)]
     assert (list(report.held), held.reason) == ([staging.source(0)], "not_written")
-    assert "rewind CONFIG --topic _orders --partition 0 --to 10" in held.remedy
+    assert "rewind ⟨config⟩ --topic _orders --partition 0 --to 10" in held.remedy
     assert transactions(staging, staging.table) == {"orders-0": 9, "orders-1": 19, "orders-2": 19}
     frame = spark.read.format("delta").load(staging.table)
     assert frame.where("_kafka_partition > 0").count() == 40

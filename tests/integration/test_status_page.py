@@ -131,7 +131,7 @@ def test_each_problem_has_the_command_that_mends_it_by_keyboard_too(browser: Bro
         assert "orders/3 is held (gap)" in problem.inner_text()
         assert "and 1 more like it" in problem.inner_text()
         command = problem.locator("code").first.inner_text()
-        assert command == "bootstrap rewind CONFIG --topic orders --partition 3 --to 4100051 --yes"
+        assert command == "bootstrap rewind ⟨config⟩ --topic orders --partition 3 --to 4100051 --yes"
         button = problem.get_by_role("button", name="Copy: bootstrap rewind")
         button.focus()
         page.keyboard.press("Enter")

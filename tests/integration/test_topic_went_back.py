@@ -154,7 +154,7 @@ def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     assert done.returncode == 1
     assert "was deleted and created again" in done.stderr
     assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
-    assert f"bootstrap restart CONFIG --topic {topic} --yes" in programs.succeed("delta-loader", "status", config)
+    assert f"bootstrap restart {config} --topic {topic} --yes" in programs.succeed("delta-loader", "status", config)
     assert writers_hold(programs, config) == "topic_recreated"
     programs.succeed("bootstrap", "restart", config, "--topic", topic, "--give-up", "--yes")
     assert writers_hold(programs, config) is None
@@ -195,7 +195,7 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
     assert done.returncode == 1
     assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr
-    assert f"bootstrap skip CONFIG --topic {topic} --partition 0 --to 15 --yes" in done.stderr
+    assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 15 --yes" in done.stderr
     assert writers_hold(programs, config) == "gone_from_kafka"
     programs.succeed("bootstrap", "skip", config, "--topic", topic, "--partition", "0", "--to", "15", "--yes")
     assert writers_hold(programs, config) is None

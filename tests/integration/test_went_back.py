@@ -99,7 +99,7 @@ def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
     assert "version 3" in held.problem
     assert "to version 1" in held.problem
     assert "orders/0 up to 10" in held.problem
-    assert "bootstrap accept CONFIG --stream orders" in held.remedy
+    assert "bootstrap accept ⟨config⟩ --stream orders" in held.remedy
     assert offsets(spark, staging.table) == list(range(10))
     # The marker of [10, 20) is still there, because nothing was settled.
     give_answer(staging, Decision.REPLAY, 3, 10)

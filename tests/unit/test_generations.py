@@ -236,7 +236,7 @@ def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
     if held is not None:
         assert held.reason == "topic_recreated"
         assert "its id is new, and what is staged of orders/0 came from old" in held.problem
-        assert "`bootstrap restart CONFIG --topic orders --yes`" in held.remedy
+        assert "`bootstrap restart ⟨config⟩ --topic orders --yes`" in held.remedy
 
 
 def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_anew() -> None:
@@ -275,7 +275,7 @@ def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, to
     )
     text = to_text([status])
     assert ("writers hold it (gone_from_kafka): Kafka no longer has [10, 25) of orders/0" in text) is told
-    assert ("`bootstrap skip CONFIG --topic orders --partition 0 --to 25 --yes`" in text) is told
+    assert ("`bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes`" in text) is told
 
 
 def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> None:

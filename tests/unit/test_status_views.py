@@ -302,7 +302,7 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     status = page.load()
     [problem] = status.problems
     assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held by its writers (gone from kafka)")
-    assert "bootstrap skip CONFIG --topic orders --partition 0 --to 25 --yes" in problem.remedy
+    assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes" in problem.remedy
     assert [rows(status)[name][0] for name in ("orders/0", "orders/1")] == [State.HELD, State.WELL]
     assert (status.streams[0].held, status.streams[0].level) == (1, Level.ERROR)
     assert "1 of 2 Kafka partitions are held" in status.verdict
@@ -324,7 +324,7 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
     code, text = healthcheck(page)
     assert ({problem.title for problem in problems}, code) == ({"The lease is out of reach", "A load hangs"}, 503)
     for problem in problems:
-        assert "`delta-loader check CONFIG`" in problem.remedy
+        assert "`delta-loader check ⟨config⟩`" in problem.remedy
         assert f"{problem.problem} → {problem.remedy}" in text
 
 
@@ -354,7 +354,7 @@ def test_a_loader_tells_of_a_topic_that_was_made_anew(tmp_path: Path) -> None:
     page.kafka.topic_ids = {Topic("orders"): "new"}
     [problem] = page.look().problems
     assert problem.title == "orders/0 is held by its writers (topic recreated)"
-    assert "bootstrap restart CONFIG --topic orders --yes" in problem.remedy
+    assert "bootstrap restart ⟨config⟩ --topic orders --yes" in problem.remedy
 
 
 def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_the_health_of_a_loader_names_what_is_held_with_the_command_that_mends_i
     code, text = healthcheck(page)
     assert code == 200
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in text
-    assert "→ stage them again with `bootstrap rewind CONFIG --topic orders --partition 1 --to 8 --yes`" in text
+    assert "→ stage them again with `bootstrap rewind ⟨config⟩ --topic orders --partition 1 --to 8 --yes`" in text
 
 
 def test_a_loader_that_starts_says_so(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
     assert found["orders/0"][2].records == 2
     [problem] = status.problems
     assert (problem.level, problem.title) == (Level.ERROR, "orders/1 is held (gap)")
-    assert "bootstrap rewind CONFIG --topic orders --partition 1 --to 8 --yes" in problem.remedy
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 1 --to 8 --yes" in problem.remedy
     assert [(one.error_class, one.count) for one in status.dead_letters] == [("not_json", 1)]
     assert {event.what.partition(" of ")[2] for event in status.events} == {"orders", "orders_dead_letters"}
     [flow] = status.streams

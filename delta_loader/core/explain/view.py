@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from common.remedies import CONFIG, quoted
 from delta_loader.core.explain.offsets import Place
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def offset_to_text(story: OffsetStory) -> str:
     brought = story.bringing.brought
     if brought is not None and brought.metadata is not None:
         lines.append(f"  {_commit_words(brought)} brought {asked.source} {brought.metadata.spans[asked.source]}")
-        lines.append(f"  more: delta-loader explain CONFIG --version {brought.version} --table {story.table}")
+        lines.append(f"  more: delta-loader explain {CONFIG} --version {brought.version} --table {quoted(story.table)}")
     if story.bringing.replaced is not None:
         lines.append(f"  {_commit_words(story.bringing.replaced)} wrote its rows anew (stage-writer replay)")
     if brought is None and story.is_done and not story.bringing.is_whole and story.place is not Place.TAKEN_BACK:
@@ -232,7 +233,7 @@ _SENTENCES = {
 def _taken_back(found: Bringing) -> str:
     by = "the log" if found.taken_by is None else _commit_words(found.taken_by)
     at = "" if found.lost is None else f"what version {found.lost.version} had brought, "
-    return f"no longer there: {at}{by} took out; see `delta-loader status CONFIG`"
+    return f"no longer there: {at}{by} took out; see `delta-loader status {CONFIG}`"
 
 
 def _why_no_row(story: OffsetStory) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.remedies import CONFIG
 from common.settings.services import VacuumMode
 from common.settings.values import duration_text
 from common.sizes import size_text
@@ -226,7 +227,7 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refuse
     if waits_s > guarded_age_s(facts.properties):
         if mode is VacuumMode.FULL:
             why = f"files are staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might take them"
-            return Refused(Service.VACUUM, why, "see why they are not loaded: `delta-loader status CONFIG`")
+            return Refused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
         mode = VacuumMode.LITE
     return Piece(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
 

@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from common.remedies import repair
 from common.stage.merged import inputs_of, is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit
@@ -146,7 +147,7 @@ def too_many(source: TopicPartition, refused: Sequence[RefusedRecord], url: str)
         "too_many_refused",
         f"{url} refuses more than {MOST_REFUSED:,} records of one load, most of them of {source} because: {problem}",
         "change what the table checks (ALTER TABLE), or what the stream makes of its records and stage anew with "
-        "`bootstrap rewind`; nothing of it is loaded until then",
+        f"`{repair('rewind', source)} --to` the position that the table wants; nothing of it is loaded until then",
     )
 
 

@@ -99,7 +99,7 @@ def test_dead_letters_are_replayed_with_their_rows_or_not_at_all() -> None:
     require_own_too(dead, {ORDERS: Position(20)})
     with pytest.raises(UsageError, match="never into one alone") as error:
         require_own_too(dead, {ORDERS: Position(30)})
-    assert "replay CONFIG --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
+    assert "replay ⟨config⟩ --topic orders --partition 0 --from 22 --to 30" in error.value.remedy
 
 
 def test_positions_of_a_topic_that_was_made_anew_are_never_the_new_one_s() -> None:
@@ -201,7 +201,7 @@ def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
     restored = Restored()
     with pytest.raises(UsageError, match="put it back to version 1") as error:
         require_whole(restored.stream, restored.tables(), FsspecStore)
-    assert "bootstrap accept CONFIG --stream orders" in error.value.remedy
+    assert "bootstrap accept ⟨config⟩ --stream orders" in error.value.remedy
     restored.table.delete([f"_delta_log/{3:020d}.json"])
     require_whole(restored.stream, restored.tables(), FsspecStore)
 

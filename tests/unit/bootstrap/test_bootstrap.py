@@ -340,7 +340,7 @@ def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() 
     for to in (10, 0):
         with pytest.raises(UsageError, match="another order") as caught:
             plan_rewind(found, Position(to), AUTHOR, below_table=True)
-        assert "rewind --to 20" in caught.value.remedy
+        assert "--to 20" in caught.value.remedy
     assert plan_rewind(found, Position(20), AUTHOR).position == 20
 
 

@@ -106,7 +106,7 @@ def test_verify_names_a_file_that_is_gone_cut_or_another_one(
     kinds = {found["kind"] for found in json.loads(text)["findings"]}
     assert {"size", "rows"} <= kinds
     _, text = call(capfd, "verify", config)
-    assert "bootstrap rewind CONFIG --topic orders --partition 0 --to" in text
+    assert f"bootstrap rewind {config} --topic orders --partition 0 --to" in text
     assert call(capfd, "verify", config, "--no-files") == (0, "2 chains and 0 data files: no fault\n")
 
 

@@ -80,7 +80,9 @@ class World:
 
     def would_rewind(self, remedy: str) -> RewindPlan:
         """What the command of a remedy plans."""
-        (to,) = re.findall(r"`bootstrap rewind CONFIG --topic orders\+payments --partition 0 --to (\d+) --yes`", remedy)
+        (to,) = re.findall(
+            r"`bootstrap rewind ⟨config⟩ --topic orders\+payments --partition 0 --to (\d+) --yes`", remedy
+        )
         (stream,) = settings_for(self.staging).streams
         ends = Ends(self.staging.position(0, 0), self.staging.position(0, 1000))
         state = partition_state(self.stage, stream, self.source, ends=ends, table=None, topic_id=None)

@@ -112,15 +112,15 @@ def test_of_two_names_for_one_position_the_one_with_content_counts() -> None:
 @pytest.mark.parametrize(
     ("position", "chain", "reason", "command"),
     [
-        (10, [marker(20, 30)], "gap", "rewind CONFIG --topic orders --partition 0 --to 10"),
-        (10, [marker(20, 30)], "gap", "skip CONFIG --topic orders --partition 0 --to 20"),
-        (None, [marker(5, 30, 2)], "no_root", "skip CONFIG --topic orders --partition 0 --to 5"),
-        (None, [marker(5, 30, 0)], "no_root", "rewind CONFIG --topic orders --partition 0 --to 0"),
+        (10, [marker(20, 30)], "gap", "rewind ⟨config⟩ --topic orders --partition 0 --to 10"),
+        (10, [marker(20, 30)], "gap", "skip ⟨config⟩ --topic orders --partition 0 --to 20"),
+        (None, [marker(5, 30, 2)], "no_root", "skip ⟨config⟩ --topic orders --partition 0 --to 5"),
+        (None, [marker(5, 30, 0)], "no_root", "rewind ⟨config⟩ --topic orders --partition 0 --to 0"),
         (
             4,
             [UnreadableMarker(name(4), "torn")],
             "unreadable_marker",
-            "rewind CONFIG --topic orders --partition 0 --to 4",
+            "rewind ⟨config⟩ --topic orders --partition 0 --to 4",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
     assert found is not None
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem
-    assert "rewind CONFIG --topic orders --partition 0 --to 10" in found.remedy
+    assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in found.remedy
 
 
 def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:

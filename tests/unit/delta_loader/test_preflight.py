@@ -209,7 +209,7 @@ def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool)
     assert held() == ["missing_file", None]
     text = to_text([stream_status(declared, stage, staging.store, lambda _: {})])
     assert f"held (missing_file): the data file {path} of the marker at 0 of orders/0 is gone" in text
-    assert "bootstrap rewind CONFIG --topic orders --partition 0 --to 0 --yes" in text
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0 --yes" in text
 
 
 def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit() -> None:

@@ -1,0 +1,52 @@
+"""How a remedy names the config file: a placeholder where the remedy is made, the real path where it is shown.
+
+Rules:
+
+1. Code that makes a remedy writes ``CONFIG`` where the command has the path: ``f"bootstrap skip {CONFIG} --to {to}"``.
+   Decisions so stay pure, and a remedy that lies in the stage names the reader's own file, not the writer's.
+2. What leaves the process goes through `rendered`: the commands' output (`common.cli.echo` and `common.cli.run`), the
+   logs (`common.logs`) and the pages (`common.http.server`). The command line says once which file it is.
+3. The path is absolute and quoted for a POSIX shell, so that a command can be copied from a page or a log. Values that
+   a user chose freely, such as an app_id or a URL, are quoted where they are written: `quoted`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.spans import TopicPartition
+
+CONFIG = "⟨config⟩"
+_IN_JSON = json.dumps(CONFIG)[1:-1]
+
+quoted = shlex.quote
+
+
+class _Shown:
+    """The config file of this process, for `rendered` alone."""
+
+    path: Path | None = None
+
+
+def show_config(path: Path | None) -> None:
+    """Say which file the placeholder stands for; None to forget it."""
+    _Shown.path = path
+
+
+def rendered(text: str) -> str:
+    """``text`` with the config's path, in plain text as well as in JSON; as it is while no path is known."""
+    if _Shown.path is None:
+        return text
+    path = quoted(str(_Shown.path.absolute()))
+    return text.replace(CONFIG, path).replace(_IN_JSON, json.dumps(path)[1:-1])
+
+
+def repair(verb: str, source: TopicPartition, to: int | None = None, *flags: str) -> str:
+    """A command of ``bootstrap`` for one Kafka partition: ``rewind`` or ``skip`` to a position, or ``restart``."""
+    words = [f"bootstrap {verb} {CONFIG} --topic {source.topic} --partition {source.partition}"]
+    return " ".join([*words, *([] if to is None else [f"--to {to}"]), *flags])
