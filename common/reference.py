@@ -92,6 +92,10 @@ A value may hold `${{NAME}}`, which is replaced by an environment variable, and 
 file's text without its closing line break; `$${{` stands for `${{`. What comes from a file, and every value under a key
 that sounds secret, is never printed.
 
+The URL of the stage or of a table is an absolute path (`/data/orders`, `file:///data/orders`) or that of a store
+(`s3://lake/orders`, `gs://`, `abfss://`, `hdfs://`…), word for word: nothing is filled in for a `{{…}}`. All else is
+refused with the URL that was probably meant.
+
 Durations are a number and a unit (`ms`, `s`, `m`, `h`, `d`, `w`), sizes a number and a unit (`kB`, `MB`, `GB`, `TB`,
 `KiB`, `MiB`, `GiB`, `TiB`). A start is `earliest`, `latest`, a moment such as `2026-03-01T00:00:00Z` or `1772323200000`
 (milliseconds since 1970), or positions such as `{{0: 120, 1: 340}}` or `{{orders: {{0: 120}}}}`; a position is the next

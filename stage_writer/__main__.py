@@ -30,7 +30,7 @@ from common.settings import Native
 from common.settings.values import ON_MARKER
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
-from common.storage.store import FsspecStore, prove_exclusive_create
+from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.core.convert import StreamConverter
@@ -57,7 +57,8 @@ from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.rights import require_rights
 from stage_writer.shell.schema_registry import SchemaRegistry
-from stage_writer.shell.staging import ObjectStage, table_opener
+from stage_writer.shell.staging import ObjectStage
+from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.web.serving import Serving
 
@@ -142,9 +143,11 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     stage_store = open_stage(settings)
     writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
+    open_table = stores_of(settings.stage.storage_options)
+    prove_tables(settings, open_table)
     stage = ObjectStage(
         stage_store,
-        table_opener(lambda url: FsspecStore(url, settings.stage.storage_options)),
+        open_table,
         clock,
         lambda: str(uuid.uuid4()),
         writer_id,
@@ -221,6 +224,8 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     try:
         open_stage(settings)
         tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
+        count = prove_tables(settings, stores_of(settings.stage.storage_options))
+        tell("tables", f"ok: the folders of {count} table(s) can be written to")
         schemas = schemas_of(settings)
         if schemas is not None:
             schemas.check()

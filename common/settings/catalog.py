@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from common.tables.urls import comparable, is_catalog_name
+from common.tables.urls import comparable, is_catalog_name, require_url
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -45,14 +45,14 @@ def with_locations(values: object) -> object:
 
 
 def require_location(table: str) -> str:
-    """A table's URL; raises ValueError for a name without a location."""
+    """A table's URL; raises ValueError for a name without a location, and for what is no URL."""
     if is_catalog_name(table):
         msg = (
             "is the name of a catalog's table, and writers, which have no catalog, put files below its location; give "
             f"that: catalog_tables: {{{table}: URL}}. DESCRIBE DETAIL {table} shows it (./{table} is a folder)"
         )
         raise ValueError(msg)
-    return table
+    return require_url(table)
 
 
 def check_catalog_tables(stream: Stream) -> None:
@@ -67,10 +67,13 @@ def check_catalog_tables(stream: Stream) -> None:
     used = {comparable(url) for url in (*stream.tables, *(template for _, template in templates))}
     named: dict[str, str] = {}
     for name, url in stream.catalog_tables.items():
+        try:
+            require_location(url)
+        except ValueError as error:
+            msg = f"catalog_tables.{name} is {url!r}, which {error}"
+            raise ValueError(msg) from None
         if _NAME.fullmatch(name) is None:
             msg = f"catalog_tables names {name!r}, which is no table's name; write schema.table or catalog.schema.table"
-        elif not url.strip() or is_catalog_name(url):
-            msg = f"catalog_tables.{name} is {url!r}, which is no location; give the table's URL"
         elif comparable(url) not in used:
             msg = f"catalog_tables.{name} lies at {url}, where none of the stream's tables does; leave it out"
         elif comparable(url) in named:

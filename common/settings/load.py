@@ -38,7 +38,7 @@ _SECRET_KEY = re.compile(
     re.IGNORECASE,
 )
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
-_URL_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):([^/@\s]+)@")
+_URL_PASSWORD = re.compile(r"(:/+[^/@:\s]*):([^/@\s]+)@")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -221,7 +221,7 @@ def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, secrets: set[s
         return f"{_dotted(place)} is missing; it has no default"
     shown = _shown(place, detail["input"], secrets)
     if kind == "value_error":
-        reason = str(context.get("error", detail["msg"]))
+        reason = _without_secrets(str(context.get("error", detail["msg"])), secrets)
         if isinstance(detail["input"], (dict, list)) and not reason.startswith("is "):
             shown = ""  # the sentence names the part that matters
         return f"{_dotted(place)}: {shown} {reason}" if place and shown else f"{_dotted(place)} {reason}".strip()
@@ -230,6 +230,13 @@ def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, secrets: set[s
         return f"{_dotted(place)}: {shown} is none of {choices}"
     reason = _EXPECTED.get(kind, "").format(**context) or f"is refused: {detail['msg'][0].lower()}{detail['msg'][1:]}"
     return f"{_dotted(place)}: {shown or 'the value'} {reason}"
+
+
+def _without_secrets(text: str, secrets: Collection[str]) -> str:
+    """A sentence that may quote a part of a value ("did you mean …?")."""
+    for secret in secrets:
+        text = text.replace(secret, MASK) if secret else text
+    return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
 def _is_type_name(part: str) -> bool:

@@ -28,6 +28,7 @@ from common.settings.values import (
     Workers,
     check_schedule,
 )
+from common.tables.urls import require_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +59,11 @@ class StageSettings(Section):
         description="Passed to fsspec for the stage and for every table (for S3: `key`, `secret`, `endpoint_url`, "
         "`profile`, `client_kwargs`…); the loader derives Spark's `fs.s3a.*` settings from it.",
     )
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        return require_url(value)
 
 
 class WriterSettings(Section):

@@ -277,7 +277,7 @@ class Stream(Section):
     @field_validator("table", "dead_letters")
     @classmethod
     def _table(cls, value: str | None) -> str | None:
-        return None if value is None else require_location(value)
+        return require_location(value) if value else value
 
     @field_validator("app_id")
     @classmethod

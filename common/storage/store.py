@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from common.storage.pieces import Pieces
 
 PROBES = "probe"
+WRITE_PROBE = "write-probe-"
+"""What the names of `prove_writable` begin with."""
 PART_BYTES = 5 * 2**20
 """Of a file that is uploaded in parts."""
 _PARTS_AT_ONCE = 2
@@ -266,6 +268,17 @@ def prove_exclusive_create(store: ObjectStore) -> None:
         raise StoreUnfitError(
             msg, "use a store that honours If-None-Match on PUT (AWS S3, GCS, Azure, MinIO, versitygw, a local disk)"
         )
+
+
+def prove_writable(store: ObjectStore) -> None:
+    """Show that a data file can be made below a table's URL; raises StoreError where it cannot.
+
+    A writer that may not delete what lies there leaves an empty object, which the table's VACUUM takes.
+    """
+    path = f"{WRITE_PROBE}{uuid.uuid4().hex}"
+    store.create(path, b"")
+    with suppress(StoreRefusedError):
+        store.delete([path])
 
 
 def _remedy(error: Exception) -> str:

@@ -1,7 +1,13 @@
-"""When two URLs mean the same table, and what is no URL of one."""
+"""When two URLs mean the same place, and what is no URL of a place for the stage or a table.
+
+Writers open a URL with fsspec and the loader with Hadoop. Each of them takes a mistyped URL for something else: fsspec
+takes ``s3:/lake/t`` for a folder of the working directory, and Hadoop drops an empty folder name that fsspec keeps.
+`require_url` lets through only what both take for the same place.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 
 _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
@@ -20,3 +26,60 @@ def comparable(url: str) -> str:
     if url.startswith("file:/") and not url.startswith("file://"):
         url = url.removeprefix("file:")
     return url.removeprefix("file://").rstrip("/")
+
+
+_BUCKETS = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "az", "adl", "wasb", "wasbs", "oss", "oci")
+"""Schemes of stores: a bucket, container or account follows."""
+_SLASHES = {"file": (1, 3), "hdfs": (2, 3), "webhdfs": (2, 3), "sftp": (2,), "memory": (2, 3)} | dict.fromkeys(
+    _BUCKETS, (2,)
+)
+"""How many slashes may follow the colon of each known scheme."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:?)(/*)(.*)")
+
+
+def require_url(url: str) -> str:
+    """The URL again; raises ValueError for one that is neither an absolute path nor the URL of a known store."""
+    if url != url.strip() or not url.isprintable():
+        msg = "begins or ends with white space, or holds a character that cannot be printed; write the URL alone"
+        raise ValueError(msg)
+    if "{" in url or "}" in url:
+        msg = (
+            "holds { or }, and nothing is filled in there: it would be a folder of that name; write the URL of one "
+            "place (${NAME} is an environment variable, and routes have a table for each value)"
+        )
+        raise ValueError(msg)
+    if "::" in url:
+        msg = "chains file systems with ::, which the loader cannot open; write the URL of the store itself"
+        raise ValueError(msg)
+    path = url if url.startswith("/") else _path_of(url)
+    if path == "/" or re.search(r"//|/\.\.?(/|$)", path):
+        plain = re.sub(r"/(\.?/)+", "/", path)
+        fits = path != "/" and re.search(r"/\.\.?(/|$)", plain) is None
+        hint = f"did you mean {url.removesuffix(path)}{plain}?" if fits else "write the whole path"
+        msg = f"has an empty folder name in its path, a . or a .., which programs read in different ways; {hint}"
+        raise ValueError(msg)
+    return url
+
+
+def _path_of(url: str) -> str:
+    """What follows the host or the bucket, with its slash; raises ValueError for what is no URL."""
+    match = _SCHEME.fullmatch(url)
+    scheme, colon, slashes, rest = match.groups() if match else ("", "", "", url)
+    near = difflib.get_close_matches(scheme.lower(), _SLASHES, n=1, cutoff=0.76) if colon or slashes == "//" else []
+    if not (colon or near):
+        msg = (
+            "is a relative path, and would be a folder of the directory that a program happens to start in; write an "
+            f"absolute path such as /data/{url.lstrip('~./')}, or a URL such as s3://lake/orders"
+        )
+    elif not near:
+        known = ", ".join(f"{one}://" for one in _SLASHES)
+        msg = f"has the unknown scheme {scheme!r}; write an absolute path, or a URL that begins with one of {known}"
+    elif not rest:
+        msg = "names no bucket and no folder; write a URL such as s3://lake/orders"
+    elif scheme != near[0] or not colon or len(slashes) not in _SLASHES[scheme]:
+        meant = f"{near[0]}:{'/' * _SLASHES[near[0]][-1]}{rest}"
+        msg = f"is not a URL, and would be taken for a folder of that name; did you mean {meant}?"
+    else:
+        has_host = len(slashes) == 2  # noqa: PLR2004 - as in scheme://host/path
+        return f"/{rest.partition('/')[2]}".rstrip("/") if has_host else f"/{rest}"
+    raise ValueError(msg)

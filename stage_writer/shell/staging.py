@@ -428,15 +428,3 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:
     staged = tuple(file.staged for file in files if file.table is table)
     return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged, table.merge, table.place)
-
-
-def table_opener(open_store: Callable[[str], ObjectStore]) -> Callable[[str], ObjectStore]:
-    """Open each table's store once."""
-    opened: dict[str, ObjectStore] = {}
-
-    def store_of(url: str) -> ObjectStore:
-        if url not in opened:
-            opened[url] = open_store(url)
-        return opened[url]
-
-    return store_of

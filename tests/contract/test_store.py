@@ -18,7 +18,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.storage.listing_s3 import S3Listing
 from common.storage.pieces import Pieces
-from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create
+from common.storage.store import PART_BYTES, FsspecStore, normalised, prove_exclusive_create, prove_writable
 from devservices.clouds import running_cloud, there
 from devservices.proxy import Pass, Refuse, running_proxy
 from tests.conftest import built
@@ -236,6 +236,7 @@ def test_of_many_creates_at_once_one_wins_and_the_object_is_its(store: ObjectSto
 
 def test_the_store_proves_fit_and_keeps_nothing_of_the_proof(store: ObjectStore) -> None:
     prove_exclusive_create(store)
+    prove_writable(store)
     assert list(store.list("")) == []
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from common.cli import run
 from common.errors import StoreRefusedError
-from common.storage.store import FsspecStore, prove_exclusive_create
+from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from devservices.s3_rights import Guarded, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
 
@@ -140,7 +140,12 @@ def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> 
     for call in forbidden:
         with pytest.raises(StoreRefusedError):
             call()
-    FsspecStore("s3://lake", guarded.options(guarded.loader)).delete(["tables/orders/new.parquet"])
+    with pytest.raises(StoreRefusedError, match="may not create"):
+        prove_writable(FsspecStore("s3://lake/elsewhere", guarded.options(guarded.writer)))
+    prove_writable(FsspecStore("s3://lake/tables/orders", guarded.options(guarded.writer)))
+    loader = FsspecStore("s3://lake", guarded.options(guarded.loader))
+    assert [found.path for found in loader.list("tables/orders")] == ["tables/orders/new.parquet"]
+    loader.delete(["tables/orders/new.parquet"])
 
 
 @pytest.fixture

@@ -345,9 +345,9 @@ WRONG = {
     ),
     "a route with a template": (
         with_stream(route="city", routes={"a": "/data/{route}"}),
-        ["routes.a", "'/data/{route}'", "one route for each value"],
+        ["routes.a", "'/data/{route}'", "routes have a table for each value"],
     ),
-    "a route without a table": (with_stream(route="city", routes={"a": " "}), ["routes.a", "give its URL"]),
+    "a route without a table": (with_stream(route="city", routes={"a": " "}), ["routes.a", "write the URL alone"]),
     "a route into the dead letters": (
         with_stream(route="city", routes={"a": "file:///data/orders_dead_letters/"}),
         ["routes.a", "dead_letters", "unrouted: dead_letters"],

@@ -60,7 +60,9 @@ def test_dead_letters_lie_beside_the_location() -> None:
         ({"catalog_tables": {NAME: "/a", "shop.same": "file:///a/"}}, "lies where lake.shop.orders does"),
         ({"table": "/a", "catalog_tables": {"s3://x": "/a"}}, "write schema.table or catalog.schema.table"),
         ({"table": "orders", "catalog_tables": {"orders": "/a"}}, "write schema.table or catalog.schema.table"),
-        ({"table": "/a", "catalog_tables": {NAME: "other.name"}}, "which is no location"),
+        ({"table": "/a", "catalog_tables": {NAME: "other.name"}}, "which is the name of a catalog's table"),
+        ({"table": "/a", "catalog_tables": {NAME: "s3:/a"}}, "did you mean s3://a?"),
+        ({"template": "s3:/a", "catalog_tables": {NAME: "/a"}}, "template: 's3:/a' is not a URL"),
     ],
 )
 def test_names_that_mean_nothing_are_refused(says: dict[str, object], said: str) -> None:

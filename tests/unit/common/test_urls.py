@@ -1,0 +1,107 @@
+"""What is the URL of a place, by the eyes of both programs, and what is told of one that is not."""
+
+from __future__ import annotations
+
+import re
+
+import fsspec
+import pytest
+import yaml
+
+from common.errors import ConfigError
+from common.settings.load import parse_settings
+from common.storage.store import normalised
+from common.tables.urls import require_url
+
+GOOD = [
+    "/data/orders",
+    "/data/orders/",
+    "/data/with space/orders.v2",
+    "file:///data/orders",
+    "file:/data/orders",
+    "s3://lake/orders",
+    "s3://lake",
+    "s3a://lake/tables/a=b/100%",
+    "gs://lake/orders",
+    "abfss://lake@account.dfs.core.windows.net/orders",
+    "hdfs:///data/orders",
+    "hdfs://name:8020/data/orders",
+    "memory://stage",
+]
+WRONG = {
+    "s3:/lake/orders": "did you mean s3://lake/orders?",
+    "s3//lake/orders": "did you mean s3://lake/orders?",
+    "s3:lake/orders": "did you mean s3://lake/orders?",
+    "s3:///lake/orders": "did you mean s3://lake/orders?",
+    "ss3://lake/orders": "did you mean s3://lake/orders?",
+    "S3://lake/orders": "did you mean s3://lake/orders?",
+    "gs:/lake/orders": "did you mean gs://lake/orders?",
+    "file://data/orders": "did you mean file:///data/orders?",
+    "s3://lake//orders": "did you mean s3://lake/orders?",
+    "//data/./orders": "did you mean /data/orders?",
+    "s3://lake/tables/../orders": "write the whole path",
+    "/": "write the whole path",
+    "orders": "an absolute path such as /data/orders",
+    "./lake/orders": "an absolute path such as /data/lake/orders",
+    "~/orders": "an absolute path such as /data/orders",
+    "dbfs:/orders": "unknown scheme 'dbfs'",
+    "https://lake/orders": "unknown scheme 'https'",
+    "C:\\lake": "unknown scheme 'C'",
+    "s3://": "names no bucket",
+    "s3://lake/{day}/orders": "holds { or }",
+    " /data/orders": "white space",
+    "/data/or\nders": "cannot be printed",
+    "simplecache::s3://lake/orders": "chains file systems",
+}
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_a_path_or_a_url_of_a_store_is_taken_as_it_is(url: str) -> None:
+    assert require_url(url) == url
+
+
+@pytest.mark.parametrize(("url", "said"), WRONG.items())
+def test_anything_else_is_refused_with_what_was_meant(url: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        require_url(url)
+
+
+@pytest.mark.parametrize("url", [url for url in GOOD if url.startswith(("/", "file:", "memory:"))])
+def test_what_is_taken_never_depends_on_the_folder_that_a_program_starts_in(url: str) -> None:
+    # Of the others fsspec wants extra packages, or a server.
+    _, root = fsspec.url_to_fs(normalised(url))
+    assert root.rstrip("/").endswith(url.rstrip("/").partition(":")[2].lstrip("/") or url.strip("/"))
+    assert root.startswith("/")
+
+
+KEYS: dict[str, dict[str, object]] = {
+    "stage.url": {"stage": {"url": "s3:/lake/x"}},
+    "table": {"table": "s3:/lake/x"},
+    "dead_letters": {"dead_letters": "s3:/lake/x"},
+    "routes.a": {"route": "city", "routes": {"a": "s3:/lake/x"}},
+    "template": {"template": "s3:/lake/x"},
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_setting_that_is_a_place_follows_the_rule(key: str) -> None:
+    stream = {"app_id": "a", "topics": ["a"], "table": "/lake/a", "columns": "id BIGINT, city STRING"}
+    said = dict(KEYS[key])
+    stage = said.pop("stage", {"url": "/lake/stage"})
+    config = {"kafka": {"bootstrap.servers": "x"}, "stage": stage, "streams": [stream | said]}
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(yaml.safe_dump(config), {}, "pipeline.yaml")
+    assert key in caught.value.problem
+    assert "did you mean s3://lake/x?" in caught.value.problem
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_meant_is_told_without_its_password() -> None:
+    config = {
+        "kafka": {"bootstrap.servers": "x"},
+        "stage": {"url": "sftp:/me:pass-of-mine@host/stage"},
+        "streams": [{"app_id": "a", "topics": ["a"], "table": "/lake/a", "columns": "id BIGINT"}],
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(yaml.safe_dump(config), {}, "pipeline.yaml")
+    assert "did you mean sftp://me:********@host/stage?" in caught.value.problem
