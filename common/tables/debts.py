@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from common.tables.transactions import TxnIds
 
 _DIGITS = 16
+_END = "to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,12 @@ class DebtIds:
     @classmethod
     def of(cls, ids: TxnIds, source: TopicPartition, url: str) -> DebtIds:
         """Those of a partition's chain and the table at ``url``."""
-        digest = hashlib.sha256(comparable(url).encode()).hexdigest()[:_DIGITS]
-        prefix = f"{ids.of(source)}:{digest}"
-        return cls(f"{prefix}:from", f"{prefix}:to")
+        return cls.with_prefix(f"{ids.of(source)}:{_digest_of(url)}")
+
+    @classmethod
+    def with_prefix(cls, prefix: str) -> DebtIds:
+        """Those of a Kafka partition's txn id and a table's digest, with a colon between them."""
+        return cls(f"{prefix}:from", f"{prefix}:{_END}")
 
     def read(self, transactions: Mapping[str, int]) -> Span | None:
         """What may be owed, by the own table's txn actions; None for nothing."""
@@ -69,17 +73,56 @@ class Debt:
     owed: Span
 
 
+@dataclass(frozen=True, slots=True)
+class DeferredRanges:
+    """Every debt in the own table's txn actions, found in one pass over them.
+
+    A stream may have ten thousand Kafka partitions and as many txn actions, so nothing is searched for a partition.
+    """
+
+    by_partition: Mapping[str, tuple[tuple[str, Span], ...]]
+    """By a Kafka partition's txn id: the digests of the tables' URLs, and what each may lack."""
+
+    @classmethod
+    def read(cls, transactions: Mapping[str, int]) -> DeferredRanges:
+        """Those that the own table's txn actions tell of."""
+        found: dict[str, tuple[tuple[str, Span], ...]] = {}
+        for name in transactions:
+            prefix, _, end = name.rpartition(":")
+            partition, _, digest = prefix.rpartition(":")
+            owed = DebtIds.with_prefix(prefix).read(transactions) if end == _END else None
+            if owed is not None:
+                found[partition] = (*found.get(partition, ()), (digest, owed))
+        return cls(found)
+
+    def of(self, ids: TxnIds, urls: Iterable[str], sources: Iterable[TopicPartition]) -> tuple[Debt, ...]:
+        """The debts of some tables and Kafka partitions, in the order of the tables first."""
+        if not self.by_partition:
+            return ()
+        owed_by = {(source, digest): owed for source in sources for digest, owed in self._at(ids, source)}
+        lacking = dict.fromkeys(source for source, _ in owed_by)
+        digests = ((url, _digest_of(url)) for url in urls if lacking)
+        return tuple(
+            Debt(url, source, owed_by[source, digest])
+            for url, digest in digests
+            for source in lacking
+            if (source, digest) in owed_by
+        )
+
+    def floor(self, ids: TxnIds, urls: Iterable[str], source: TopicPartition, position: Position) -> Position:
+        """Up to where every table has what a Kafka partition brought, when the own table is at ``position``."""
+        return min([position, *(debt.owed.start for debt in self.of(ids, urls, [source]))])
+
+    def _at(self, ids: TxnIds, source: TopicPartition) -> tuple[tuple[str, Span], ...]:
+        return self.by_partition.get(ids.of(source), ())
+
+
 def debts_of(
     ids: TxnIds, transactions: Mapping[str, int], urls: Iterable[str], sources: Iterable[TopicPartition]
 ) -> tuple[Debt, ...]:
     """All debts, by the own table's txn actions."""
-    if not any(name.endswith(":to") for name in transactions):
-        return ()
-    sources = tuple(sources)
-    found = ((url, source, DebtIds.of(ids, source, url).read(transactions)) for url in urls for source in sources)
-    return tuple(Debt(url, source, owed) for url, source, owed in found if owed is not None)
+    return DeferredRanges.read(transactions).of(ids, urls, sources)
 
 
-def floor_of(debts: Iterable[Debt], source: TopicPartition, position: Position) -> Position:
-    """Up to where every table has what a Kafka partition brought, when the own table is at ``position``."""
-    return min([position, *(debt.owed.start for debt in debts if debt.source == source)])
+def _digest_of(url: str) -> str:
+    return hashlib.sha256(comparable(url).encode()).hexdigest()[:_DIGITS]

@@ -51,7 +51,12 @@ class TxnIds:
         self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], sources: Iterable[TopicPartition]
     ) -> TxnIds:
         """The ids of the newest generations: those that the stage has begun, or that the table has."""
-        newest = {source: max(begun.get(source, 0), self.generation(transactions, source)) for source in sources}
+        in_table: dict[str, int] = {}
+        for name in transactions:
+            first, at, generation = name.rpartition("@")
+            if at and generation.isdecimal():
+                in_table[first] = max(in_table.get(first, 0), int(generation))
+        newest = {source: max(begun.get(source, 0), in_table.get(self._first(source), 0)) for source in sources}
         return replace(self, generations=newest)
 
     def _first(self, source: TopicPartition) -> str:

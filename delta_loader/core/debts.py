@@ -48,11 +48,12 @@ def with_debts(
 ) -> TableCommit:
     """The commit to the stream's own table, noting also what another one does not get (rules 1 and 2)."""
     known = {debt.source: debt.owed for debt in debts if debt.url == url}
+    versions: dict[str, int] = {}
     for source, span in spans.items():
         before = known.get(source, span)
         owed = Span(min(before.start, span.start), max(before.end, span.end))
-        commit = _moved(commit, DebtIds.of(ids, source, url).written(owed))
-    return commit
+        versions |= DebtIds.of(ids, source, url).written(owed)
+    return _moved(commit, versions)
 
 
 def paid(commit: TableCommit, debt: Debt, ids: TxnIds) -> TableCommit:

@@ -70,20 +70,21 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
     )
 
 
-def idle_through_ms(
-    facts: Iterable[IdleFact], source: TopicPartition, position: Position | None, generation: int
-) -> int | None:
-    """The latest moment at which a Kafka partition had nothing beyond ``position`` (common/stage/idle.py, rule 3)."""
-    if position is None:
-        return None
-    return max(
-        (
-            fact.time_ms
-            for fact in facts
-            if fact.source == source and fact.generation == generation and fact.position <= position
-        ),
-        default=None,
-    )
+class IdleFacts:
+    """What writers say of idle Kafka partitions, grouped once: a fact is not searched for among those of all others."""
+
+    def __init__(self, facts: Iterable[IdleFact]) -> None:
+        """Facts of any writers, in any order."""
+        self._by_chain: dict[tuple[TopicPartition, int], list[IdleFact]] = {}
+        for fact in facts:
+            self._by_chain.setdefault((fact.source, fact.generation), []).append(fact)
+
+    def through_ms(self, source: TopicPartition, position: Position | None, generation: int) -> int | None:
+        """The latest moment at which nothing was beyond ``position`` in a partition (common/stage/idle.py, rule 3)."""
+        if position is None:
+            return None
+        facts = self._by_chain.get((source, generation), ())
+        return max((fact.time_ms for fact in facts if fact.position <= position), default=None)
 
 
 def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None]) -> int | None:

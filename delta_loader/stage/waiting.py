@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.tables.debts import debts_of, floor_of
+from common.tables.debts import DeferredRanges
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def oldest_waiting_ms(stage: Stage, stream: Stream, state: TableState | None) ->
     listing, transactions = stage.listing(stream), {} if state is None else state.transactions
     ids = TxnIds(stream.app_id, stream.several_topics)
     ids = ids.at(stage.generations(stream), transactions, listing)
-    debts = debts_of(ids, transactions, stream.side_tables, listing)
+    deferred = DeferredRanges.read(transactions)
     written: list[int] = []
     for source, listed in listing.items():
         position = ids.position(transactions, source)
-        position = None if position is None else floor_of(debts, source, position)
+        position = None if position is None else deferred.floor(ids, stream.side_tables, source, position)
         written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
     return min(written, default=None)

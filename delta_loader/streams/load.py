@@ -39,7 +39,7 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
-from delta_loader.core.settle import highest_timestamp_ms, idle_through_ms, valid_through_ms
+from delta_loader.core.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
 from delta_loader.core.ways.way import through_spark
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.stage.generations import put_older_aside, younger
@@ -356,12 +356,12 @@ class StreamLoad:
             self._tables.look()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
-        facts = self._ports.stage.idle(self._ports.clock.wall_ms())
+        idle = IdleFacts(self._ports.stage.idle(self._ports.clock.wall_ms()))
         highest: dict[TopicPartition, int | None] = {}
         for source in listing:
             run = load.runs.get(source)
             end = self._position(source) if run is None else run.end
-            idle_ms = idle_through_ms(facts, source, end, self._ids.generations.get(source, 0))
+            idle_ms = idle.through_ms(source, end, self._ids.generations.get(source, 0))
             loaded_ms = highest_timestamp_ms(self._found(source), end)
             highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
         return valid_through_ms(highest)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
-from common.tables.debts import debts_of, floor_of
+from common.tables.debts import DeferredRanges
 from common.tables.urls import comparable
 from delta_loader.core.commits import Target, needed, side_commit
 from delta_loader.core.debts import left_out, with_debts, without_sources
@@ -83,6 +83,8 @@ class StreamTables:
         self._shaper = shaper
         self._creator = Creator(stream, tables, maker)
         self._fatal: KafkaDeltaExpressError | None = None
+        self._read_of: Target | None = None
+        self._read = DeferredRanges({})
         self.urls = {comparable(url): url for url in reversed(stream.tables)}
         """The stream's spelling of each table's URL, by its comparable form."""
         self.targets: dict[str, Target] = {}
@@ -218,14 +220,20 @@ class StreamTables:
 
     def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[Debt, ...]:
         """What they may lack of what the own table is past."""
-        own = self.own
-        if own is None:
-            return ()
-        return debts_of(self._look_back.ids, own.transactions, urls or self._stream.side_tables, sources)
+        return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, sources)
 
     def floor(self, source: TopicPartition, position: Position | None) -> Position | None:
         """Up to where all tables have what a Kafka partition brought; ``position`` is the own table's."""
-        return None if position is None else floor_of(self.debts([source]), source, position)
+        if position is None:
+            return None
+        return self._deferred().floor(self._look_back.ids, self._stream.side_tables, source, position)
+
+    def _deferred(self) -> DeferredRanges:
+        """What the own table's txn actions tell of; read once for each state of the table."""
+        own = self.own
+        if own is not self._read_of:
+            self._read_of, self._read = own, DeferredRanges.read({} if own is None else own.transactions)
+        return self._read
 
     def side_commit(self, url: str, naming: Naming, load: Load, *, owed: bool = False) -> TableCommit | None:
         """What a load brings into another table than the own; None for nothing.

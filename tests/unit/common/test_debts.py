@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.tables.debts import Debt, DebtIds, debts_of, floor_of
+from common.tables.debts import Debt, DebtIds, DeferredRanges, debts_of
 from common.tables.transactions import TxnIds
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
@@ -45,7 +45,14 @@ def test_debts_are_found_among_other_txn_actions_which_they_are_never_taken_for(
 
 
 def test_nothing_beyond_the_lowest_debt_is_in_all_tables() -> None:
-    debts = (Debt(A, ORDERS, span(10, 50)), Debt(B, ORDERS, span(30, 40)), Debt(B, OTHER, span(1, 2)))
-    assert floor_of(debts, ORDERS, Position(100)) == 10
-    assert floor_of(debts, OTHER, Position(100)) == 1
-    assert floor_of((), ORDERS, Position(100)) == 100
+    transactions = {
+        **DebtIds.of(IDS, ORDERS, A).written(span(10, 50)),
+        **DebtIds.of(IDS, ORDERS, B).written(span(30, 40)),
+        **DebtIds.of(IDS, OTHER, B).written(span(1, 2)),
+    }
+    deferred = DeferredRanges.read(transactions)
+    assert deferred.floor(IDS, [A, B], ORDERS, Position(100)) == 10
+    assert deferred.floor(IDS, [B], ORDERS, Position(100)) == 30
+    assert deferred.floor(IDS, [A, B], OTHER, Position(100)) == 1
+    assert deferred.floor(IDS, [A], OTHER, Position(100)) == 100
+    assert DeferredRanges.read({}).floor(IDS, [A, B], ORDERS, Position(100)) == 100

@@ -1,0 +1,136 @@
+"""What is done for each Kafka partition costs the same whether there are ten of them or ten thousand.
+
+Operations are counted, not seconds: each test does its work once for each of ten thousand partitions, and what it reads
+may be read a few times for each of them, and not once for each pair.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.idle import IdleFact
+from common.tables.debts import DebtIds
+from common.tables.transactions import TxnIds
+from delta_loader.core.commits import Target
+from delta_loader.core.plan import TableShape
+from delta_loader.core.settle import IdleFacts
+from delta_loader.ports import in_turn
+from delta_loader.tables.stream_tables import StreamTables
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_loader.table_services.guard import VacuumGuard
+    from delta_loader.tables.went_back import LookBack
+
+MANY = 10_000
+PARTITIONS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(MANY)]
+IDS = TxnIds("orders", several_topics=False)
+DEAD_LETTERS = "s3://lake/orders_dead_letters"
+
+
+class CountedTransactions(dict[str, int]):
+    """Txn actions that may be read a few times each, all in all."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            self._read()
+            yield name
+
+    def get(self, name: str, default: int | None = None) -> int | None:  # type: ignore[override]
+        self._read()
+        return super().get(name, default)
+
+    def _read(self) -> None:
+        self.reads += 1
+        assert self.reads <= 5 * len(self), "each partition costs a search among all txn actions"
+
+
+def owing(every: int) -> CountedTransactions:
+    """A position of each partition, and a range that the dead-letter table lacks of one in ``every``."""
+    transactions = CountedTransactions({IDS.of(source): 99 for source in PARTITIONS})
+    for source in PARTITIONS[::every]:
+        transactions |= DebtIds.of(IDS, source, DEAD_LETTERS).written(Span(Position(10), Position(50)))
+    return transactions
+
+
+class KnownIds:
+    """What stands where `StreamTables` expects to look back; only the ids are asked for."""
+
+    ids = IDS
+
+
+def tables_with(transactions: CountedTransactions) -> StreamTables:
+    staging = Staging(f"memory://{uuid.uuid4().hex}", "orders")
+    (stream,) = settings_for(staging).streams
+    stream = stream.model_copy(update={"dead_letters": DEAD_LETTERS})
+    nothing = cast("VacuumGuard", None)
+    look_back = cast("LookBack", KnownIds())
+    tables = StreamTables(
+        stream,
+        cast("object", None),  # type: ignore[arg-type]
+        nothing,
+        look_back,
+        parallel=in_turn,
+        stage=cast("object", None),  # type: ignore[arg-type]
+        log=structlog.get_logger(),
+    )
+    tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions)
+    return tables
+
+
+def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all() -> None:
+    for every in (1, 2, MANY):
+        transactions = owing(every)
+        tables = tables_with(transactions)
+        floors = [tables.floor(source, Position(100)) for source in PARTITIONS]
+        assert floors == [Position(10) if number % every == 0 else Position(100) for number in range(MANY)]
+        assert [debt.source for source in PARTITIONS for debt in tables.debts([source])] == PARTITIONS[::every]
+
+
+def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
+    transactions = owing(MANY)
+    tables = tables_with(transactions)
+    (owed,) = tables.debts(PARTITIONS)
+    assert tables.floor(owed.source, Position(100)) == 10
+    (url,) = tables.targets
+    paid = {**transactions, **DebtIds.of(IDS, owed.source, owed.url).paid(owed.owed)}
+    tables.targets[url] = Target(url, "id", TableShape("{}", ()), paid)
+    assert tables.debts(PARTITIONS) == ()
+    assert tables.floor(owed.source, Position(100)) == 100
+
+
+def test_the_newest_generations_are_found_in_one_pass() -> None:
+    transactions = CountedTransactions({f"{IDS.of(source)}@{number}": 9 for source in PARTITIONS for number in (1, 2)})
+    ids = IDS.at({PARTITIONS[0]: 3}, transactions, PARTITIONS)
+    assert ids.generations == {**dict.fromkeys(PARTITIONS, 2), PARTITIONS[0]: 3}
+
+
+def test_a_fact_about_an_idle_partition_is_not_searched_for_among_those_of_all_others() -> None:
+    class CountedFact(IdleFact):
+        reads = 0
+
+        def __getattribute__(self, name: str) -> object:
+            CountedFact.reads += 1
+            assert CountedFact.reads <= 20 * 2 * MANY, "each partition costs a search among all facts"
+            return super().__getattribute__(name)
+
+    facts = [
+        CountedFact(source, Position(position), time_ms=position, generation=0)
+        for source in PARTITIONS
+        for position in (5, 9)
+    ]
+    CountedFact.reads = 0
+    idle = IdleFacts(facts)
+    assert {idle.through_ms(source, Position(7), 0) for source in PARTITIONS} == {5}
+    assert {idle.through_ms(source, Position(9), 0) for source in PARTITIONS} == {9}
+    assert {idle.through_ms(source, Position(9), 1) for source in PARTITIONS} == {None}
+    assert {idle.through_ms(source, None, 0) for source in PARTITIONS} == {None}
