@@ -47,8 +47,11 @@ _WINDOW = 16  # unloaded markers read for each Kafka partition: enough to tell w
 class KafkaEnds(Protocol):
     """The ends of Kafka partitions."""
 
-    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position]:
-        """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
+        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+
+        Empty when Kafka has none of the stream's topics.
+        """
 
 
 class TopicIds(Protocol):
@@ -84,7 +87,7 @@ def stream_status(
 ) -> StreamStatus:
     """The status of one stream."""
     try:
-        ends = kafka_ends(stream)
+        ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
         return _stream_status(stream, stage, open_store, Told(ends, firsts(ends), ids))
     except KafkaDeltaExpressError as error:

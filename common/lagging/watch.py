@@ -65,21 +65,7 @@ class KafkaEnds:
 
         Raises KafkaException where it tells of none.
         """
-        wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
-        if not wanted:
-            return {}
-        answers = self.admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
-        )
-        told: dict[TopicPartition, Position] = {}
-        refused: dict[Topic, KafkaException] = {}
-        for found, answer in answers.items():
-            try:
-                position = Position(int(answer_of(answer, _TIMEOUT_S).offset))
-            except KafkaException as error:  # a topic that is gone keeps no other from being told
-                refused[Topic(found.topic)] = error
-            else:
-                told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
+        told, refused = offsets_told(self.admin, sources, which)
         if refused and not told:
             raise next(iter(refused.values()))
         self._tell({source.topic for source in sources}, refused)
@@ -94,6 +80,26 @@ class KafkaEnds:
                     "a topic's ends are not known, lag neither", topic=topic, problem=problem, remedy=remedy
                 )
         self._refused = (self._refused - set(asked)) | refused.keys()
+
+
+def offsets_told(
+    admin: AdminClient, sources: Collection[TopicPartition], which: OffsetSpec
+) -> tuple[dict[TopicPartition, Position], dict[Topic, KafkaException]]:
+    """The positions of partitions of topics, by one request with a deadline of its own; and why others are not told."""
+    told: dict[TopicPartition, Position] = {}
+    refused: dict[Topic, KafkaException] = {}
+    wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
+    if not wanted:
+        return told, refused
+    answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
+    for found, answer in answers.items():
+        try:
+            position = Position(int(answer_of(answer, _TIMEOUT_S).offset))
+        except KafkaException as error:  # a topic that is gone keeps no other from being told
+            refused[Topic(found.topic)] = error
+        else:
+            told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
+    return told, refused
 
 
 class EndWatch:

@@ -135,13 +135,21 @@ class Preflight:
             ends = self.kafka_ends(stream)
         except KafkaDeltaExpressError as error:
             return Check("kafka", Level.WARNING, f"{stream.app_id}: {error.problem}", error.remedy, stream.app_id)
-        if not ends:
-            servers = self.settings.kafka["bootstrap.servers"]
+        servers = self.settings.kafka["bootstrap.servers"]
+        if ends is None:
             return Check(
                 "kafka",
                 Level.WARNING,
                 f"{stream.app_id}: Kafka at {servers} did not tell its topics in time; loading needs no Kafka",
                 "check kafka.bootstrap.servers and the topics: status shows no lag without it",
+                stream.app_id,
+            )
+        if not ends:
+            return Check(
+                "kafka",
+                Level.WARNING,
+                f"{stream.app_id}: Kafka at {servers} has no topic {', '.join(stream.topics)} that this user may see",
+                "create it, allow this user to Describe it, or correct the stream's topics: nothing is staged before",
                 stream.app_id,
             )
         return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)

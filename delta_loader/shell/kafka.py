@@ -5,8 +5,9 @@ Loading itself never asks Kafka.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from common.kafka.client import QUIET, client_properties, topic_id
@@ -25,7 +26,7 @@ _IDS_TIMEOUT_S = 2.0
 
 def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, str | None]:
     """The ids of those topics that the broker knows and describes. Raises KafkaException."""
-    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds.__call__
+    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds._told
 
     from common.kafka.bounded import answer_of  # noqa: PLC0415 - the same
 
@@ -40,67 +41,86 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the broker said of the topics of all streams."""
+
+    topics: frozenset[Topic] = frozenset()
+    ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    firsts: Mapping[TopicPartition, Position] = field(default_factory=dict)
+
+
 class BrokerEnds:
-    """Asks the broker of the settings, within a bounded time, and is silent about a broker that is not there."""
+    """Asks the broker of the settings, and is silent about a broker that is not there.
+
+    One client and three requests tell of all streams, when the first one is asked about. Each request has a deadline of
+    its own: what one stream's partitions cost is not taken from another's time.
+    """
 
     def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
-        """Nothing is asked yet; ``timeout_s`` bounds all questions together."""
+        """Nothing is asked yet; ``timeout_s`` bounds the request for the topics."""
         self._properties = dict(settings.kafka)
-        self._deadline_s = time.monotonic() + timeout_s
-        self._firsts: dict[TopicPartition, Position] = {}
+        self._streams = settings.streams
+        self._timeout_s = timeout_s
+        self._client: AdminClient | None = None
 
-    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position]:
-        """By partition, the position that the next record will have; empty when Kafka does not answer in time."""
-        try:
-            from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
-        except ImportError:
-            return {}
-        try:
-            return self._ask(stream)
-        except KafkaException:
-            return {}
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
+        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+
+        Empty when Kafka has none of the stream's topics.
+        """
+        told = self._told
+        if told is None:
+            return None
+        ends = {source: end for source, end in told.ends.items() if stream.takes(source.topic)}
+        return ends if ends or not any(map(stream.takes, told.topics)) else None
 
     def firsts(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, as told with the ends."""
-        return {source: self._firsts[source] for source in sources if source in self._firsts}
+        firsts = {} if self._told is None else self._told.firsts
+        return {source: firsts[source] for source in sources if source in firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of those topics that the broker knows; None from one that has no ids, empty when it is not there."""
         try:
-            from confluent_kafka import KafkaException  # noqa: PLC0415 - see __call__
-            from confluent_kafka.admin import AdminClient  # noqa: PLC0415
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - see _told
         except ImportError:
             return {}
         try:
-            admin = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
-            return described_ids(admin, topics)
+            return described_ids(self._admin(), topics)
         except KafkaException:
             return {}
 
-    def _left_s(self) -> float:
-        return max(0.1, self._deadline_s - time.monotonic())
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see _told
 
-    def _ask(self, stream: Stream) -> dict[TopicPartition, Position]:
-        from confluent_kafka import Consumer  # noqa: PLC0415 - see __call__
-        from confluent_kafka import TopicPartition as KafkaPartition  # noqa: PLC0415
+        if self._client is None:
+            self._client = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
+        return self._client
 
-        from common.kafka.bounded import close_within  # noqa: PLC0415
-
-        # A group is asked for by the client; it is never joined and nothing is committed to it.
-        quiet = {"group.id": "delta-loader-status", "enable.auto.commit": False, "log_level": 0}
-        consumer = Consumer({**self._properties, **quiet}, logger=QUIET)
+    @cached_property
+    def _told(self) -> _Told | None:
         try:
-            topics = consumer.list_topics(timeout=self._left_s()).topics
-            ends: dict[TopicPartition, Position] = {}
-            for topic in sorted(topics):
-                for partition in topics[topic].partitions if stream.takes(topic) else ():
-                    if time.monotonic() > self._deadline_s:
-                        return ends
-                    first, end = consumer.get_watermark_offsets(
-                        KafkaPartition(topic, partition), timeout=self._left_s()
-                    )
-                    source = TopicPartition(Topic(topic), Partition(partition))
-                    ends[source], self._firsts[source] = Position(int(end)), Position(int(first))
-            return ends
-        finally:
-            close_within(consumer)
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
+        except ImportError:
+            return None
+        try:
+            return self._ask()
+        except KafkaException:
+            return None
+
+    def _ask(self) -> _Told:
+        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 - see _told
+
+        from common.lagging.watch import offsets_told  # noqa: PLC0415 - the same
+
+        admin = self._admin()
+        topics = {
+            Topic(name): found.partitions
+            for name, found in admin.list_topics(timeout=self._timeout_s).topics.items()
+            if any(stream.takes(name) for stream in self._streams)
+        }
+        sources = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
+        ends, _ = offsets_told(admin, sources, OffsetSpec.latest())
+        firsts, _ = offsets_told(admin, sources, OffsetSpec.earliest())
+        return _Told(frozenset(topics), ends, firsts)

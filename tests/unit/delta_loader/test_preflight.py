@@ -270,12 +270,12 @@ class Refusing:
 
 
 def preflight(
-    staging: Staging, ends: Mapping[TopicPartition, Position], refusing: type[StoreError] | None = None
+    staging: Staging, ends: Mapping[TopicPartition, Position] | None, refusing: type[StoreError] | None = None
 ) -> list[Check]:
     settings = settings_for(staging)
     store = staging.store(staging.stage_url)
 
-    def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position]:
+    def kafka_ends(stream: Stream) -> Mapping[TopicPartition, Position] | None:
         return ends if stream.app_id else {}
 
     return list(
@@ -298,6 +298,18 @@ def test_all_is_well_and_nothing_is_left_behind() -> None:
     assert [check for check in found if check.level is not Level.OK] == []
     assert {"config", "stage", "table", "vacuum", "kafka"} <= {check.name for check in found}
     assert sorted(found.path for found in staging.store(staging.root).list("")) == before
+
+
+@pytest.mark.parametrize(
+    ("ends", "problem"), [(None, "did not tell its topics in time"), ({}, "has no topic orders that this user may see")]
+)
+def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
+    ends: Mapping[TopicPartition, Position] | None, problem: str
+) -> None:
+    found = preflight(Staging(f"memory://{uuid.uuid4().hex}"), ends)
+    (kafka,) = (check for check in found if check.name == "kafka")
+    assert kafka.level is Level.WARNING
+    assert problem in kafka.message
 
 
 @pytest.mark.parametrize(("kind", "away"), [(StoreRefusedError, False), (StoreUnfitError, False), (StoreError, True)])

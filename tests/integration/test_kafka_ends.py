@@ -1,0 +1,73 @@
+"""What ``check`` and ``status`` ask of a real broker: once for all streams, with a deadline for each request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from delta_loader.shell.kafka import BrokerEnds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from devservices.kafka import KafkaCluster
+
+pytestmark = pytest.mark.broker
+
+STREAMS = 24
+RECORDS = 3
+
+
+def settings_for(servers: str, topics: list[str]) -> Settings:
+    streams = [
+        {"app_id": topic, "topics": [topic], "table": f"memory://lake/{topic}", "columns": "id BIGINT"}
+        for topic in topics
+    ]
+    return Settings.model_validate(
+        {"kafka": {"bootstrap.servers": servers}, "stage": {"url": "memory://stage"}, "streams": streams}
+    )
+
+
+def counted(asked: Callable[..., object], name: str, requests: Counter[str]) -> Callable[..., object]:
+    def ask(*given: object, **named: object) -> object:
+        requests[name] += 1
+        return asked(*given, **named)
+
+    return ask
+
+
+def test_all_streams_are_told_by_one_client_and_three_requests(
+    kafka: KafkaCluster, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [new_topic(2) for _ in range(STREAMS)]
+    requests: Counter[str] = Counter()
+    for name in ("__init__", "list_topics", "list_offsets"):
+        monkeypatch.setattr(AdminClient, name, counted(getattr(AdminClient, name), name, requests))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for topic in topics:
+        for _ in range(RECORDS):
+            producer.produce(topic, b"{}", partition=1)
+    assert producer.flush(60) == 0
+    settings = settings_for(kafka.bootstrap_servers, [*topics, "no-such-topic"])
+
+    ends = BrokerEnds(settings)
+
+    for stream in settings.streams[:-1]:
+        empty, filled = (TopicPartition(Topic(stream.topics[0]), Partition(number)) for number in range(2))
+        assert ends(stream) == {empty: Position(0), filled: Position(RECORDS)}
+        assert ends.firsts([filled]) == {filled: Position(0)}
+    assert ends(settings.streams[-1]) == {}
+    assert ends.topic_ids([Topic(topics[0])])[Topic(topics[0])]
+    assert requests == {"__init__": 1, "list_topics": 1, "list_offsets": 2}
+
+
+def test_a_broker_that_is_away_is_waited_for_once() -> None:
+    ends = BrokerEnds(settings := settings_for("127.0.0.1:1", ["orders", "returns"]), timeout_s=0.5)
+    assert [ends(stream) for stream in settings.streams] == [None, None]
+    assert ends.firsts([TopicPartition(Topic("orders"), Partition(0))]) == {}
