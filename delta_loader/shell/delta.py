@@ -52,7 +52,7 @@ from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, tab
 from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.new_tables import clustered_by, clustering_actions, layout_properties
 from delta_loader.shell.spark import spark_url
-from delta_loader.shell.spark_writes import Work, write_within
+from delta_loader.shell.spark_writes import Work, WriteSessions, write_within
 from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
 
@@ -87,6 +87,7 @@ class SparkDeltaTables:
         self._clock = clock
         self._gateway = Gateway(spark)
         self._sessions = StateSessions(self._gateway)
+        self._writers = WriteSessions(spark)
         self._beside = None
         if checkpoints is not None:
             self._beside = LoadTransactions(self._gateway, self._sessions, checkpoints)
@@ -226,8 +227,8 @@ class SparkDeltaTables:
         url, shape = commit.target.url, commit.target.shape
         work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
         if commit.merges:
-            return merge_within(self._spark, self._gateway, transaction, commit.written, work, url=url)
-        return write_within(self._spark, self._gateway, transaction, commit, work)
+            return merge_within(self._writers, transaction, commit.written, work, url=url)
+        return write_within(self._writers, transaction, commit, work)
 
     def _not_written(self, transaction: Java, commit: TableCommit, error: Exception) -> CommitOutcome:
         """A merge reads the table: what it has read may be gone, or have other columns, by somebody's later commit."""

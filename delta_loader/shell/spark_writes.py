@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from threading import Condition
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
@@ -30,11 +29,12 @@ from common.stage.row_places import place_fields
 from delta_loader.core.commits import Brought
 from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
+from delta_loader.shell.gateway import Gateway
 from delta_loader.shell.letters import letters_frame
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import TableShape
     from delta_loader.core.shares import RecordPlace, SparkWrite
     from delta_loader.core.ways.way import Way
-    from delta_loader.shell.gateway import Gateway, Java
+    from delta_loader.shell.gateway import Java
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,21 @@ _UNFORGIVING = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.
 _OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 
-def write_within(
-    spark: SparkSession, gateway: Gateway, transaction: Java, commit: TableCommit, work: Work
-) -> tuple[Java, Brought]:
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A session whose settings are those of one kind of write."""
+
+    spark: SparkSession
+    gateway: Gateway
+
+
+def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit, work: Work) -> tuple[Java, Brought]:
     """A Java list of the new files' actions, and what they come to; they are the transaction's to commit.
 
     Raises what Spark raises.
     """
-    with session_says(spark, optimized=through_spark(work.way)):
+    with sessions.writing(optimized=through_spark(work.way)) as writer:
+        spark, gateway = writer.spark, writer.gateway
         if commit.letters:
             columns = [str(name) for name in transaction.metadata().schema().fieldNames()]
             rows = letters_frame(spark, commit.letters, columns)
@@ -148,46 +155,33 @@ def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:
     return replace(write.shape, schema=schema_to_json(columns.with_fields(more))), tuple(field.name for field in more)
 
 
-@dataclass(slots=True)
-class _Said:
-    """What the session is told for the writes that are under way."""
+class WriteSessions:
+    """The sessions that write: one for each setting, next to the loader's own, in the same JVM.
 
-    changed: Condition = field(default_factory=Condition)
-    writes: int = 0
-    settings: Mapping[str, str] = field(default_factory=dict)
-    before: Mapping[str, str | None] = field(default_factory=dict)
+    So writes that need different settings never wait for one another, and what they need concerns no other query.
+    """
 
+    def __init__(self, spark: SparkSession) -> None:
+        """Next to a session that `delta_loader.shell.spark.build_session` made, whose options they have."""
+        self._gateway = Gateway(spark)
+        self._writers = {optimized: _writer(spark, optimized=optimized) for optimized in (False, True)}
 
-_said = _Said()
-
-
-@contextmanager
-def session_says(spark: SparkSession, *, optimized: bool) -> Iterator[None]:
-    """Writes that want the same go side by side; one that wants something else waits until these are done."""
-    settings = {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower()}
-    with _said.changed:
-        _said.changed.wait_for(lambda: not _said.writes or _said.settings == settings)
-        if not _said.writes:
-            _said.settings, _said.before = settings, {key: spark.conf.get(key, None) for key in settings}
-            for key, value in settings.items():
-                spark.conf.set(key, value)
-        _said.writes += 1
-    try:
-        yield
-    finally:
-        with _said.changed:
-            _said.writes -= 1
-            if not _said.writes:
-                _take_back(spark, _said.before)
-                _said.changed.notify_all()
+    @contextmanager
+    def writing(self, *, optimized: bool) -> Iterator[Writer]:
+        """What to write with; this thread's active session is the writer's meanwhile, and then the loader's again."""
+        writer = self._writers[optimized]
+        writer.gateway.activate(writer.gateway.session)
+        try:
+            yield writer
+        finally:
+            self._gateway.activate(self._gateway.session)
 
 
-def _take_back(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    for key, earlier in before.items():
-        if earlier is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, earlier)
+def _writer(spark: SparkSession, *, optimized: bool) -> Writer:
+    session = spark.newSession()
+    for key, value in {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower()}.items():
+        session.conf.set(key, value)
+    return Writer(session, Gateway(session))
 
 
 def _brought(action: str) -> Brought:

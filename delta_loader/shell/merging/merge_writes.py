@@ -29,21 +29,19 @@ from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.shell.spark import spark_url
-from delta_loader.shell.spark_writes import rows_of, session_says
+from delta_loader.shell.spark_writes import rows_of
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import SparkSession
-
     from delta_loader.core.shares import SparkWrite
     from delta_loader.shell.gateway import Gateway, Java
-    from delta_loader.shell.spark_writes import Work
+    from delta_loader.shell.spark_writes import Work, WriteSessions
 
 
 def merge_within(
-    spark: SparkSession, gateway: Gateway, transaction: Java, writes: Sequence[SparkWrite], work: Work, *, url: str
+    sessions: WriteSessions, transaction: Java, writes: Sequence[SparkWrite], work: Work, *, url: str
 ) -> tuple[Java, Brought]:
     """A Java list of the actions that merge the writes into the table at ``url``, and the rows that they change.
 
@@ -58,7 +56,8 @@ def merge_within(
     files = [file for write in writes for file in write.files]
     bounds = key_bounds(files, columns, by.keys, backticks)
     statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
-    with session_says(spark, optimized=True):
+    with sessions.writing(optimized=True) as writer:
+        spark, gateway = writer.spark, writer.gateway
         events = DataFrame(events_of(gateway, writes, by, work.stage_url), spark)
         with_variants(events, work.variants).createOrReplaceTempView(view)
         try:
