@@ -1,14 +1,15 @@
-"""Delta's log store for S3: built from its source, chosen, and proved before anything is loaded.
+"""Delta's log stores for S3 and for a local disk: built from source, chosen, and proved before anything is loaded.
 
-Delta's own log store for ``s3a`` looks whether a commit file is there and then writes it without a condition, so that
-of two drivers one may overwrite the other's acknowledged commit. Ours (`delta_loader/java`) creates it by a
-conditional write, and needs no DynamoDB.
+Delta's own log stores for ``s3a`` and ``file`` look whether a commit file is there and then write it without a
+condition, so that of two processes one may overwrite the other's acknowledged commit. Ours (`delta_loader/java`) create
+it by a conditional write (which needs no DynamoDB), or by a hard link.
 
 Rules:
 
-1. It is compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both are
-   in the name that it has in the cache, where it appears whole or not at all. The same class files make the same jar.
-2. It is the default for every S3 scheme. Whoever names another log store in ``loader.spark`` gets that one, untouched.
+1. They are compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both
+   are in the name that a jar has in the cache, where it appears whole or not at all. The same class files make the same
+   jar.
+2. They are the default for their schemes. A log store that ``loader.spark`` names for a scheme is used as it is.
 3. Some stores accept conditions and ignore them, or look first and write then. So a second create through this very
    class and S3A, in turn, in a race, and as a multipart upload, must be refused; otherwise the loader does not start.
 """
@@ -42,9 +43,12 @@ if TYPE_CHECKING:
     from delta_loader.ports import OpenStore
 
 CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
+LOCAL_CLASS = "io.github.kafkadeltaexpress.LinkedLocalLogStore"
 SOURCE = Path(__file__).parent.parent / "java" / "ConditionalCreateLogStore.java"
+LOCAL_SOURCE = SOURCE.parent / "LinkedLocalLogStore.java"
 PROBES = "_probe"  # below a table; readers of tables and VACUUM pass over names that begin so
 S3_SCHEMES = ("s3", "s3a", "s3n")
+LOCAL_SCHEME = "file"
 
 _ANY_SCHEME = "spark.delta.logStore.class"
 _RELEASE = "17"  # what Spark itself asks for
@@ -61,28 +65,36 @@ def is_s3(url: str) -> bool:
     return url.partition("://")[0] in S3_SCHEMES
 
 
-def is_ours(given: Mapping[str, str]) -> bool:
-    """Whether S3 gets our log store: unless ``loader.spark`` names one for the tables' scheme, or one for all."""
-    return given.get(_key("s3a"), CLASS) == CLASS and _ANY_SCHEME not in given
+def is_ours(given: Mapping[str, str], scheme: str = "s3a") -> bool:
+    """Whether tables of a scheme get our log store: unless ``loader.spark`` names one for it, or one for all."""
+    ours = LOCAL_CLASS if scheme == LOCAL_SCHEME else CLASS
+    return given.get(_key(scheme), ours) == ours and _ANY_SCHEME not in given
 
 
 def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
     """What Spark is told; ``given`` is what ``loader.spark`` says."""
     # Delta refuses a session that names both one for all schemes and one for a scheme.
-    return {} if _ANY_SCHEME in given else {_key(scheme): CLASS for scheme in S3_SCHEMES}
+    if _ANY_SCHEME in given:
+        return {}
+    return {_key(LOCAL_SCHEME): LOCAL_CLASS, **{_key(scheme): CLASS for scheme in S3_SCHEMES}}
 
 
-def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ) -> Path:
-    """The log store's jar, built where it is missing. ``jars`` are the session's of Delta and S3. Raises BuildError."""
-    source = SOURCE.read_bytes()
+def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ, source_file: Path = SOURCE) -> Path:
+    """A log store's jar, built where it is missing. ``jars`` are the session's that its source needs.
+
+    Those of Delta, and of S3 for the one for S3. Raises BuildError.
+    """
+    source = source_file.read_bytes()
     class_path = [*jars, *sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))]
     key = hashlib.sha256(source)
     for jar in class_path:
         with jar.open("rb") as file:
             key.update(hashlib.file_digest(file, "sha256").digest())
-    target = cache_folder(environ) / "built" / key.hexdigest()[:16] / "kafka-delta-express-log-store.jar"
+    # Spark keeps the jars of a session by their file names.
+    name = f"kafka-delta-express-{'local-' if source_file == LOCAL_SOURCE else ''}log-store.jar"
+    target = cache_folder(environ) / "built" / key.hexdigest()[:16] / name
     if not target.exists():
-        _build(target, class_path, environ)
+        _build(target, source_file, class_path, environ)
     return target
 
 
@@ -179,12 +191,12 @@ def _java_text(error: Exception) -> str:
     return str(java.toString() if java is not None else error).strip().partition("\n")[0][:500]
 
 
-def _build(target: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+def _build(target: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Built beside its place and moved there, so that two processes may do so at once.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         classes = Path(folder) / "classes"
-        _compile(classes, class_path, environ)
+        _compile(classes, source, class_path, environ)
         jar = Path(folder) / target.name
         with zipfile.ZipFile(jar, "w") as archive:
             for path in sorted(classes.rglob("*.class")):
@@ -192,12 +204,12 @@ def _build(target: Path, class_path: Sequence[Path], environ: Mapping[str, str])
         jar.replace(target)
 
 
-def _compile(classes: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+def _compile(classes: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
     command = [_javac(environ), "--release", _RELEASE, "-proc:none", "-encoding", "UTF-8", "-d", str(classes)]
-    command += ["-cp", os.pathsep.join(map(str, class_path)), str(SOURCE)]
+    command += ["-cp", os.pathsep.join(map(str, class_path)), str(source)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - the JDK's compiler
     if done.returncode != 0:
-        msg = f"Delta's log store for S3 does not compile:\n{(done.stderr or done.stdout).strip()}"
+        msg = f"Delta's log store {source.stem} does not compile:\n{(done.stderr or done.stdout).strip()}"
         raise BuildError(msg, f"{command[0]} must be of a JDK {_RELEASE} or later")
 
 
@@ -207,7 +219,7 @@ def _javac(environ: Mapping[str, str]) -> str:
     found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
     if found is None:
         place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
-        msg = f"Delta's log store for S3 is not built yet, and there is no javac in {place}"
+        msg = f"Delta's log store is not built yet, and there is no javac in {place}"
         raise BuildError(
             msg,
             f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.shell.jars`"

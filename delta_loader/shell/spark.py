@@ -5,7 +5,8 @@ Rules:
 1. Jars come from the lock (`delta_loader.shell.jars`), as files: no resolver runs at start-up.
 2. Spark is told to reach S3 as fsspec is: ``fs.s3a.*`` is derived from ``stage.storage_options``.
 3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
-4. On S3, Delta's log is written by `delta_loader.shell.log_store`'s, which is safe with several drivers.
+4. On S3 and on a local disk, Delta's log is written by `delta_loader.shell.log_store`'s, which are safe with several
+   drivers.
 5. Secrets are told to Java when it runs, and are not on its command line (docs/security.md).
 6. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
@@ -23,7 +24,7 @@ from common.errors import ConfigError, TableError
 from common.settings.load import mask
 from delta_loader.shell.jars import JarGroup, ensure_jars
 from delta_loader.shell.java import start_java
-from delta_loader.shell.log_store import ensure_log_store, is_ours, is_s3, log_store_options
+from delta_loader.shell.log_store import LOCAL_SCHEME, LOCAL_SOURCE, ensure_log_store, is_ours, is_s3, log_store_options
 from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
 from delta_loader.shell.trust import authorities_of, trust
 
@@ -58,6 +59,8 @@ def build_session(settings: Settings) -> SparkSession:
     jars = ensure_jars(groups)
     if "s3" in groups and is_ours(_given(settings)):
         jars = [*jars, ensure_log_store(jars)]
+    if is_ours(_given(settings), LOCAL_SCHEME):
+        jars = [*jars, ensure_log_store(ensure_jars(["delta"]), source_file=LOCAL_SOURCE)]
     options = session_options(settings, jars, os.environ)
     builder = SparkSession.builder
     for key, value in options.items():

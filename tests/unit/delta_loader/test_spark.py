@@ -10,7 +10,7 @@ import pytest
 from common.errors import ConfigError
 from common.settings import Settings
 from delta_loader.schedule import Schedule
-from delta_loader.shell.log_store import CLASS, is_ours
+from delta_loader.shell.log_store import CLASS, LOCAL_CLASS, is_ours
 from delta_loader.shell.spark import jar_groups, s3_options, session_options, spark_url
 from delta_loader.shell.trust import authorities_of
 
@@ -64,19 +64,23 @@ def test_s3_jars_are_fetched_for_s3_only() -> None:
     assert spark_url("file:///lake/t") == "file:///lake/t"
 
 
-def test_s3_gets_the_log_store_that_is_safe_with_two_drivers_unless_the_user_names_one() -> None:
+def test_a_scheme_gets_the_log_store_that_is_safe_with_two_drivers_unless_the_user_names_one() -> None:
     def chosen(spark: dict[str, object] | None = None) -> dict[str, str]:
         options = session_options(settings(spark), [], {})
         return {key.removeprefix(LOG_STORE): value for key, value in options.items() if key.startswith(LOG_STORE)}
 
-    assert chosen() == {"s3.impl": CLASS, "s3a.impl": CLASS, "s3n.impl": CLASS}
+    assert chosen() == {"file.impl": LOCAL_CLASS, "s3.impl": CLASS, "s3a.impl": CLASS, "s3n.impl": CLASS}
     assert chosen({f"{LOG_STORE}s3a.impl": "a.Dynamo"})["s3a.impl"] == "a.Dynamo"
+    assert chosen({f"{LOG_STORE}file.impl": "a.Local"})["file.impl"] == "a.Local"
     # Delta refuses one for all schemes beside one for a scheme.
     assert chosen({f"{LOG_STORE}class": "a.Store"}) == {"class": "a.Store"}
     assert is_ours({})
     assert is_ours({f"{LOG_STORE}gs.impl": "a.Store"})
     assert not is_ours({f"{LOG_STORE}s3a.impl": "a.Dynamo"})
     assert not is_ours({f"{LOG_STORE}class": "a.Store"})
+    assert is_ours({f"{LOG_STORE}s3a.impl": "a.Dynamo"}, "file")
+    assert not is_ours({f"{LOG_STORE}file.impl": "a.Local"}, "file")
+    assert not is_ours({f"{LOG_STORE}class": "a.Store"}, "file")
 
 
 def test_s3_is_reached_as_fsspec_reaches_it() -> None:
