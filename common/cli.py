@@ -20,6 +20,8 @@ from common.settings import Settings, load_settings, print_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+WAITS_FOR_A_PERSON = 3
+"""The exit code of a command that did what it could, and has something to tell that needs a decision."""
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file with the settings.")]
 PrintConfigOption = Annotated[
     bool, typer.Option("--print-config", help="Print the settings in force, secrets masked, and exit.")

@@ -66,6 +66,11 @@ WRITER_FILTERED = _counter("stage_writer_filtered_total", ("app_id",), "Records 
 WRITER_DEAD_LETTERS = _counter(
     "stage_writer_dead_letters_total", ("app_id", "error_class"), "Records sent to the dead-letter table."
 )
+WRITER_DEAD_LETTER_SHARE = _gauge(
+    "stage_writer_dead_letter_share",
+    ("app_id",),
+    "Share of a stream's newest records that became dead letters, 0 to 1.",
+)
 WRITER_TOPOLOGY_DROPPED = _counter(
     "stage_writer_topology_dropped_total",
     ("app_id", "reason"),

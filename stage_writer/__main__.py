@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import uuid
+from contextlib import closing
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -51,6 +52,7 @@ from stage_writer.replay.letters import Letters, unfit_of
 from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
+from stage_writer.sample import Sampler
 from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
@@ -63,14 +65,14 @@ from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
@@ -176,6 +178,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         news=_news(settings, stage, clock, log, metrics),
         outlets=outlets,
         changelogs=changelogs,
+        dead_letter_alarm=settings.writer.dead_letter_alarm,
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
@@ -193,6 +196,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         workers.close()
         serving.close()
     log.info("ended")
+    if until_caught_up and service.snapshot().teller.alarms.raised:
+        raise typer.Exit(cli.WAITS_FOR_A_PERSON)
 
 
 def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics) -> News:
@@ -230,21 +235,31 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if schemas is not None:
             schemas.check()
             tell("schemas", f"ok: {settings.schema_registry['url']} answers")
-        for text in _topics(settings):
+        ends = _ends(settings)
+        for text in _topics(settings, ends):
             tell("kafka", text)
-        if settings.loader.control_topic is not None:
-            require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
-            tell("control", f"ok: {settings.loader.control_topic} is there, and may be written")
-        if any(stream.state_changelog is not None for stream in settings.streams):
-            from stage_writer.changelog.wiring import checked_changelogs  # noqa: PLC0415 - only with topologies
-
-            for text in checked_changelogs(settings):
-                tell("changes", text)
+        well = _try_records(settings, converters, ends, tell)
+        _check_topics_of_ours(settings, tell)
     except KafkaDeltaExpressError as error:
         # Whatever is wrong, this command's answer is “not fit to run”.
         raise ConfigError(error.problem, error.remedy) from error
     checks = [{"check": what, "text": text} for what, text in told]
-    cli.echo(json.dumps({"fit": True, "checks": checks}, indent=2) if as_json else "all well")
+    verdict = "all well" if well else "not well: many records would be dead letters"
+    cli.echo(json.dumps({"fit": well, "checks": checks}, indent=2) if as_json else verdict)
+    if not well:
+        raise typer.Exit(cli.WAITS_FOR_A_PERSON)
+
+
+def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) -> None:
+    """The control topic and the changelog topics."""
+    if settings.loader.control_topic is not None:
+        require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
+        tell("control", f"ok: {settings.loader.control_topic} is there, and may be written")
+    if any(stream.state_changelog is not None for stream in settings.streams):
+        from stage_writer.changelog.wiring import checked_changelogs  # noqa: PLC0415 - only with topologies
+
+        for text in checked_changelogs(settings):
+            tell("changes", text)
 
 
 def _native_text(settings: Settings) -> str:
@@ -378,8 +393,26 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
         require_same_topic(source, None if tail is None else tail.lineage.topic_id, ids.get(source.topic))
 
 
-def _topics(settings: Settings) -> Iterator[str]:
-    """The topics of each stream; raises the error of one that is not there."""
+def _try_records(
+    settings: Settings,
+    converters: Sequence[StreamConverter | ConvertsTopology],
+    partitions: Collection[TopicPartition],
+    tell: Callable[[str, str], None],
+) -> bool:
+    """Say what the newest records of each stream become; False where too many would be dead letters."""
+    well, alarm = True, settings.writer.dead_letter_alarm
+    for converter in converters:
+        if not isinstance(converter, StreamConverter):
+            continue
+        with closing(Sampler(settings)) as sampler:
+            sample = sampler.sample(converter, [one for one in partitions if converter.stream.takes(one.topic)])
+        tell("sample", "\n".join(sample.lines(alarm)))
+        well = well and not sample.share.passes(alarm)
+    return well
+
+
+def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
+    """The ends of the streams' partitions; raises the error of a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings)
     source = source_of(settings, _groups(converters), SystemClock(), silent, with_headers=False)
@@ -389,6 +422,11 @@ def _topics(settings: Settings) -> Iterator[str]:
     finally:
         source.close()
     require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
+    return ends
+
+
+def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:
+    """The topics of each stream; raises the error of one that is not there."""
     for stream in settings.streams:
         mine = [found for found in ends if stream.takes(found.topic)]
         missing = [

@@ -8,7 +8,7 @@ Rules:
    input ends.
 3. Nobody is started again in silence. When a worker ends that should not, the others are stopped, which seals what they
    hold, and the command ends with 1 (or 2, for a config that cannot work): whoever runs the command starts it again.
-4. With ``--until-caught-up`` the command ends with 0 once all workers have.
+4. With ``--until-caught-up`` the command ends with 0 once all workers have, and with 3 where one of them has.
 5. The parent serves the pages of all at ``writer.http``: sick or not ready when one of them is, metrics with a label
    ``worker``. Workers tell their ports on standard output.
 """
@@ -24,6 +24,9 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
+import typer
+
+from common.cli import WAITS_FOR_A_PERSON
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.settings.values import AUTO
 
@@ -160,11 +163,14 @@ class Crew:
             msg = f"worker {failed.seat} ended with {code}, and the others were stopped"
             remedy = "its log says why; nothing is lost, start the command again"
             raise ConfigError(msg, remedy) if code == _USAGE else KafkaDeltaExpressError(msg, remedy)
+        if any(worker.process.returncode == WAITS_FOR_A_PERSON for worker in self.workers):
+            raise typer.Exit(WAITS_FOR_A_PERSON)
 
     def _first_failed(self) -> Worker | None:
         may_end = self.ends_by_itself or self._stopping
         ended = [worker for worker in self.workers if worker.process.poll() is not None]
-        return next((worker for worker in ended if worker.process.returncode or not may_end), None)
+        done = {0, WAITS_FOR_A_PERSON} if may_end else set()
+        return next((worker for worker in ended if worker.process.returncode not in done), None)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature
         self._stop_all()

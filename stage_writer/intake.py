@@ -15,14 +15,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.ports import Clock
     from common.spans import TopicPartition
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions.partition import Owned
-    from stage_writer.ports import Converts
+    from stage_writer.ports import Converter, Converts
     from stage_writer.telling import Teller
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -79,3 +79,14 @@ class Intake:
             if owned.get(batch.source) is ours:
                 ours.buffer.add(staged, self._clock.monotonic_s())
                 self._teller.converted(batch, converter.stream.app_id, staged)
+
+
+def together_by_converter(
+    fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
+) -> Iterable[tuple[Converts, list[MessageBatch]]]:
+    """Batches by what converts them; what ``tasks`` need is imported with the first of them."""
+    if not tasks:
+        return fresh.items()
+    from stage_writer.tasks.together import together  # noqa: PLC0415
+
+    return together(fresh)

@@ -33,7 +33,7 @@ from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
-from stage_writer.intake import Intake
+from stage_writer.intake import Intake, together_by_converter
 from stage_writer.news.ports import NO_NEWS
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions.catching_up import CatchingUp
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from stage_writer.core.batch import MessageBatch
     from stage_writer.news.ports import News
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import ClaimGuard, Converter, Converts, RecordSource, Stage, Workers
+    from stage_writer.ports import ClaimGuard, Converter, RecordSource, Stage, Workers
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
@@ -97,6 +97,7 @@ class StageWriter:
         pausing: Pausing | None = None,
         news: News = NO_NEWS,
         samples: Samples | None = None,
+        dead_letter_alarm: float | None = None,
         outlets: Outlets = NO_OUTLETS,
         changelogs: WatchesTopics = NO_WATCH,
     ) -> None:
@@ -111,7 +112,7 @@ class StageWriter:
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._teller = Teller(clock, log, metrics, samples)
+        self._teller = Teller(clock, log, metrics, samples, dead_letter_alarm)
         self._owned: dict[TopicPartition, Owned] = {}
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)
@@ -196,7 +197,7 @@ class StageWriter:
         if self._failing_since_s is not None:
             problems.append(with_remedy("the store or Kafka fails", FAILING_REMEDY))
         notes = () if self._pausing is None else self._pausing.notes
-        return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes))
+        return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes, *self._teller.notes))
 
     def snapshot(self) -> Snapshot:
         """What it does now, for the status page and the gauges. Safe to call from any thread."""
@@ -228,7 +229,7 @@ class StageWriter:
                 owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
                 tasks = tasks or owned.task is not None
-        for converter, found in _together(fresh, tasks=tasks):
+        for converter, found in together_by_converter(fresh, tasks=tasks):
             self._intake.add(converter, found, {batch.source: self._owned[batch.source] for batch in found})
         if not self._pressure.is_full:
             self._intake.work(self._owned)
@@ -587,14 +588,3 @@ class StageWriter:
         self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))
         if sources:
             self._log.info(event, partitions=[str(source) for source in sorted(sources)], owned=len(self._owned))
-
-
-def _together(
-    fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
-) -> Iterable[tuple[Converts, list[MessageBatch]]]:
-    """Batches by what converts them; what ``tasks`` need is imported with the first of them."""
-    if not tasks:
-        return fresh.items()
-    from stage_writer.tasks.together import together  # noqa: PLC0415
-
-    return together(fresh)

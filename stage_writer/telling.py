@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.pages.model import Event
+from common.remedies import CONFIG
 from common.stage.markers import TableKind
+from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,20 +20,31 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.pages.samples import Samples
     from common.ports import Clock
+    from common.stage.markers import Manifest
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.ports import Sealed
 
 _FLUSHES = 50
+DEAD_LETTERS_REMEDY = (
+    f"`stage-writer check {CONFIG}` says why; mend streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
+    "brings those that fit then"
+)
 
 
 class Teller:
     """Counts and logs; decides nothing."""
 
     def __init__(
-        self, clock: Clock, log: FilteringBoundLogger, metrics: Metrics, samples: Samples | None = None
+        self,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        samples: Samples | None = None,
+        dead_letter_alarm: float | None = None,
     ) -> None:
+        """``dead_letter_alarm`` is the share of records that raises an alarm, None for never."""
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -41,6 +54,7 @@ class Teller:
         """The last ones, for the status page."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         """By stream and class, since the start."""
+        self.alarms = DeadLetterAlarms(dead_letter_alarm)
 
     def took(self, records: int, seconds: float) -> None:
         """Records of one stream were converted together."""
@@ -66,6 +80,22 @@ class Teller:
             self.dead_letters[app_id, error_class] += count
         if staged.dead_letters and self.samples is not None:
             self.samples.add(app_id, _letters(staged.rows[-1]))
+        self._watch_share(app_id, staged)
+
+    def _watch_share(self, app_id: str, staged: StagedRows) -> None:
+        change = self.alarms.add(app_id, staged.records, staged.dead_letters)
+        self._metrics.set(catalogue.WRITER_DEAD_LETTER_SHARE, self.alarms.share(app_id), app_id=app_id)
+        if change is AlarmChange.RAISED:
+            problem = self.alarms.raised[app_id].sentence
+            self._log.warning("many dead letters", app_id=app_id, problem=problem, remedy=DEAD_LETTERS_REMEDY)
+        elif change is AlarmChange.ENDED:
+            self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which streams have many dead letters, for people. Safe to call from any thread."""
+        raised = self.alarms.raised.items()
+        return tuple(f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""
@@ -78,6 +108,7 @@ class Teller:
             start=span.start,
             end=span.end,
             rows=rows,
+            **_counts(manifest),
             files=sealed.files,
             size_bytes=sealed.size_bytes,
             reason=reason.value,
@@ -97,6 +128,24 @@ class Teller:
         metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
         labels = {"topic": str(source.topic), "partition": str(source.partition)}
         metrics.set(catalogue.WRITER_STAGED_POSITION, span.end, **labels)
+
+
+def _counts(manifest: Manifest | None) -> dict[str, int]:
+    """What else became of the span's positions, without what there is none of.
+
+    Each position is a record or not; each record has one row and the ``exploded`` ones, or is a dead letter, a
+    tombstone (which a stream with `merge` makes a row of), or filtered.
+    """
+    if manifest is None:
+        return {}
+    counts = {
+        "exploded": manifest.exploded,
+        "dead_letters": sum(manifest.dead_letters.values()),
+        "tombstones": manifest.tombstones,
+        "filtered": manifest.filtered,
+        "without_record": manifest.span.positions - manifest.records,
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _letters(rows: pa.Table) -> Iterator[tuple[str, str, bytes | None]]:

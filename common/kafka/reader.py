@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 30.0
 _LOOK_S = 0.5
 _REFUSED_S = 2.0
+_NEWEST_S = 10.0
 # librdkafka's own codes begin with an underscore.
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _NO_ANSWER = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)  # noqa: SLF001
@@ -111,6 +112,28 @@ class KafkaReader:
             wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
             ended = len(wanted) < len(messages)
             if wanted:
+                yield wanted
+
+    def newest(self, spans: Mapping[TopicPartition, Span]) -> Iterator[list[Message]]:
+        """The records of ranges that end where their partitions do, those of all partitions as they come.
+
+        It ends with less when Kafka sends nothing for a while.
+        """
+        self._reading = True
+        self._consumer.assign([_kafka(source, span.start) for source, span in spans.items()])
+        left, heard_s = set(spans), time.monotonic()
+        while left and time.monotonic() - heard_s < _NEWEST_S:
+            with self._errors("read the newest records"):
+                messages = self._consumer.consume(self._at_a_time, _LOOK_S)
+                for problem in (message.error() for message in messages):
+                    if problem is not None and problem.code() not in {_END, NO_GROUP}:
+                        raise KafkaException(problem)
+            for message in messages:
+                heard_s = time.monotonic()
+                source = TopicPartition(Topic(str(message.topic())), Partition(int(message.partition() or 0)))
+                is_end = message.error() is not None or (source in left and message.offset() == spans[source].end - 1)
+                left -= {source} if is_end else set()
+            if wanted := [one for one in messages if one.error() is None]:
                 yield wanted
 
     def close(self) -> None:

@@ -145,6 +145,14 @@ class WriterSettings(Section):
         "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
         examples=[["pipeline.example.com"]],
     )
+    dead_letter_alarm: float | None = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="Share of a stream's newest records (some 10,000) that may become dead letters before the log, the "
+        "status page, the metrics and `/healthcheck` say so; `stage-writer check` and `run --until-caught-up` then end "
+        "with 3. null for never.",
+    )
     dead_letter_samples: int = Field(
         default=0,
         ge=0,

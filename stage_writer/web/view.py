@@ -30,6 +30,7 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
+from stage_writer.telling import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,6 +215,10 @@ class WriterView:
             "do what its sentence ends with; it is looked at each minute",
         )
         problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
+        problems += [
+            Problem(Level.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY)
+            for app_id, share in snapshot.teller.alarms.raised.items()
+        ]
         if self._pausing.is_on:
             problems.append(paused_problem("Nothing is read from Kafka"))
         return problems

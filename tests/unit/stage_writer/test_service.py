@@ -43,7 +43,15 @@ class World:
     tells_news = False
     control: ControlTopic | None = None
 
-    def __init__(self, folder: Path, ends: dict[TopicPartition, int], start: str = "earliest") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ends: dict[TopicPartition, int],
+        start: str = "earliest",
+        alarm: float | None = None,
+        **stream: object,
+    ) -> None:
+        self.alarm = alarm
         self.store = FsspecStore(f"{folder}/stage")
         self.clock = HandClock()
         self.group = LonelyMember(self.clock, dict(ends), ids={ORDERS: "first"})
@@ -58,6 +66,7 @@ class World:
                         "table": f"{folder}/table",
                         "columns": "id INT",
                         "start": start,
+                        **stream,
                     }
                 ],
             }
@@ -86,6 +95,7 @@ class World:
             metrics=metrics,
             session_s=SESSION_S,
             pausing=self.pausing,
+            dead_letter_alarm=self.alarm,
             news=NewsBearer(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NEWS,
         )
         self.group.subscribe(self.settings.streams, writer)

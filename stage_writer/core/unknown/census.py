@@ -1,0 +1,115 @@
+"""Which fields some records have, and which of them are declared. Pure.
+
+Rules:
+
+1. Fields are named by path as `drop` names them: `meta.producer`, `items.element.note`, `props.value.note`. One that is
+   not declared is counted where it begins, whatever it holds.
+2. The names come out of records, so that they are bounded: at most `MOST_NAMES`, and the rest is counted together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.schema import ArrayType, DataType, MapType, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_NAMES = 50
+_LONGEST_NAME = 100
+
+
+@dataclass(slots=True)
+class FieldCensus:
+    """The fields of the records that were counted."""
+
+    columns: StructType
+    """What is declared."""
+    records: int = 0
+    undeclared: Counter[str] = field(default_factory=Counter)
+    """Records by the path of a field that is not declared, within rule 2; an object in an array counts by itself."""
+    others: int = 0
+    """The same of all paths beyond `MOST_NAMES`."""
+    seen: set[str] = field(default_factory=set)
+    """The declared paths that occurred, null or not."""
+
+    def add(self, record: object) -> None:
+        """Count a record, as `json.loads` gave it; what is not an object has no fields."""
+        self.records += 1
+        self._add(record, self.columns, "")
+
+    def add_text(self, message: bytes) -> None:
+        """Count a message that is one JSON object. What cannot be read is a dead letter, and not counted here."""
+        try:
+            record = json.loads(message)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(record, dict):
+            self.add(record)
+
+    def _add(self, value: object, declared: DataType, path: str) -> None:
+        match declared, value:
+            case StructType(), dict():
+                for name, inner in value.items():
+                    here = f"{path}.{name}" if path else str(name)
+                    known = declared.field(str(name))
+                    if known is None:
+                        self._count(here)
+                    else:
+                        self.seen.add(here)
+                        self._add(inner, known.type, here)
+            case ArrayType(element), list():
+                for inner in value:
+                    self._add(inner, element, f"{path}.element")
+            case MapType(_, of_map), dict():
+                for inner in value.values():
+                    self._add(inner, of_map, f"{path}.value")
+            case _:
+                return
+
+    def _count(self, path: str) -> None:
+        short = path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}…"
+        if short in self.undeclared or len(self.undeclared) < MOST_NAMES:
+            self.undeclared[short] += 1
+        else:
+            self.others += 1
+
+    def missing(self) -> Iterator[tuple[str, str | None]]:
+        """Declared fields that no record has, and the undeclared one that was probably meant.
+
+        Of an object that no record has, its own fields are left out.
+        """
+        for path in _paths(self.columns, ""):
+            parent, _, name = path.rpartition(".")
+            holder = parent
+            while holder.endswith((".element", ".value")) and holder not in self.seen:
+                holder = holder.rpartition(".")[0]
+            if path in self.seen or (holder and holder not in self.seen):
+                continue
+            beside = {
+                other.rpartition(".")[2]: other for other in self.undeclared if other.rpartition(".")[0] == parent
+            }
+            same = next((other for other in beside if other.casefold() == name.casefold()), None)
+            near = difflib.get_close_matches(name, beside, n=1)
+            meant = same or (near[0] if near else None)
+            yield path, None if meant is None else beside[meant]
+
+
+def _paths(declared: DataType, path: str) -> Iterator[str]:
+    match declared:
+        case StructType(fields):
+            for one in fields:
+                here = f"{path}.{one.name}" if path else one.name
+                yield here
+                yield from _paths(one.type, here)
+        case ArrayType(element):
+            yield from _paths(element, f"{path}.element")
+        case MapType(_, value):
+            yield from _paths(value, f"{path}.value")
+        case _:
+            return

@@ -1,0 +1,144 @@
+"""What a stream's config would make of the newest records of its topics: the part of ``check`` that reads records.
+
+Rules:
+
+1. Nothing is staged, no group is joined and nothing is committed. A sample is some hundred records of each topic, its
+   newest ones: what comes next is like them.
+2. No value of a record is shown: of an error what is quoted in it is left out.
+3. A stream with a topology has no sample: its code may do anything with a record.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError
+from common.kafka.reader import KafkaReader
+from common.remedies import CONFIG
+from common.spans import Position, Span
+from common.stage.markers import TableKind
+from stage_writer.core.dead_letter_alarm import DeadLetterShare
+from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.shell.gathering import batches_of
+from stage_writer.shell.kafka import consumer_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from common.settings import Settings, Stream
+    from common.spans import TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.convert import StreamConverter
+
+SAMPLE_RECORDS = 1_000
+"""Of each topic, about as many."""
+_AT_A_TIME = 1_000
+_SCHEMAS_WITHIN_S = 10.0
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|“[^”]*”|\'[^\']*\'|(?<=the number )\S+')
+_MOST_REASONS = 3
+
+
+@dataclass(slots=True)
+class StreamSample:
+    """What became of the newest records of a stream."""
+
+    stream: Stream
+    census: FieldCensus | None
+    """None where the fields of messages are not those of records: envelopes, frames, JMESPath."""
+    records: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The errors of dead letters (rule 2)."""
+
+    @property
+    def share(self) -> DeadLetterShare:
+        """How many of them would be dead letters."""
+        return DeadLetterShare(self.records, self.dead_letters)
+
+    def add(self, converter: StreamConverter, batches: Sequence[MessageBatch]) -> None:
+        """Convert some records, and count."""
+        letters = next(at for at, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS)
+        for found in converter.slices(batches):
+            for _, staged in found:
+                self.records += staged.records
+                self.dead_letters.update(staged.dead_letters)
+                self.reasons.update(_without_values(text) for text in staged.rows[letters]["error"].to_pylist())
+        if self.census is not None:
+            for batch in batches:
+                for value in batch.values.drop_null():
+                    self.census.add_text(value.as_py())
+
+    def lines(self, alarm: float | None) -> Iterator[str]:
+        """For people; the first one begins with ``ok`` or with what is wrong."""
+        app_id, share = self.stream.app_id, self.share
+        if not self.records:
+            yield f"ok: {app_id}: its topics have no records to try"
+            return
+        total = share.total
+        verdict = "many dead letters" if share.passes(alarm) else "ok"
+        yield f"{verdict}: {app_id}: {total:,} of the newest {self.records:,} records would be dead letters"
+        for reason, count in self.reasons.most_common(_MOST_REASONS):
+            yield f"  {count:,} because {reason}"
+        if share.passes(alarm):
+            yield f"  → mend streams[].columns, or what the producers send; then `stage-writer check {CONFIG}` again"
+        if self.census is not None and self.census.records:
+            yield from self._fields(self.census)
+
+    def _fields(self, census: FieldCensus) -> Iterator[str]:
+        for path, meant in census.missing():
+            hint = "" if meant is None else f"; did you mean {meant}, which {census.undeclared[meant]:,} have?"
+            yield f"  no record has the declared column {path}, which is null then{hint}"
+        if census.undeclared:
+            named = ", ".join(f"{path} {count:,}" for path, count in census.undeclared.most_common(10))
+            more = len(census.undeclared) - 10
+            rest = f" and {more} more" if more > 0 else ""
+            kept = "are kept in the rescue column" if self.stream.rescues else "are dropped"
+            yield f"  fields that are not declared {kept}: {named}{rest}"
+
+
+class Sampler(KafkaReader):
+    """Reads the newest records of topics."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises ConfigError for properties that librdkafka refuses."""
+        super().__init__(consumer_properties(settings), _AT_A_TIME)
+
+    def sample(self, converter: StreamConverter, sources: Collection[TopicPartition]) -> StreamSample:
+        """The newest records of a stream's partitions, and what its config makes of them. Raises BrokerError."""
+        stream = converter.stream
+        is_plain = stream.framing == "none" and stream.envelope == "plain" and not stream.jmespath
+        found = StreamSample(stream, FieldCensus(stream.schema_of_columns) if is_plain else None)
+        spans = self._spans(sources)
+        for messages in self.newest(spans) if spans else ():
+            batches = batches_of(messages, with_headers=converter.needs_headers)
+            for batch in batches:
+                _wait_for_schemas(converter, batch)
+            found.add(converter, batches)
+        return found
+
+    def _spans(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
+        partitions = Counter(source.topic for source in sources)
+        spans = {}
+        for source in sources:
+            low, high = self.ends(source)
+            start = max(low, high - max(1, SAMPLE_RECORDS // partitions[source.topic]))
+            if start < high:
+                spans[source] = Span(Position(start), high)
+        return spans
+
+
+def _wait_for_schemas(converter: StreamConverter, batch: MessageBatch) -> None:
+    wait, until_s = converter.waits(batch), time.monotonic() + _SCHEMAS_WITHIN_S
+    while wait is not None and not wait.is_over():
+        if time.monotonic() > until_s:
+            raise BrokerError(wait.error.problem, wait.error.remedy)
+        time.sleep(0.1)
+
+
+def _without_values(error: str) -> str:
+    """An error of a dead letter without what it quotes of the record (rule 2)."""
+    return _QUOTED.sub("…", error)

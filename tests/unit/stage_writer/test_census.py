@@ -1,0 +1,96 @@
+"""Which fields records have that are not declared, and which declared ones none of them has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from common.schema import parse_ddl
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
+from stage_writer.sample import StreamSample
+from tests.fakes.streams import batch_of, stream_of
+
+COLUMNS = (
+    "id BIGINT, userName STRING, meta STRUCT<at: STRING>, items ARRAY<STRUCT<sku: STRING>>, "
+    "m MAP<STRING, STRUCT<a: INT>>"
+)
+
+
+def census(*records: object, columns: str = COLUMNS) -> FieldCensus:
+    found = FieldCensus(parse_ddl(columns))
+    for record in records:
+        found.add(record)
+    return found
+
+
+def test_a_field_that_is_not_declared_is_counted_at_any_depth_where_it_begins() -> None:
+    record = {
+        "id": 1,
+        "extra": {"deep": {"deeper": 1}},
+        "meta": {"at": "x", "by": None},
+        "items": [{"sku": "a", "note": 1}, {"note": 2}],
+        "m": {"k1": {"a": 1, "b": 2}},
+    }
+    assert census(record, record).undeclared == {
+        "extra": 2,
+        "meta.by": 2,
+        "items.element.note": 4,
+        "m.value.b": 2,
+    }
+
+
+def test_names_are_compared_by_case() -> None:
+    assert census({"ID": 1}).undeclared == {"ID": 1}
+
+
+def test_names_are_bounded_and_the_rest_is_counted_together() -> None:
+    found = census(*({f"k{number}": 1} for number in range(MOST_NAMES + 30)), {"k0": 1})
+    assert len(found.undeclared) == MOST_NAMES
+    assert found.undeclared["k0"] == 2
+    assert found.others == 30
+
+
+def test_a_name_of_any_length_takes_little_room() -> None:
+    (name,) = census({"x" * 10_000: 1}).undeclared
+    assert len(name) < 200
+
+
+@pytest.mark.parametrize(
+    ("record", "missing"),
+    [
+        ({"id": 1, "username": "x", "meta": {}}, {"userName": "username", "meta.at": None, "items": None, "m": None}),
+        (
+            {"id": 1, "userName": "x", "meta": {"At": 1}, "items": [{"sk": 1}], "m": {"k": {"aa": 1}}},
+            {"meta.at": "meta.At", "items.element.sku": "items.element.sk", "m.value.a": "m.value.aa"},
+        ),
+        (
+            {"id": None, "userName": None, "meta": None, "items": None, "m": None},
+            {"meta.at": None, "items.element.sku": None, "m.value.a": None},
+        ),
+    ],
+)
+def test_a_declared_field_that_no_record_has_is_named_with_what_was_meant(
+    record: object, missing: dict[str, str | None]
+) -> None:
+    assert dict(census(record).missing()) == missing
+
+
+def test_what_is_no_object_has_no_fields() -> None:
+    found = census(columns="id INT")
+    for message in (b"{", b"[1]", b"7", b"\xff", b'{"x":1}'):
+        found.add_text(message)
+    assert found.undeclared == {"x": 1}
+    assert found.records == 1
+
+
+def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
+    converter = StreamConverter(stream_of(columns="id BIGINT, skuu STRING"))
+    sample = StreamSample(converter.stream, FieldCensus(converter.stream.schema_of_columns))
+    sample.add(converter, [batch_of([json.dumps({"id": n, "sku": "a", "z": 1}).encode() for n in range(3)])])
+    assert list(sample.lines(0.1)) == [
+        "ok: orders: 0 of the newest 3 records would be dead letters",
+        "  no record has the declared column skuu, which is null then; did you mean sku, which 3 have?",
+        "  fields that are not declared are dropped: sku 3, z 3",
+    ]

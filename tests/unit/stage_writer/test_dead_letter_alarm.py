@@ -1,0 +1,121 @@
+"""Many dead letters are told: by the alarm itself, and by each way in which a writer says how it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from common import metrics as catalogue
+from common.metrics import Metrics
+from stage_writer.core.convert import StreamConverter
+from stage_writer.core.dead_letter_alarm import WINDOW_RECORDS, AlarmChange, DeadLetterAlarms
+from stage_writer.sample import StreamSample
+from stage_writer.telling import Teller
+from tests.fakes.group import HandClock
+from tests.fakes.streams import batch_of, stream_of
+from tests.unit.stage_writer.test_service import FIRST, World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def wrong(count: int) -> dict[str, int]:
+    return {"wrong_type": count}
+
+
+def test_a_share_above_the_limit_raises_one_alarm() -> None:
+    alarms = DeadLetterAlarms(0.1)
+    assert alarms.add("orders", 1_000, wrong(99)) is None
+    assert alarms.add("orders", 1_000, wrong(101)) is AlarmChange.RAISED
+    assert alarms.add("orders", 1_000, wrong(1_000)) is None
+    assert alarms.raised["orders"].sentence == "1,200 of the last 3,000 records are dead letters (wrong_type 1,200)"
+
+
+def test_the_past_does_not_hide_a_change_and_does_not_keep_an_alarm() -> None:
+    alarms = DeadLetterAlarms(0.5)
+    for _ in range(100):
+        assert alarms.add("orders", WINDOW_RECORDS, {}) is None
+    assert alarms.add("orders", WINDOW_RECORDS, wrong(WINDOW_RECORDS)) is AlarmChange.RAISED
+    assert alarms.add("orders", WINDOW_RECORDS, {}) is AlarmChange.ENDED
+    assert not alarms.raised
+
+
+def test_an_alarm_ends_at_half_of_what_raises_it() -> None:
+    alarms = DeadLetterAlarms(0.5)
+    assert alarms.add("orders", WINDOW_RECORDS, wrong(5_000)) is AlarmChange.RAISED
+    assert alarms.add("orders", WINDOW_RECORDS, wrong(2_501)) is None
+    assert alarms.add("orders", WINDOW_RECORDS, wrong(5_000)) is None
+    assert alarms.add("orders", WINDOW_RECORDS, wrong(2_500)) is AlarmChange.ENDED
+
+
+@pytest.mark.parametrize(
+    ("records", "dead", "raises"),
+    [(20, 9, False), (20, 10, True), (3, 3, True), (1, 1, True), (1, 0, False), (0, 0, False)],
+)
+def test_a_few_dead_letters_among_few_records_are_no_alarm(records: int, dead: int, *, raises: bool) -> None:
+    change = DeadLetterAlarms(0.1).add("orders", records, wrong(dead) if dead else {})
+    assert (change is AlarmChange.RAISED) == raises
+
+
+def test_without_a_limit_there_is_no_alarm() -> None:
+    assert DeadLetterAlarms(None).add("orders", 100, wrong(100)) is None
+
+
+def test_streams_do_not_hide_each_other() -> None:
+    alarms = DeadLetterAlarms(0.5)
+    assert alarms.add("well", 1_000_000, {}) is None
+    assert alarms.add("orders", 10, wrong(10)) is AlarmChange.RAISED
+    assert set(alarms.raised) == {"orders"}
+
+
+def test_the_writer_says_it_in_its_log_its_metrics_its_health_and_its_page(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 20}, alarm=0.5, columns="id STRING")
+    with capture_logs() as logs:
+        world.writer = world.new_writer()
+        world.steps()
+    (warned,) = [line for line in logs if line["event"] == "many dead letters"]
+    assert warned["log_level"] == "warning"
+    assert "20 of the last 20 records are dead letters (wrong_type 20)" in warned["problem"]
+    (sealed,) = [line for line in logs if line["event"] == "sealed"]
+    assert (sealed["rows"], sealed["dead_letters"]) == (0, 20)
+    assert world.problems() == ""  # a probe must not restart the writer for it
+    assert "20 of the last 20 records" in " ".join(world.writer.health().notes)
+    assert "orders" in world.writer.snapshot().teller.alarms.raised
+
+
+def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 20}, where="id % 2 = 0")
+    world.group.holes = {3, 4}
+    with capture_logs() as logs:
+        world.writer = world.new_writer()
+        world.steps()
+    (sealed,) = [line for line in logs if line["event"] == "sealed"]
+    parts = ("rows", "dead_letters", "tombstones", "filtered", "without_record")
+    assert sealed["filtered"] > 0
+    assert sealed["without_record"] == 2
+    assert sum(sealed.get(part, 0) for part in parts) == sealed["end"] - sealed["start"] == 20
+
+
+def test_the_share_is_a_metric() -> None:
+    metrics = Metrics()
+    converter = StreamConverter(stream_of(columns="id INT"))
+    teller = Teller(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
+    batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
+    ((found,),) = converter.slices([batch])
+    teller.converted(batch, "orders", found[1])
+    assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
+
+
+def test_a_sample_says_what_share_would_be_dead_and_why_without_a_value() -> None:
+    converter = StreamConverter(stream_of(columns="id BIGINT, qty STRING"))
+    sample = StreamSample(converter.stream, None)
+    sample.add(converter, [batch_of([b'{"id":1,"qty":%d}' % number for number in range(4711, 4751)])])
+    lines = list(sample.lines(0.1))
+    assert "40 of the newest 40 records would be dead letters" in lines[0]
+    assert lines[1] == "  40 because qty: the number … where STRING is declared"
+    assert "47" not in "".join(lines)
+    assert sample.share.passes(0.1)
+    assert not sample.share.passes(None)
