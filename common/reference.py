@@ -89,8 +89,8 @@ by [config.schema.json](config.schema.json), when a config begins with `# yaml-l
 {EXAMPLE}```
 
 A value may hold `${{NAME}}`, which is replaced by an environment variable, and `${{file:PATH}}`, which is replaced by a
-file's text without its closing line break; `$${{` stands for `${{`. What comes from a file, and every value under a key
-that sounds secret, is never printed.
+file's text without its closing line break; `$${{` stands for `${{`. Such a value is printed as the config has it, and a
+value under a key that sounds secret not at all ([security.md](security.md#secrets)).
 
 The URL of the stage or of a table is an absolute path (`/data/orders`, `file:///data/orders`) or that of a store
 (`s3://lake/orders`, `gs://`, `abfss://`, `hdfs://`…), word for word: nothing is filled in for a `{{…}}`. All else is

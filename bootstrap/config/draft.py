@@ -19,7 +19,7 @@ import yaml
 from bootstrap.config.shapes import Inferred, inferred, moments
 from common.schema import StructType, to_ddl
 from common.schema.types import Primitive
-from common.settings.load import MASK, mask
+from common.settings.masking import MASK, mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ Rules:
 1. ``${NAME}`` is replaced by an environment variable and ``${file:PATH}`` by a file's text (one closing line break
    taken off), inside of values and after YAML was read, so that a secret's characters mean nothing to YAML. ``$${``
    stands for ``${``.
-2. A value that came from a file, and any value under a key that sounds secret, is never shown: not in
-   ``--print-config`` and not in an error.
+2. Such a value is shown as its reference, and a value under a key that sounds secret not at all: not in
+   ``--print-config`` and not in an error (`common.settings.masking`).
 3. Unknown keys are refused with the nearest known one; so are keys given twice.
 """
 
@@ -23,22 +23,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from common.errors import ConfigError
+from common.settings.masking import MASK, References, masked_urls, sounds_secret
 from common.settings.model import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from pydantic_core import ErrorDetails
 
-MASK = "********"
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
-_SECRET_KEY = re.compile(
-    r"passw|passphrase|secret|token|credential|private|jaas|account[._]?key|connection[._]?string|"
-    r"oauthbearer[._]config|user[._]?info|access[._]?key|api[._]?key|key[._]pem|^key$",
-    re.IGNORECASE,
-)
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
-_URL_PASSWORD = re.compile(r"(:/+[^/@:\s]*):([^/@\s]+)@")
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -94,34 +88,25 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     if not isinstance(raw, dict):
         msg = f"{source} holds no settings"
         raise ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")
-    secrets: set[str] = set()
-    filled = _substitute(raw, (), environ, source, secrets)
+    references = References()
+    filled = _substitute(raw, (), environ, source, references)
     try:
         settings = Settings.model_validate(filled, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise _readable(error, source, secrets) from None
-    settings.hide(secrets)
+        raise _readable(error, source, references) from None
+    settings.remember(references)
     return settings
 
 
 def print_settings(settings: Settings) -> str:
     """The settings in force, defaults included, as YAML with secrets masked."""
     values = settings.model_dump(mode="json", by_alias=True)
-    return yaml.safe_dump(_masked(values, (), settings.hidden), sort_keys=False, allow_unicode=True, width=120)
-
-
-def mask(key: str, value: object) -> object:
-    """The value as it may be shown under its key."""
-    if value not in (None, "") and _SECRET_KEY.search(key):
-        return MASK
-    if isinstance(value, str):
-        return _URL_PASSWORD.sub(rf"\1:{MASK}@", value)
-    return value
+    return yaml.safe_dump(settings.references.masked(values, ()), sort_keys=False, allow_unicode=True, width=120)
 
 
 def substituted(value: str, place: tuple[object, ...], environ: Mapping[str, str]) -> object:
     """A value with its references replaced (rule 1). Raises ConfigError."""
-    return _substitute(value, place, environ, "the command line", set())
+    return _substitute(value, place, environ, "the command line", References())
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -155,24 +140,28 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _substitute(
-    value: object, place: tuple[object, ...], environ: Mapping[str, str], source: str, secrets: set[str]
+    value: object, place: tuple[object, ...], environ: Mapping[str, str], source: str, references: References
 ) -> object:
     if isinstance(value, dict):
-        return {key: _substitute(found, (*place, key), environ, source, secrets) for key, found in value.items()}
+        return {key: _substitute(found, (*place, key), environ, source, references) for key, found in value.items()}
     if isinstance(value, list):
-        return [_substitute(found, (*place, index), environ, source, secrets) for index, found in enumerate(value)]
+        return [_substitute(found, (*place, index), environ, source, references) for index, found in enumerate(value)]
     if not isinstance(value, str):
         return value
 
     def replace(match: re.Match[str]) -> str:
         if match["name"] is None:
             return "${"
-        if match["file"]:
-            return _from_file(match["name"])
-        if match["name"] not in environ:
-            msg = f"{source}: {_dotted(place)}: the environment variable {match['name']} is not set"
-            raise ConfigError(msg, f"export {match['name']}, or write $${{…}} where no variable is meant")
-        return environ[match["name"]]
+        text = _from_file(match["name"]) if match["file"] else _from_environment(match["name"])
+        references.written[tuple(map(str, place))] = value
+        references.texts[text] = match[0]
+        return text
+
+    def _from_environment(name: str) -> str:
+        if name not in environ:
+            msg = f"{source}: {_dotted(place)}: the environment variable {name} is not set"
+            raise ConfigError(msg, f"export {name}, or write $${{…}} where no variable is meant")
+        return environ[name]
 
     def _from_file(name: str) -> str:
         try:
@@ -181,13 +170,12 @@ def _substitute(
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             msg = f"{source}: {_dotted(place)}: the file {name} cannot be read: {reason}"
             raise ConfigError(msg, "mend the path in ${file:…}, or the file's permissions") from None
-        secrets.add(text)
         return text
 
     return _REFERENCE.sub(replace, value)
 
 
-def _readable(error: ValidationError, source: str, secrets: set[str]) -> ConfigError:
+def _readable(error: ValidationError, source: str, references: References) -> ConfigError:
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail), []).append(detail)
@@ -199,12 +187,14 @@ def _readable(error: ValidationError, source: str, secrets: set[str]) -> ConfigE
     ]
     problems = [
         # Several complaints about one value come from the types that it may have.
-        _sentence(place, details[0], secrets) if len(details) == 1 else f"{_dotted(place)}: the value {_ALTERNATIVES}"
+        _sentence(place, details[0], references)
+        if len(details) == 1
+        else f"{_dotted(place)}: the value {_ALTERNATIVES}"
         for place, details in by_place.items()
         if place not in echoes
     ]
     head = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are wrong:", *problems])
-    return ConfigError(f"{source}: {head}", "every key is described in docs/configuration.md")
+    return ConfigError(f"{source}: {references.restored(head)}", "every key is described in docs/configuration.md")
 
 
 def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
@@ -212,16 +202,16 @@ def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
     return tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
 
 
-def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, secrets: set[str]) -> str:
+def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, references: References) -> str:
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(place)
     if kind == "missing":
         return f"{_dotted(place)} is missing; it has no default"
-    shown = _shown(place, detail["input"], secrets)
+    shown = _shown(place, detail["input"], references)
     if kind == "value_error":
-        reason = _without_secrets(str(context.get("error", detail["msg"])), secrets)
+        reason = masked_urls(str(context.get("error", detail["msg"])))
         if isinstance(detail["input"], (dict, list)) and not reason.startswith("is "):
             shown = ""  # the sentence names the part that matters
         return f"{_dotted(place)}: {shown} {reason}" if place and shown else f"{_dotted(place)} {reason}".strip()
@@ -232,26 +222,19 @@ def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, secrets: set[s
     return f"{_dotted(place)}: {shown or 'the value'} {reason}"
 
 
-def _without_secrets(text: str, secrets: Collection[str]) -> str:
-    """A sentence that may quote a part of a value ("did you mean …?")."""
-    for secret in secrets:
-        text = text.replace(secret, MASK) if secret else text
-    return _URL_PASSWORD.sub(rf"\1:{MASK}@", text)
-
-
 def _is_type_name(part: str) -> bool:
     return part in {"str", "int", "float", "bool", "none", "nullable"} or part.startswith(("function-", "dict["))
 
 
-def _shown(place: tuple[int | str, ...], value: object, secrets: set[str]) -> str:
+def _shown(place: tuple[int | str, ...], value: object, references: References) -> str:
     """A value as an error may quote it; empty for one that is too long, or a whole section."""
-    if any(_SECRET_KEY.search(str(part)) for part in place):
+    if any(sounds_secret(str(part)) for part in place):
         return MASK
     if value is None:
         return "null"
     if isinstance(value, BaseModel):
         return ""
-    masked = _masked(value, tuple(map(str, place)), secrets)
+    masked = references.masked(value, tuple(map(str, place)))
     if isinstance(value, (dict, list)):
         plain = yaml.safe_dump(masked, default_flow_style=True, width=10_000).strip()
         return plain if len(plain) <= _SHOWN_CHARACTERS else ""
@@ -292,14 +275,3 @@ def _dotted(place: tuple[object, ...]) -> str:
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
-
-
-def _masked(value: object, place: tuple[str, ...], secrets: Collection[str] = ()) -> object:
-    if isinstance(value, dict):
-        return {key: _masked(found, (*place, str(key)), secrets) for key, found in value.items()}
-    if isinstance(value, list):
-        return [_masked(found, place, secrets) for found in value]
-    # A file's text may have been put into a longer value.
-    if isinstance(value, str) and any(secret in value for secret in secrets if secret):
-        return MASK
-    return mask(place[-1] if place else "", value)

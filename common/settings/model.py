@@ -6,10 +6,11 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
 from common.settings.places import nested
@@ -29,10 +30,6 @@ from common.settings.values import (
     check_schedule,
 )
 from common.tables.urls import require_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # What the program itself has to decide about Kafka, and the key that says it here.
 _RESERVED_KAFKA = {
@@ -389,16 +386,16 @@ class Settings(Section):
             )
             raise ValueError(msg)
 
-    _hidden: frozenset[str] = PrivateAttr(default=frozenset())
+    _references: References = PrivateAttr(default_factory=References)
 
     @property
-    def hidden(self) -> frozenset[str]:
-        """Texts that came from files, and are never shown."""
-        return self._hidden
+    def references(self) -> References:
+        """What came from the environment and from files, and is shown as the config has it."""
+        return self._references
 
-    def hide(self, texts: Iterable[str]) -> None:
-        """Remember texts that are never to be shown."""
-        self._hidden = frozenset(texts)
+    def remember(self, references: References) -> None:
+        """Remember what is to be shown in place of values."""
+        self._references = references
 
     def stream_of(self, topic: str) -> Stream | None:
         """The stream that a topic belongs to: the first that takes it."""

@@ -7,7 +7,7 @@ Rules:
 3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
 4. On S3 and on a local disk, Delta's log is written by `delta_loader.shell.log_store`'s, which are safe with several
    drivers.
-5. Secrets are told to Java when it runs, and are not on its command line (docs/security.md).
+5. Secrets are told to Java when it runs, and are not on its command line (`delta_loader.shell.launch`).
 6. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
 
@@ -21,15 +21,15 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
-from common.settings.load import mask
 from delta_loader.shell.jars import JarGroup, ensure_jars
 from delta_loader.shell.java import start_java
+from delta_loader.shell.launch import launch_options
 from delta_loader.shell.log_store import LOCAL_SCHEME, LOCAL_SOURCE, ensure_log_store, is_ours, is_s3, log_store_options
 from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
 from delta_loader.shell.trust import authorities_of, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from common.settings import Settings
@@ -67,7 +67,8 @@ def build_session(settings: Settings) -> SparkSession:
         builder = builder.config(key, value)
     authorities = authorities_of(settings.stage.storage_options, os.environ) if "s3" in groups else None
     try:
-        _start_java(options, settings.hidden)
+        with launch_options(options, settings.references.texts) as launched:
+            start_java(SparkConf(loadDefaults=False).setAll(list(launched.items())))
         if authorities is not None:
             trust(SparkContext._gateway, authorities)  # noqa: SLF001 - PySpark's own way to Java
         spark = builder.getOrCreate()
@@ -78,16 +79,6 @@ def build_session(settings: Settings) -> SparkSession:
         msg = f"Spark does not start: {error}"
         raise TableError(msg, "check that Java 17 or later is installed, and what loader.spark says") from error
     return spark
-
-
-def _start_java(options: Mapping[str, str], hidden: Collection[str]) -> None:
-    """Start Java before PySpark does, which puts every option on its command line, for all on this machine to read."""
-    shown = {
-        key: value
-        for key, value in options.items()
-        if mask(key, value) == value and not any(secret in value for secret in hidden if secret)
-    }
-    start_java(SparkConf(loadDefaults=False).setAll(list(shown.items())))
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:

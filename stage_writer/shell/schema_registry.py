@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import ConfigError, RegistryError
-from common.settings.load import mask
+from common.settings.masking import mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

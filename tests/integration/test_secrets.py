@@ -36,9 +36,19 @@ PAGES = ("/", "/status.json", "/metrics", "/ready", "/healthcheck", "/version", 
 PATIENCE_S = 300
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER", "local[2]")
+    monkeypatch.setenv("NAMED_LIKE_NOTHING", f"{MARK}-from-the-environment")
+
+
 @pytest.fixture
 def config(
-    kafka: KafkaCluster, moto: S3Server, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+    kafka: KafkaCluster,
+    moto: S3Server,
+    new_topic: Callable[..., str],
+    programs: Programs,
+    tmp_path: Path,
 ) -> Path:
     topic = new_topic(1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -59,7 +69,12 @@ def config(
             "http": "127.0.0.1:0",
             "http_token": LOADER_TOKEN,
             "schedule": "2s",
-            "spark": {"spark.master": "local[2]", "spark.hadoop.fs.other.password": JAVA},
+            "spark": {
+                "spark.master": "${MASTER}",
+                "spark.hadoop.fs.other.password": JAVA,
+                "spark.hadoop.fs.other.name": "${NAMED_LIKE_NOTHING}",
+                "spark.driver.extraJavaOptions": f"-Dsome.password={JAVA} '-Dsome.name=${{NAMED_LIKE_NOTHING}} x'",
+            },
         },
         "logs": {"format": "json", "level": "debug"},
         "streams": [

@@ -264,6 +264,84 @@ def test_secrets_are_not_in_errors(text: str, tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+SECRETS_BY_NAME = """
+kafka:
+  bootstrap.servers: localhost:9092
+  ssl.keystore.key: hunter2
+stage:
+  url: /stage
+  storage_options:
+    s3_additional_kwargs: {SSECustomerKey: hunter2, SSECustomerAlgorithm: AES256}
+    client_kwargs: {headers: {Authorization: Basic hunter2, X-Team: lake}}
+    token: {client_email: hunter2}
+    odd: "Authorization: Bearer hunter2"
+    link: https://host/x?sv=1&sig=hunter2&y=2
+loader:
+  spark:
+    spark.hadoop.fs.s3a.encryption.key: hunter2
+    spark.hadoop.fs.s3a.client.s3.custom.headers: "X=hunter2"
+    spark.hadoop.fs.azure.sas.box.account: hunter2
+    spark.driver.extraJavaOptions: -Xss4m -Djavax.net.ssl.trustStorePassword=hunter2 -Dx=y
+    spark.io.encryption.keySizeBits: 256
+streams:
+  - {app_id: orders, topics: [orders], table: /data/orders, columns: "id BIGINT, s STRUCT<token: STRING>",
+     derive: {label: "concat('secret=', id)"}}
+"""
+
+
+def test_secrets_of_every_kind_are_not_printed_and_all_else_is() -> None:
+    printed = print_settings(parse(SECRETS_BY_NAME))
+    assert "hunter2" not in printed
+    shown = yaml.safe_load(printed)
+    assert shown["stage"]["storage_options"]["s3_additional_kwargs"]["SSECustomerAlgorithm"] == "AES256"
+    assert shown["stage"]["storage_options"]["client_kwargs"]["headers"]["X-Team"] == "lake"
+    assert shown["stage"]["storage_options"]["link"] == "https://host/x?sv=1&sig=********&y=2"
+    spark = shown["loader"]["spark"]
+    assert spark["spark.driver.extraJavaOptions"] == "-Xss4m -Djavax.net.ssl.trustStorePassword=******** -Dx=y"
+    assert spark["spark.io.encryption.keySizeBits"] == 256
+    assert shown["streams"][0]["derive"] == {"label": "concat('secret=', id)"}
+    assert "token: STRING" in str(shown["streams"][0]["columns"])
+
+
+FROM_OUTSIDE = (
+    MINIMAL.replace("/data/orders", "'${TABLE}'")
+    + """
+writer: {flush_after: "${FLUSH}", group_id: "x$${y}"}
+loader: {spark: {spark.some.name: "${NAMED}", spark.other: "a-${NAMED}-b", spark.plain: plain}}
+"""
+)
+
+
+def test_a_value_from_the_environment_is_shown_as_its_reference() -> None:
+    environ = {"TABLE": "/data/orders-of-ada", "FLUSH": "90s", "NAMED": "hunter2"}
+    settings = parse(FROM_OUTSIDE, environ)
+    assert settings.writer.flush_after_s == 90
+    printed = print_settings(settings)
+    shown = yaml.safe_load(printed)
+    assert (shown["writer"]["flush_after"], shown["writer"]["group_id"]) == ("${FLUSH}", "x$${y}")
+    assert shown["loader"]["spark"] == {
+        "spark.some.name": "${NAMED}", "spark.other": "a-${NAMED}-b", "spark.plain": "plain",
+    }  # fmt: skip
+    assert shown["streams"][0]["table"] == "${TABLE}"
+    assert "hunter2" not in printed
+    assert "orders-of-ada" not in printed, "what is derived from it shows it neither"
+    assert parse(printed, environ) == settings
+
+
+def test_a_reason_that_quotes_a_value_from_the_environment_has_its_reference() -> None:
+    stream = {"topics": ["${TOPIC}"], "columns": "id BIGINT"}
+    streams = [{**stream, "app_id": name, "table": f"/data/{name}"} for name in ("a", "b")]
+    with pytest.raises(ConfigError, match=r"both read the topic '\$\{TOPIC\}'"):
+        parse(with_section(streams=streams), {"TOPIC": "hunter2"})
+
+
+def test_a_value_from_the_environment_is_not_in_errors() -> None:
+    for text in ("writer: {flush_after: '${NAMED}'}", "writer: {memory: 'a${NAMED}b'}", "writer: {http: '${NAMED}'}"):
+        with pytest.raises(ConfigError, match=r"\$\{NAMED\}") as caught:
+            parse(f"{MINIMAL}\n{text}\n", {"NAMED": "hunter2"})
+        assert "hunter2" not in str(caught.value)
+
+
 # Wrong configs: each gives one readable error, and exit code 2.
 
 WRONG = {

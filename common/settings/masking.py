@@ -1,0 +1,106 @@
+"""What of a setting's value may be shown: on a page, in a log, in an error, on a command line.
+
+Rules:
+
+1. A value under a key that sounds secret is never shown, and neither are passwords in URLs, credentials in headers and
+   assignments such as ``-Djavax.net.ssl.trustStorePassword=…``, whatever their key.
+2. A value that the config takes from the environment or a file is shown as the config has it: ``${NAME}``,
+   ``${file:PATH}``. Where its text turns up in another value or in an error, the reference stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MASK = "********"
+_HIDDEN_WORDS = (
+    r"passw|passphrase|passcode|secret|token|credential|private|jaas|jwt|authorization|cookie|signature|"
+    r"account[._-]?key|access[._-]?key|api[._-]?key|encryption[._-]?key(?!size)|(?:customer|provided|keystore)[._-]?key|"
+    r"connection[._-]?string|oauthbearer[._]config|user[._]?info|key[._-]pem|custom[._-]headers|fs\.azure\.sas"
+)
+_SECRET_KEY = re.compile(rf"{_HIDDEN_WORDS}|^(key|pwd|sas|auth)$", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(:/+[^/@:\s]*):([^/@\s]+)@")
+_MASKED_URL = rf"\1:{MASK}@"
+_IN_TEXT = (
+    (_URL_PASSWORD, _MASKED_URL),
+    (re.compile(r"\b(Bearer|Basic)\s+(?!\*)[^\s;,\"']+", re.IGNORECASE), rf"\1 {MASK}"),
+    (
+        re.compile(
+            rf"(?<![\w.-])([\w.-]*(?:{_HIDDEN_WORDS})[\w.-]*|sig|SharedAccessSignature|X-Amz-Signature)"
+            r"(\s*[=:]\s*)(?!//)(?!\*|Bearer |Basic )[^\s;,&\"']+",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{MASK}",
+    ),
+)
+_ONLY_REFERENCES = re.compile(r"(\$\{[^}]*\})+")
+_TELLING_CHARACTERS = 6
+
+
+def sounds_secret(key: str) -> bool:
+    """Whether a value under this key is never shown."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def mask(key: str, value: object) -> object:
+    """The value as it may be shown under its key; maps and lists too."""
+    if value in (None, ""):
+        return value
+    if isinstance(value, Mapping):
+        return {name: mask(key if sounds_secret(key) else str(name), inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask(key, inner) for inner in value]
+    if sounds_secret(key):
+        return MASK
+    return masked_text(value) if isinstance(value, str) else value
+
+
+def masked_urls(text: str) -> str:
+    """Text without the passwords of its URLs."""
+    return _URL_PASSWORD.sub(_MASKED_URL, text)
+
+
+def masked_text(text: str) -> str:
+    """Text without the credentials that can be told by their form."""
+    for pattern, replacement in _IN_TEXT:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+@dataclass(slots=True)
+class References:
+    """What a config took from the environment and from files (rule 2)."""
+
+    written: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False)
+    """Values with references as the config has them, by place."""
+    texts: dict[str, str] = field(default_factory=dict, compare=False)
+    """The reference for each text that came from one."""
+
+    def restored(self, text: str) -> str:
+        """Text with references in place of what they stand for, but for texts that are too short to tell."""
+        for found in sorted(self.texts, key=len, reverse=True):
+            if len(found) >= _TELLING_CHARACTERS:
+                text = text.replace(found, self.texts[found])
+        return text
+
+    def masked(self, value: object, place: tuple[str, ...]) -> object:
+        """A value of the settings as it may be shown; ``place`` are the keys that lead to it."""
+        if isinstance(value, dict):
+            return {key: self.masked(inner, (*place, str(key))) for key, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.masked(inner, (*place, str(index))) for index, inner in enumerate(value)]
+        return value if value in (None, "") else self._masked_scalar(value, place)
+
+    def _masked_scalar(self, value: object, place: tuple[str, ...]) -> object:
+        written = self.written.get(place)
+        if written is not None and _ONLY_REFERENCES.fullmatch(written):
+            return written
+        if any(map(sounds_secret, place)):
+            return MASK
+        if written is None and not isinstance(value, str):
+            return value
+        shown = self.restored(str(value).replace("${", "$${")) if written is None else written
+        # SQL and types of columns look like assignments of secrets, and are none.
+        return masked_urls(shown) if place[:1] == ("streams",) else masked_text(shown)
