@@ -150,8 +150,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
-    checkpoints = spark_checkpoints(spark, clock, log=log, metrics=metrics)
+    checkpoints = spark_checkpoints(spark, clock, opener_of(settings), log=log, metrics=metrics)
     stack.callback(checkpoints.close)
+    checkpoints.begin(tables_of(settings), parallel)
     tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)

@@ -9,6 +9,7 @@ from pyspark import InheritableThread
 
 from common.ports import SystemClock
 from common.storage.store import FsspecStore, stores_of
+from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.checkpoints.beside import CheckpointsBeside
 from delta_loader.service import Ports
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from delta_loader.core.preflight import Check
-    from delta_loader.ports import DeltaTables, ParallelMap
+    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
 
 
 def spark_ports(
@@ -91,7 +92,7 @@ def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
 
 
 def spark_checkpoints(
-    spark: SparkSession, clock: Clock, *, log: FilteringBoundLogger, metrics: Metrics
+    spark: SparkSession, clock: Clock, open_store: OpenStore, *, log: FilteringBoundLogger, metrics: Metrics
 ) -> CheckpointsBeside:
     """Checkpoints in threads that the JVM knows, of which Spark's jobs have a share beside the loads'."""
     context = spark.sparkContext
@@ -104,7 +105,7 @@ def spark_checkpoints(
         thread: Thread = InheritableThread(within, name="checkpoints")
         return thread
 
-    return CheckpointsBeside(clock, log, metrics, new_thread)
+    return CheckpointsBeside(clock, log, metrics, lambda url: remove_torn_checkpoints(open_store(url)), new_thread)
 
 
 def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundLogger) -> ValidThrough | None:

@@ -5,8 +5,8 @@ positions. Only the loader writes to a log, and it does so through Delta itself.
 
 Rules:
 
-1. The newest complete checkpoint, and the commits after it, are read; classic, multi-part and version 2 checkpoints
-   (txn, metaData and protocol never lie in a sidecar) are known, log compactions are not needed.
+1. The newest complete checkpoint that is not torn, and the commits after it, are read; classic, multi-part and version
+   2 checkpoints (txn, metaData and protocol never lie in a sidecar) are known, log compactions are not needed.
 2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
 3. A commit that Delta's clean-up took since the log was listed is not as if it had said nothing: the log is listed
    again, and a newer checkpoint has what it said.
@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow.parquet as pq
 
 from common.errors import TableError
+from common.tables.log_files import LOG, commits_after, newest_checkpoint
 from common.tables.properties import TXN_RETENTION, retention_ms
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
 
-LOG = "_delta_log"
 _READ_AGAIN = 5
-COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
-CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
 _ACTIONS = ("txn", "metaData", "protocol")
 
 
@@ -72,38 +69,17 @@ def read_table_state(store: ObjectStore) -> TableState | None:
 
 
 def _read_once(store: ObjectStore) -> TableState | None:
-    paths = [found.path for found in store.list(LOG)]
-    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
-    base, parts = newest_checkpoint(paths)
+    found = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, found)
+    commits = commits_after(store.url, found, base)
     if base is None and not commits:
         return None
-    first = 0 if base is None else base + 1
-    newest = max([*commits, first - 1])
-    missing = [version for version in range(first, newest + 1) if version not in commits]
-    if missing:
-        msg = f"the log of the Delta table {store.url} lacks version {missing[0]}"
-        raise TableError(msg, "restore the file from a backup; no reader can tell the table's state without it")
     state = _Replay()
     for path in parts:
         state.apply(_checkpoint_actions(store, path))
-    for version in range(first, newest + 1):
-        state.apply(_commit_actions(_content(store, commits[version])))
-    return state.table(store.url, newest)
-
-
-def newest_checkpoint(paths: Iterable[str]) -> tuple[int | None, list[str]]:
-    """The version of the newest checkpoint that is whole, and its files; None and none when there is no such one."""
-    found: dict[tuple[int, int], list[str]] = {}
-    for path in paths:
-        match = CHECKPOINT.fullmatch(path)
-        if match:
-            found.setdefault((int(match[1]), int(match[3] or 1)), []).append(path)
-    complete = [key for key, parts in found.items() if len(parts) >= key[1]]
-    if not complete:
-        return None, []
-    version, count = max(complete)
-    parts = sorted(found[version, count])
-    return version, parts if count > 1 else parts[:1]
+    for path in commits:
+        state.apply(_commit_actions(_content(store, path)))
+    return state.table(store.url, (-1 if base is None else base) + len(commits))
 
 
 def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, object]]:

@@ -7,7 +7,8 @@ Rules:
    there; and, where commits between two checkpoints are gone, the later checkpoint too.
 2. Files are told by their own names, without folders: a data file's name is unique, and the log may spell a path in
    several ways (percent-encoded, absolute).
-3. A log from which a version is missing, or that cannot be read, is an error and never an empty answer.
+3. A log from which a version is missing, or that cannot be read, is an error and never an empty answer. A torn
+   checkpoint is none.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from common.errors import TableError
-from common.tables.delta_log import CHECKPOINT, COMMIT, LOG
+from common.tables.log_files import COMMIT, LOG, complete_checkpoints, is_torn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from common.ports import ObjectStore
+    from common.ports import ObjectStore, StoredObject
 
 _ACTIONS = ("add", "remove", "sidecar")
 _CHUNK_BYTES = 8 * 2**20
@@ -37,34 +38,26 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
 
     Nothing when there is no table. Raises TableError and StoreError.
     """
-    paths = sorted(found.path for found in store.list(LOG))
-    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
-    for path in [*_checkpoints(store.url, paths, set(commits)), *commits.values()]:
+    found = sorted(store.list(LOG), key=lambda item: item.path)
+    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
+    for path in [*_checkpoints(store, found, set(commits)), *commits.values()]:
         yield from _names_in(store, path)
 
 
-def _checkpoints(url: str, paths: Iterable[str], commits: set[int]) -> list[str]:
+def _checkpoints(store: ObjectStore, found: Iterable[StoredObject], commits: set[int]) -> list[str]:
     """The checkpoints without which the commits do not tell all (rule 1)."""
-    found: dict[int, list[tuple[str, int]]] = {}
-    for path in paths:
-        match = CHECKPOINT.fullmatch(path)
-        if match:
-            found.setdefault(int(match[1]), []).append((path, int(match[3] or 1)))
-    whole = {
-        version: [path for path, _ in parts]
-        for version, parts in found.items()
-        if any(sum(count == other for _, other in parts) >= count for _, count in parts)
-    }
     needed: list[str] = []
     known = -1  # everything up to this version is told
-    for version in sorted(whole):
+    for version, parts in reversed(list(complete_checkpoints(found))):
         if not commits.issuperset(range(known + 1, version + 1)):
-            needed += whole[version]
+            if any(is_torn(store, part) for part in parts):
+                continue
+            needed += [part.path for part in parts]
         known = version
     newest = max(commits, default=known)
     missing = next((version for version in range(known + 1, newest + 1) if version not in commits), None)
     if missing is not None:
-        msg = f"the log of the Delta table {url} lacks version {missing}"
+        msg = f"the log of the Delta table {store.url} lacks version {missing}"
         raise TableError(msg, "restore the file from a backup; nobody can tell which files the table needs without it")
     return needed
 

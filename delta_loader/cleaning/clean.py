@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from common.errors import StoreError, TableError
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
 from common.storage.store import PROBES
-from common.tables.delta_log import COMMIT, LOG
 from common.tables.files import spoken_of
 from common.tables.history import read_history, store_lines
+from common.tables.log_files import COMMIT, LOG
 from delta_loader.core.cleaning import Area, Tally, areas, names_in, other_stage, require_safe
 from delta_loader.outboxes.settled import settled_outboxes
 from delta_loader.ports import ScannedStore

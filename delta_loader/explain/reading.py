@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position, Span
 from common.stage.markers import Marker
-from common.tables.delta_log import COMMIT, LOG, read_table_state
+from common.tables.delta_log import read_table_state
 from common.tables.history import read_history
+from common.tables.log_files import COMMIT, LOG
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.core.explain.bringing import Asked, bringing

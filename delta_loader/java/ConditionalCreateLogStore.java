@@ -36,6 +36,10 @@ import org.apache.hadoop.fs.s3a.AWSServiceIOException;
  *   <li>A refusal with nothing there (409: another conditional write is under way, and may yet fail) is tried again. This
  *       is safe however the first one ends, because of the second rule.
  *   <li>A file is visible whole or not at all, and listings show it at once: S3 promises both.
+ *   <li>That holds for what is written here, and not for a checkpoint, which Delta has Parquet write: when Parquet fails
+ *       (no codec, no memory, no space), it closes its stream all the same, and S3A puts what there is, four bytes, at
+ *       the checkpoint's own name. No reader can open a table with such a file. So Delta is told that partial writes
+ *       are visible: it writes a checkpoint under another name and renames it when it is whole.
  * </ol>
  */
 public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
@@ -63,7 +67,7 @@ public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
 
   @Override
   public Boolean isPartialWriteVisible(Path path, Configuration configuration) {
-    return false;
+    return true;
   }
 
   /**

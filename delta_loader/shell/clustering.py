@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow.parquet as pq
 
-from common.tables.delta_log import COMMIT, LOG, newest_checkpoint
+from common.tables.log_files import COMMIT, LOG, newest_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,9 +30,9 @@ def clustering_columns(store: ObjectStore) -> tuple[str, ...]:
 
 
 def _newest_first(store: ObjectStore) -> Iterator[Mapping[str, object]]:
-    paths = [found.path for found in store.list(LOG)]
-    base, parts = newest_checkpoint(paths)
-    commits = {int(match[1]): path for path in paths if (match := COMMIT.fullmatch(path)) is not None}
+    found = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, found)
+    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
     for version in sorted(commits, reverse=True):
         if base is None or version > base:
             yield from _of_json(store, commits[version])

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from common.errors import TableError
-from common.tables.delta_log import COMMIT, LOG
+from common.tables.log_files import COMMIT, LOG
 from delta_loader.core.history import TableVersion, parse_version
 
 if TYPE_CHECKING:

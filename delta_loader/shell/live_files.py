@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import TableError
-from common.tables.delta_log import COMMIT, LOG, newest_checkpoint
+from common.tables.log_files import LOG, commits_after, newest_checkpoint
 from delta_loader.core.live_files import LiveFile
 
 if TYPE_CHECKING:
@@ -39,20 +39,12 @@ Key = tuple[str, str]
 
 def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bool = False) -> Iterator[LiveFile]:
     """The files, each once; nothing where there is no table. Raises TableError and StoreError."""
-    paths = [found.path for found in store.list(LOG)]
-    commits = {int(match[1]): match[0] for match in map(COMMIT.fullmatch, paths) if match}
-    base, parts = newest_checkpoint(paths)
-    first = 0 if base is None else base + 1
-    newest = max([*commits, first - 1])
-    missing = next((version for version in range(first, newest + 1) if version not in commits), None)
-    if missing is not None:
-        msg = f"the log of the Delta table {store.url} lacks version {missing}"
-        raise TableError(msg, "restore the file from a backup; no reader can tell the table's state without it")
+    found = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, found)
+    commits = commits_after(store.url, found, base)[::-1]
     seen: set[Key] = set()
-    versions = range(newest, first - 1, -1)
-    for start in range(0, len(versions), _AT_A_TIME):
-        some = [commits[version] for version in versions[start : start + _AT_A_TIME]]
-        for data in parallel(lambda path: _content(store, path), some):
+    for start in range(0, len(commits), _AT_A_TIME):
+        for data in parallel(lambda path: _content(store, path), commits[start : start + _AT_A_TIME]):
             yield from _of_commit(data, seen, with_statistics=with_statistics)
     for path in parts:
         yield from _of_checkpoint(store, path, seen, with_statistics=with_statistics)

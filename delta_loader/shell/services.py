@@ -106,7 +106,8 @@ class SparkServices:
                 self._vacuum(piece.url, mode, "", fall_back=piece.mode is VacuumMode.AUTO)
                 return self._deleted(piece.url, before)
             case Service.CHECKPOINT:
-                self._log(piece.url).checkpoint(self._snapshot(piece.url), self._gateway.none)
+                # Delta's own `checkpoint` logs a failure and returns.
+                self._log(piece.url).checkpointAndCleanUpDeltaLog(self._snapshot(piece.url), self._gateway.none)
                 return Done()
             case Service.STATISTICS:
                 return self._statistics(piece.url, rules)

@@ -13,7 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from common.tables.delta_log import CHECKPOINT, COMMIT, LOG, newest_checkpoint, read_table_state
+from common.tables.delta_log import read_table_state
+from common.tables.log_files import COMMIT, LOG, newest_checkpoint
 from common.tables.urls import comparable
 from delta_loader.core.cleaning import RETRIES_S
 from delta_loader.core.services.due import TableRules
@@ -142,7 +143,7 @@ def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
     commits: dict[int, StoredObject] = {
         int(match[1]): item for item in found if (match := COMMIT.fullmatch(item.path)) is not None
     }
-    base, _ = newest_checkpoint([item.path for item in found if CHECKPOINT.fullmatch(item.path)])
+    base, _ = newest_checkpoint(store, found)
     oldest = min(commits, default=state.version)
     return LogFacts(
         version=state.version,

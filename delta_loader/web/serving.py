@@ -13,6 +13,7 @@ from common.pages.assets import status_pages
 from common.pages.problems import held_problems
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
+from delta_loader.checkpoints.beside import FAILING_REMEDY
 from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.on_marker.asking import Desk
 from delta_loader.ports import in_turn
@@ -83,6 +84,7 @@ class Serving:
         lease = self.loader.lease
         unleased = None if lease is None else lease.problem
         problems = [*self.loader.service.problems, *self.loader.fitness.problems]
+        problems += [with_remedy(text, FAILING_REMEDY) for text in self.loader.checkpoints.problems]
         if unleased is not None:
             problems.append(with_remedy(unleased, LEASE_REMEDY))
         unheard = self.loader.unheard

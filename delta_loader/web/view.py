@@ -28,6 +28,7 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
+from delta_loader.checkpoints.beside import FAILING_REMEDY
 from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
@@ -252,6 +253,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
         if found.level is CheckLevel.ERROR
     ]
     problems += [Problem(Level.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
+    problems += [Problem(Level.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems]
     if loader.lease is not None and loader.lease.problem is not None:
         problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, LEASE_REMEDY))
     if loader.unheard is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,11 @@ import deltalake
 import pytest
 import structlog
 
+from common.errors import TableError
 from common.metrics import Metrics
 from common.ports import SystemClock
+from common.storage.store import FsspecStore
+from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.layout import Layout
 from delta_loader.shell import state_sessions
@@ -25,9 +29,12 @@ from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
     from delta_loader.checkpoints.beside import Checkpoints, DueCheckpoint
+    from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -52,8 +59,12 @@ class Later:
 class Table:
     """A table whose every second version gets a checkpoint; it has one file more with each load."""
 
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
-        self.staging = Staging.below(folder)
+    def __init__(self, folder: Path | Lake, spark: SparkSession) -> None:
+        if isinstance(folder, Path):
+            self.staging = Staging.below(folder)
+        else:
+            self.staging = Staging(folder.url, "orders", storage_options=dict(folder.storage_options))
+        self.store = FsspecStore(self.staging.table, self.staging.storage_options)
         self.spark = spark
         self._flushed = 0
         shape = TableShape(self.staging.schema(), self.staging.partition_by)
@@ -110,7 +121,7 @@ def test_a_checkpoint_is_written_after_the_commit_with_the_cleaning_of_the_log(
 
 def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> None:
     table, metrics = Table(tmp_path, spark), Metrics()
-    checkpoints = spark_checkpoints(spark, SystemClock(), log=structlog.get_logger(), metrics=metrics)
+    checkpoints = spark_checkpoints(spark, SystemClock(), FsspecStore, log=structlog.get_logger(), metrics=metrics)
     for _ in range(4):
         table.load(checkpoints)
     checkpoints.finish()
@@ -144,3 +155,54 @@ def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum
     StateSessions(services).set_for(snapshot)
     assert int(services.session.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
     table.require_whole()
+
+
+@contextmanager
+def without_a_codec(spark: SparkSession) -> Iterator[None]:
+    """Parquet fails when it compresses its first page, as it does where its native library cannot be loaded."""
+    broken = {"spark.sql.parquet.compression.codec": "zstd", "parquet.compression.codec.zstd.level": "none"}
+    for key, value in broken.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in broken:
+            spark.conf.unset(key)
+
+
+@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.s3)], indirect=True)
+def test_a_checkpoint_that_fails_leaves_nothing_torn_and_is_made_again(
+    lake: Lake, spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    table, later, metrics = Table(lake, spark), Later(), Metrics()
+    for _ in range(2):
+        table.load(later)
+    (due,) = later.due
+
+    def checkpoints_there() -> list[str]:
+        return [path for _, parts in complete_checkpoints(table.store.list(LOG)) for path in map(str, parts)]
+
+    def failing() -> int:
+        return len(checkpoints.problems)
+
+    with without_a_codec(spark), pytest.raises(TableError, match="cannot write a checkpoint of"):
+        due.write()
+    assert checkpoints_there() == []
+
+    checkpoints = spark_checkpoints(
+        spark, SystemClock(), lambda _: table.store, log=structlog.get_logger(), metrics=metrics
+    )
+    request.addfinalizer(checkpoints.close)
+    with without_a_codec(spark):
+        checkpoints.ask(due)
+        checkpoints.finish()
+    assert failing() == 1
+    assert checkpoints_there() == []
+
+    table.store.write(f"{LOG}/{2:020d}.checkpoint.parquet", b"PAR1")  # of a loader that died, at the name of the next
+    checkpoints.ask(due)
+    checkpoints.finish()
+    assert failing() == 0
+    assert newest_checkpoint(table.store, table.store.list(LOG))[0] == 2
+    assert len(checkpoints_there()) == 1
+    table.load(Later())

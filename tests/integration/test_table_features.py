@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.ports import SystemClock
-from common.tables.delta_log import COMMIT, read_table_state
+from common.tables.delta_log import read_table_state
+from common.tables.log_files import COMMIT
 from delta_loader.core.ways.way import Add, Append, Refused, way_of_loading
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for

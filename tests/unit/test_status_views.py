@@ -21,7 +21,7 @@ from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings.values import StartAt
 from common.spans import Position, Topic
-from delta_loader.checkpoints.beside import CheckpointsBeside
+from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
 from delta_loader.core.writers import Idle
 from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
@@ -244,6 +244,7 @@ class LoaderPage:
         self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
         self.loader: Loader | None = None
         service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)
+        self.checkpoints = CheckpointsBeside(clock, log, self.metrics, lambda _: ())
         turns = Turns(Schedule("15m"), Desk(), clock, self.metrics)
         self.service = service
         self.ready = Loader(  # the parts that its pages do not look at are nothing
@@ -256,7 +257,7 @@ class LoaderPage:
             self.pausing,
             turns,
             StreamTurns(1),
-            CheckpointsBeside(clock, log, self.metrics),
+            self.checkpoints,
         )
         self.kafka = KafkaSays()
         writers = WritersView(self.settings.streams, self.history, self.kafka, flush_after_s=60.0)
@@ -288,6 +289,26 @@ def healthcheck(page: LoaderPage) -> tuple[int, str]:
     assert callable(served)
     answer = served()
     return answer.status, answer.body.decode()
+
+
+def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
+    def fail() -> None:
+        msg = "no space is left"
+        raise TableError(msg, "make room")
+
+    page = LoaderPage(tmp_path)
+    page.load()
+    assert healthcheck(page)[0] == 200
+    page.checkpoints.ask(DueCheckpoint("s3://lake/orders", 10, fail))
+    page.checkpoints.finish()
+    status, text = healthcheck(page)
+    assert status == 503
+    assert "3 checkpoints of s3://lake/orders failed in a row: no space is left → nothing is lost" in text
+    assert "Checkpoints fail" in [problem.title for problem in page.view.status().problems]
+
+    page.checkpoints.ask(DueCheckpoint("s3://lake/orders", 20, lambda: None))
+    page.checkpoints.finish()
+    assert healthcheck(page)[0] == 200
 
 
 def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) -> None:

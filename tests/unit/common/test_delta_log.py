@@ -16,6 +16,7 @@ from benchmarks import large_table
 from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
+from common.tables.log_files import remove_torn_checkpoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +184,9 @@ PARQUET_METADATA: dict[str, object] = {
 }
 
 
+CHECKPOINT_2 = checkpoint_part(PROTOCOL, PARQUET_METADATA, txn("a-0", 2), txn("from-the-checkpoint", 9))
+
+
 def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 1))
     commit(store, 1, txn("a-0", 2))
@@ -263,3 +267,63 @@ def test_a_commit_that_clean_up_takes_while_the_log_is_read_is_not_passed_over(t
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5))
     commit(store, 1, txn("a-0", 7))
     assert transactions(store) == {"a-0": 7}
+
+
+CHECKPOINT_4 = "_delta_log/00000000000000000004.checkpoint.parquet"
+TORN = {"four bytes": b"PAR1", "nothing": b"", "no footer": b"PAR1" + b"x" * 200, "end of another": b"PAR1" * 4}
+
+
+@pytest.fixture(params=sorted(TORN))
+def torn(request: pytest.FixtureRequest, store: FsspecStore) -> FsspecStore:
+    """Commits 0 to 5, a checkpoint of version 2, and a torn one of version 4 with the hint that names it."""
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 0))
+    for version in range(1, 6):
+        commit(store, version, txn("a-0", version))
+    store.write("_delta_log/00000000000000000002.checkpoint.parquet", CHECKPOINT_2)
+    store.write(CHECKPOINT_4, TORN[str(request.param)])
+    store.write("_delta_log/_last_checkpoint", b'{"version":4,"size":7}')
+    return store
+
+
+def test_a_torn_checkpoint_is_passed_over(torn: FsspecStore) -> None:
+    assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}
+
+
+def test_a_torn_checkpoint_is_removed_with_the_hint_that_names_it(torn: FsspecStore) -> None:
+    assert remove_torn_checkpoints(torn) == [CHECKPOINT_4]
+    left = {found.path for found in torn.list("_delta_log")}
+    assert not left & {CHECKPOINT_4, "_delta_log/_last_checkpoint"}
+    assert transactions(torn) == {"a-0": 5, "from-the-checkpoint": 9}
+    assert remove_torn_checkpoints(torn) == []
+
+
+def test_a_torn_checkpoint_stays_where_nothing_else_says_what_it_said(torn: FsspecStore) -> None:
+    torn.delete(["_delta_log/00000000000000000003.json"])
+    for read in (read_table_state, remove_torn_checkpoints):
+        with pytest.raises(TableError, match="lacks version 3, and its checkpoint of version 4 is torn"):
+            read(torn)
+    assert CHECKPOINT_4 in {found.path for found in torn.list("_delta_log")}
+
+
+def test_a_torn_part_and_a_torn_checkpoint_of_the_second_version_are_passed_over(store: FsspecStore) -> None:
+    commit(store, 0, PROTOCOL, METADATA, txn("a-0", 0))
+    commit(store, 1, txn("a-0", 1))
+    names = [f"_delta_log/{1:020d}.checkpoint.{part:010d}.{2:010d}.parquet" for part in (1, 2)]
+    names.append(f"_delta_log/{0:020d}.checkpoint.0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.json")
+    for name, content in zip(
+        names, (CHECKPOINT_2, CHECKPOINT_2[:-1], b'{"checkpointMetadata":{}}\n{"prot'), strict=True
+    ):
+        store.write(name, content)
+    assert transactions(store) == {"a-0": 1}
+    assert remove_torn_checkpoints(store) == [names[1], names[2]]
+
+
+def test_delta_rs_opens_a_table_whose_torn_checkpoint_was_removed(store: FsspecStore, tmp_path: Path) -> None:
+    for offset in range(3):
+        append(tmp_path, offset)
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    store.write("_delta_log/00000000000000000002.checkpoint.parquet", b"PAR1")
+    with pytest.raises(Exception, match="footer"):
+        DeltaTable(str(tmp_path))
+    assert len(remove_torn_checkpoints(store)) == 1
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 3

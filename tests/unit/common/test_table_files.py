@@ -62,6 +62,16 @@ def test_a_version_that_is_gone_is_an_error(table: FsspecStore) -> None:
         names(table)
 
 
+def test_a_torn_checkpoint_does_not_stand_for_the_commits_that_are_gone(table: FsspecStore, tmp_path: Path) -> None:
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    (checkpoint,) = (found.path for found in table.list("_delta_log") if found.path.endswith(".parquet"))
+    table.write(checkpoint, b"PAR1")
+    assert names(table) == files(tmp_path)
+    table.delete([f"_delta_log/{0:020d}.json"])
+    with pytest.raises(TableError, match="lacks version 0"):
+        names(table)
+
+
 def test_sidecars_are_followed(table: FsspecStore) -> None:
     import pyarrow.parquet as pq
 

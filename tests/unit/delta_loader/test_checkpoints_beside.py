@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from common.errors import TableError
+from common.errors import StoreError, TableError
 from common.metrics import Metrics
 from common.ports import SystemClock
 from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
+from delta_loader.ports import in_turn
 from tests.fakes.group import HandClock
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def checkpoints(metrics: Metrics) -> CheckpointsBeside:
-    return CheckpointsBeside(SystemClock(), structlog.get_logger(), metrics)
+    return CheckpointsBeside(SystemClock(), structlog.get_logger(), metrics, lambda _: ())
 
 
 def test_only_the_newest_that_is_due_follows_the_one_under_way(store: Store, checkpoints: CheckpointsBeside) -> None:
@@ -93,7 +94,7 @@ def test_many_tables_wait_in_line(store: Store, checkpoints: CheckpointsBeside) 
 
 
 @pytest.mark.parametrize("error", [TableError("the store is full", "make room"), ValueError("a bug")])
-def test_one_that_fails_is_counted_and_the_next_is_written(
+def test_one_that_fails_is_tried_again_and_counted_and_the_next_is_written(
     store: Store, checkpoints: CheckpointsBeside, metrics: Metrics, error: Exception
 ) -> None:
     def fail() -> None:
@@ -106,7 +107,7 @@ def test_one_that_fails_is_counted_and_the_next_is_written(
     checkpoints.ask(store.due("a", 20))
     checkpoints.finish()
     assert sorted(store.written) == [("a", 20), ("b", 10)]
-    assert 'delta_loader_checkpoints_total{outcome="failed"} 1.0' in metrics.exposition().decode()
+    assert 'delta_loader_checkpoints_total{outcome="failed"} 3.0' in metrics.exposition().decode()
     assert 'delta_loader_checkpoints_total{outcome="written"} 2.0' in metrics.exposition().decode()
 
 
@@ -127,17 +128,38 @@ def test_who_is_stopped_waits_no_more(store: Store, checkpoints: CheckpointsBesi
     assert store.written == []
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + _LONG_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 class Slow:
     """Writes checkpoints that take ten seconds each, by a clock that nobody else moves."""
 
     def __init__(self) -> None:
         self.clock = HandClock()
         self.written: list[tuple[str, int]] = []
-        self.checkpoints = CheckpointsBeside(self.clock, structlog.get_logger(), Metrics())
+        self.fails = 0
+        """How many of the next fail."""
+        self.tidied: list[str] = []
+        self.checkpoints = CheckpointsBeside(self.clock, structlog.get_logger(), Metrics(), self.remove_torn)
+
+    def remove_torn(self, url: str) -> list[str]:
+        self.tidied.append(url)
+        if url == "out of reach":
+            msg = "the store is away"
+            raise StoreError(msg, "bring it back")
+        return []
 
     def ask(self, url: str, version: int) -> None:
         def write() -> None:
             self.clock.sleep_s(10)
+            if self.fails:
+                self.fails -= 1
+                msg = "no codec"
+                raise TableError(msg, "bring one")
             self.written.append((url, version))
 
         self.checkpoints.ask(DueCheckpoint(url, version, write))
@@ -174,3 +196,44 @@ def test_nothing_rests_when_all_are_to_be_written_and_an_end_waits_for_no_rest()
     slow.checkpoints.close(_LONG_S)
     assert time.monotonic() - began_s < _LONG_S / 2
     assert slow.written == [("a", 10), ("a", 20)]
+
+
+def test_one_that_failed_is_tried_again_after_a_rest_and_what_is_torn_goes_before_and_after() -> None:
+    slow = Slow()
+    slow.fails = 2
+    slow.ask("a", 10)
+    slow.require(("a", 10), moving_s=60)
+    slow.checkpoints.finish()
+    assert slow.tidied == ["a"] * 5
+    assert slow.checkpoints.problems == ()
+
+
+def test_a_newer_one_takes_the_place_of_one_that_failed() -> None:
+    slow = Slow()
+    slow.fails = 1
+    slow.ask("a", 10)
+    wait_until(lambda: slow.fails == 0)
+    slow.ask("a", 20)
+    slow.checkpoints.finish()
+    assert slow.written == [("a", 20)]
+
+
+def test_a_table_whose_checkpoints_failed_again_and_again_is_a_problem_until_one_is_written() -> None:
+    slow = Slow()
+    slow.fails = 4
+    slow.ask("a", 10)
+    slow.checkpoints.finish()
+    assert slow.checkpoints.problems == ("3 checkpoints of a failed in a row: no codec",)
+    slow.ask("a", 20)
+    slow.checkpoints.finish()
+    assert slow.written == [("a", 20)]
+    assert not slow.checkpoints.problems
+
+
+def test_what_is_torn_is_looked_for_when_a_loader_starts_and_a_store_that_is_away_stops_nothing() -> None:
+    slow = Slow()
+    slow.checkpoints.begin(["out of reach", "a"], in_turn)
+    assert slow.tidied == ["out of reach", "a"]
+    slow.ask("out of reach", 10)
+    slow.checkpoints.finish()
+    assert slow.written == [("out of reach", 10)]

@@ -1,0 +1,125 @@
+"""The files of a Delta table's log: their names, which checkpoint can be read, and removing those that never can.
+
+Rules:
+
+1. A checkpoint is complete when every part that its names speak of is there, and torn when one of them has no end: a
+   Parquet file is written from its front, so one whose writer died or failed has no footer. Delta's own rename, and
+   one request to an object store, leave none; a full disk, a power failure and other writers do.
+2. A torn checkpoint is passed over: an older one, or the first commit, and the commits since say the same.
+3. It is removed, with the hint that names it, only where the log says all without it. Else it stays, and the error
+   says what is missing: it may be all that is left of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+from common.errors import TableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from common.ports import ObjectStore, StoredObject
+
+LOG = "_delta_log"
+COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
+_HINT = f"{LOG}/_last_checkpoint"
+_MAGIC = b"PAR1"
+_TAIL_BYTES = 4 + len(_MAGIC)  # the footer's length, and the magic number
+
+
+def newest_checkpoint(store: ObjectStore, found: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
+    """The version and the files of the newest checkpoint that is complete and not torn; None and none without one.
+
+    ``found`` is a listing of the log. Raises StoreError.
+    """
+    for version, parts in complete_checkpoints(found):
+        if not any(is_torn(store, part) for part in parts):
+            return version, [part.path for part in parts]
+    return None, []
+
+
+def complete_checkpoints(found: Iterable[StoredObject]) -> Iterator[tuple[int, list[StoredObject]]]:
+    """The version and the files of each complete checkpoint, the newest first, and of one version the most parts."""
+    checkpoints: dict[tuple[int, int], list[StoredObject]] = {}
+    for item in found:
+        match = CHECKPOINT.fullmatch(item.path)
+        if match:
+            checkpoints.setdefault((int(match[1]), int(match[3] or 1)), []).append(item)
+    for version, count in sorted(checkpoints, reverse=True):
+        parts = sorted(checkpoints[version, count], key=lambda part: part.path)
+        if count == 1:  # each of them is a checkpoint of its own
+            yield from ((version, [part]) for part in parts)
+        elif len(parts) >= count:
+            yield version, parts
+
+
+def is_torn(store: ObjectStore, checkpoint: StoredObject) -> bool:
+    """Whether one file of a checkpoint has no end (rule 1). Raises StoreError."""
+    if checkpoint.path.endswith(".json"):
+        lines = (store.read(checkpoint.path) or b"").rstrip().splitlines()
+        try:
+            return not lines or not isinstance(json.loads(lines[-1]), dict)
+        except ValueError:
+            return True
+    if checkpoint.size_bytes <= len(_MAGIC) + _TAIL_BYTES:
+        return True
+    with store.open(checkpoint.path) as file:
+        file.seek(-_TAIL_BYTES, os.SEEK_END)
+        tail = file.read(_TAIL_BYTES)
+    footer_bytes = int.from_bytes(tail[:4], "little")
+    return not tail.endswith(_MAGIC) or footer_bytes > checkpoint.size_bytes - len(_MAGIC) - _TAIL_BYTES
+
+
+def commits_after(url: str, found: Iterable[StoredObject], base: int | None) -> list[str]:
+    """The files of all commits after the checkpoint ``base``, or of all, in their order; ``found`` lists the log.
+
+    Raises TableError when one is missing.
+    """
+    found = list(found)
+    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
+    first = 0 if base is None else base + 1
+    torn = [version for version, _ in complete_checkpoints(found) if version >= first]
+    newest = max([*commits, *torn, first - 1])
+    missing = next((version for version in range(first, newest + 1) if version not in commits), None)
+    if missing is not None:
+        also = f", and its checkpoint of version {torn[0]} is torn" if torn else ""
+        msg = f"the log of the Delta table {url} lacks version {missing}{also}"
+        raise TableError(msg, "restore the file from a backup; no reader can tell the table's state without it")
+    return [commits[version] for version in range(first, newest + 1)]
+
+
+def remove_torn_checkpoints(store: ObjectStore) -> list[str]:
+    """Delete the torn checkpoints of the table at the store's root that are newer than its newest readable one.
+
+    Returns their paths. Raises TableError where the log does not say all without them (rule 3), and StoreError.
+    """
+    found = list(store.list(LOG))
+    torn: dict[str, int] = {}
+    base = None
+    for version, parts in complete_checkpoints(found):
+        bad = [part.path for part in parts if is_torn(store, part)]
+        if not bad:
+            base = version
+            break
+        torn |= dict.fromkeys(bad, version)
+    if not torn:
+        return []
+    commits_after(store.url, found, base)
+    if _hinted(store) in torn.values():
+        store.delete([_HINT])  # some readers open no table whose hint names what is not there
+    store.delete(torn)
+    return list(torn)
+
+
+def _hinted(store: ObjectStore) -> int | None:
+    with suppress(ValueError):
+        hint = json.loads(store.read(_HINT) or b"null")
+        if isinstance(hint, dict):
+            return cast("int | None", hint.get("version"))
+    return None
