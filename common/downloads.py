@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAVEN_URL = "https://repo1.maven.org/maven2"
+READABLE = 0o644
+"""Of what is fetched, which is no secret: an image's cache is filled by root and read by another user."""
 _ATTEMPTS = 5
 _TIMEOUT_S = 60
 _PARALLEL = 6
@@ -146,6 +148,7 @@ def _fetch_once(url: str, target: Path, sha256: str) -> None:
         if found != sha256:
             msg = f"{url} has the SHA-256 {found}, and the lock file says {sha256}"
             raise DownloadError(msg, "something between here and the repository changed it; do not use it")
+        part.chmod(READABLE)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -61,8 +61,9 @@ KUBECTL_VALIDATE = Tool("kubectl-validate", "sigs.k8s.io/kubectl-validate", "v0.
 PROMTOOL = Tool("promtool", "github.com/prometheus/prometheus", "v0.305.0", "./cmd/promtool", debian="prometheus")
 TOOLS = (KUSTOMIZE, KUBECTL_VALIDATE, PROMTOOL)
 KEDA: Source = ("github.com/kedacore/keda/v2", "v2.17.2", "config/crd/bases/keda.sh_scaledobjects.yaml")
+KEDA_AUTHENTICATION: Source = (*KEDA[:2], "config/crd/bases/keda.sh_triggerauthentications.yaml")
 COMPOSE: Source = ("github.com/compose-spec/compose-go/v2", "v2.9.0", "schema/compose-spec.json")
-FILES = (KEDA, COMPOSE)
+FILES = (KEDA, KEDA_AUTHENTICATION, COMPOSE)
 
 
 def file_of(source: Source) -> Path:

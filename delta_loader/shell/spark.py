@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import pwd
 from importlib import resources
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,7 @@ from delta_loader.shell.jars import JarGroup, ensure_jars
 from delta_loader.shell.java import start_java
 from delta_loader.shell.launch import launch_options
 from delta_loader.shell.log_store import LOCAL_SCHEME, LOCAL_SOURCE, ensure_log_store, is_ours, is_s3, log_store_options
+from delta_loader.shell.native_codecs import codec_options
 from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
 from delta_loader.shell.trust import authorities_of, trust
 
@@ -61,7 +63,7 @@ def build_session(settings: Settings) -> SparkSession:
         jars = [*jars, ensure_log_store(jars)]
     if is_ours(_given(settings), LOCAL_SCHEME):
         jars = [*jars, ensure_log_store(ensure_jars(["delta"]), source_file=LOCAL_SOURCE)]
-    options = session_options(settings, jars, os.environ)
+    options = session_options(settings, jars, os.environ, codec_options())
     builder = SparkSession.builder
     for key, value in options.items():
         builder = builder.config(key, value)
@@ -77,8 +79,20 @@ def build_session(settings: Settings) -> SparkSession:
     except Exception as error:
         # PySpark raises RuntimeErrors of its own, Java's exceptions, and those of its subprocess.
         msg = f"Spark does not start: {error}"
-        raise TableError(msg, "check that Java 17 or later is installed, and what loader.spark says") from error
+        raise TableError(msg, start_remedy(os.getuid())) from error
     return spark
+
+
+def start_remedy(uid: int) -> str:
+    """What to do when Spark does not start for a user."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return (
+            f"user {uid} has no entry in /etc/passwd, without which Java knows neither its name nor its home: add one;"
+            " the images' entrypoint does that for a user that a cluster chose"
+        )
+    return "check that Java 17 or later is installed, and what loader.spark says"
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
@@ -87,7 +101,9 @@ def jar_groups(settings: Settings) -> list[JarGroup]:
     return ["delta", "s3"] if any(map(is_s3, urls)) else ["delta"]
 
 
-def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[str, str]) -> dict[str, str]:
+def session_options(
+    settings: Settings, jars: Sequence[Path], environ: Mapping[str, str], java_options: Sequence[str] = ()
+) -> dict[str, str]:
     """Everything that Spark is told at its start; ``environ`` is read where fsspec's S3 client reads it."""
     given = _given(settings)
     master = given.get("spark.master", "local[*]")
@@ -103,7 +119,9 @@ def session_options(settings: Settings, jars: Sequence[Path], environ: Mapping[s
         "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others
         "spark.ui.showConsoleProgress": "false",
         # Not extraJavaOptions, which are the user's to give.
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_log_configuration()} -Duser.timezone=UTC",
+        "spark.driver.defaultJavaOptions": " ".join(
+            (f"-Dlog4j2.configurationFile={_log_configuration()}", "-Duser.timezone=UTC", *java_options)
+        ),
         **s3_options(settings.stage.storage_options, environ),
         **log_store_options(given),
     }

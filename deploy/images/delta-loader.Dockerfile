@@ -3,6 +3,8 @@
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# Where a build reaches the registries: through a mirror, or trusting an authority of your own (a file that is mounted).
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_CERT SSL_CERT_FILE KDE_MAVEN_URL
 # The compiler is for the log store (delta_loader/java), which is built here once.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -29,11 +31,13 @@ RUN python -m delta_loader.shell.jars \
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="kafka-delta-express delta loader" \
       org.opencontainers.image.licenses="Apache-2.0"
-# tini: Spark's JVM is a child, and its orphans have to be reaped.
+# tini: Spark's JVM is a child, and its orphans have to be reaped. libnss-wrapper: see entrypoint.sh.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps tini \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get install --yes --no-install-recommends libnss-wrapper openjdk-17-jre-headless procps tini \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin kafka-delta-express
+COPY deploy/images/entrypoint.sh /usr/local/bin/entrypoint
 COPY --from=build /opt/kafka-delta-express /opt/kafka-delta-express
 COPY --from=build /opt/cache /opt/cache
 ENV PATH=/opt/kafka-delta-express/bin:$PATH XDG_CACHE_HOME=/opt/cache PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
@@ -46,5 +50,5 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=4 \
     CMD ["python", "-I", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 8081, timeout=4); c.request('GET', '/version'); raise SystemExit(c.getresponse().status != 200)"]
 # SIGTERM ends the commit under way and gives the lease back.
 STOPSIGNAL SIGTERM
-ENTRYPOINT ["tini", "--", "delta-loader"]
+ENTRYPOINT ["tini", "--", "entrypoint", "delta-loader"]
 CMD ["run", "/etc/kafka-delta-express/pipeline.yaml"]

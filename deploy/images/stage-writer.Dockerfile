@@ -3,6 +3,8 @@
 
 FROM python:3.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# Where a build reaches the registries: through a mirror, or trusting an authority of your own (a file that is mounted).
+ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_CERT SSL_CERT_FILE KDE_MAVEN_URL
 # For the reader of JSON in C, which comes with the package that is built here.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -22,12 +24,13 @@ COPY delta_loader delta_loader
 COPY bootstrap bootstrap
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
     && pip install --no-deps /wheels/*.whl \
-    && python -c "from stage_writer.native.library import library_path as path; assert path().exists()" \
+    && python -I -c "from stage_writer.native.library import library_path as path; assert path().exists()" \
     && python -m pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="kafka-delta-express stage writer" \
       org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin kafka-delta-express
 COPY --from=build /opt/kafka-delta-express /opt/kafka-delta-express
 ENV PATH=/opt/kafka-delta-express/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 10001:10001

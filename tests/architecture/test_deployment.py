@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from common.http.server import HttpServer, Routes, json_page
 from common.metrics import CATALOGUE, MetricKind
 from common.settings import load_settings
+from delta_loader.shell.spark import start_remedy
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -50,13 +52,20 @@ def test_the_configs_load_and_are_served_beyond_their_container(path: Path) -> N
 
 
 def test_what_scales_by_lag_reports_positions_of_its_own_group_and_topic() -> None:
-    (trigger,) = yaml.safe_load((DEPLOY / "kubernetes/components/keda/scaledobject.yaml").read_text("utf-8"))["spec"][
-        "triggers"
-    ]
-    settings = load_settings(DEPLOY / "kubernetes/overlays/example/pipeline.yaml", dict.fromkeys(SECRETS, "x"))
+    scaled, authentication = yaml.safe_load_all(
+        (DEPLOY / "kubernetes/components/keda/scaledobject.yaml").read_text("utf-8")
+    )
+    (trigger,) = scaled["spec"]["triggers"]
+    settings = load_settings(DEPLOY / "kubernetes/overlays/example/pipeline.yaml", {name: name for name in SECRETS})
     assert settings.writer.report_positions
     assert trigger["metadata"]["consumerGroup"] == settings.writer.group_id
     assert settings.stream_of(trigger["metadata"]["topic"]) is not None
+    assert trigger["metadata"]["bootstrapServers"] == settings.kafka["bootstrap.servers"]
+    assert trigger["metadata"]["sasl"] == str(settings.kafka["sasl.mechanism"]).lower().replace("-sha-", "_sha")
+    assert (trigger["metadata"]["tls"] == "enable") == str(settings.kafka["security.protocol"]).endswith("SSL")
+    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    given = {one["parameter"]: one["key"] for one in authentication["spec"]["secretTargetRef"]}
+    assert given == {key: settings.kafka[f"sasl.{key}"] for key in ("username", "password")}
 
 
 def test_alerts_and_dashboard_name_metrics_that_exist() -> None:
@@ -118,6 +127,42 @@ def test_an_image_runs_as_nobody_special_and_says_whether_it_lives(image: str) -
     assert all(":" in line.split()[1] for line in text.splitlines() if line.startswith("FROM "))
     assert ("openjdk" in text) == (image == "delta-loader")
     assert "jdk-headless" not in final
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_what_an_image_copies_is_in_the_build_context_and_executable_where_it_is_run(image: str) -> None:
+    text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert any(source == path or source.startswith(f"{path}/") for path in allowed), source
+    assert os.access(DEPLOY / "images/entrypoint.sh", os.X_OK)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_tries_what_it_has_installed_and_not_the_sources(image: str) -> None:
+    text = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8")
+    assert "python -c" not in text  # it would import from the folder in which it runs
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_s_user_has_a_name_and_a_home_without_which_java_does_not_start(image: str) -> None:
+    final = (DEPLOY / f"images/{image}.Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
+    assert "useradd --uid 10001 " in final
+    assert "--home-dir /tmp" in final
+    assert "HOME=/tmp" in final
+
+
+@pytest.mark.parametrize(("uid", "says"), [(os.getuid(), "Java 17"), (2**31 - 7, "no entry in /etc/passwd")])
+def test_a_spark_that_does_not_start_is_explained_by_the_user_that_has_no_name(uid: int, says: str) -> None:
+    assert says in start_remedy(uid)
+
+
+def test_kafka_keeps_its_topics_in_the_volume_that_compose_keeps() -> None:
+    kafka = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text("utf-8"))["services"]["kafka"]
+    (volume,) = kafka["volumes"]
+    assert volume.partition(":")[2] == kafka["environment"]["KAFKA_LOG_DIRS"]
 
 
 def test_the_units_restart_but_for_a_wrong_config() -> None:

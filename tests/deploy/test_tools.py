@@ -21,6 +21,7 @@ from devservices import deploy_tools
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 OVERLAYS = ("base", "overlays/example")
+CRDS = (deploy_tools.KEDA, deploy_tools.KEDA_AUTHENTICATION)
 
 Manifest = dict[str, object]
 
@@ -38,7 +39,7 @@ def require(*wanted: deploy_tools.Tool | deploy_tools.Source) -> None:
 @pytest.fixture
 def kubernetes() -> None:
     """The tools that read manifests."""
-    require(deploy_tools.KUSTOMIZE, deploy_tools.KUBECTL_VALIDATE, deploy_tools.KEDA)
+    require(deploy_tools.KUSTOMIZE, deploy_tools.KUBECTL_VALIDATE, *CRDS)
 
 
 def call(*command: str | Path | None, expected: int = 0) -> str:
@@ -54,7 +55,8 @@ def rendered(overlay: str) -> str:
 def validate(text: str, folder: Path, expected: int = 0) -> str:
     crds = folder / "crds"
     crds.mkdir(exist_ok=True)
-    shutil.copy(deploy_tools.file_of(deploy_tools.KEDA), crds)
+    for crd in CRDS:
+        shutil.copy(deploy_tools.file_of(crd), crds)
     manifests = folder / "manifests.yaml"
     manifests.write_text(text, "utf-8")
     program = deploy_tools.KUBECTL_VALIDATE.program

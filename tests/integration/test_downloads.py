@@ -70,6 +70,7 @@ def test_a_jar_is_fetched_once(repository: Repository, environ: dict[str, str]) 
     [first] = ensure_jars([JAR], environ)
     assert first.read_bytes() == CONTENT
     assert first.name == "thing_2.13-1.2.3.jar"
+    assert first.stat().st_mode & 0o777 == 0o644  # an image is filled by root and run by another user
     assert ensure_jars([JAR], environ) == (first,)
     assert repository.asked == ["/maven2/org/example/thing_2.13/1.2.3/thing_2.13-1.2.3.jar"]
 
