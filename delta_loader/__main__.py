@@ -176,8 +176,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         control=control,
     )
     if not once:
-        may_serve = serving.loader.may_serve
-        services = services_thread(settings, spark, parallel, may_serve, stack, log=log, metrics=metrics)
+        may_run, is_loading = serving.loader.may_serve, streams.is_running
+        services = services_thread(
+            settings, spark, parallel, stack, may_run=may_run, is_loading=is_loading, log=log, metrics=metrics
+        )
         serving.loader = replace(serving.loader, services=services)
     return serving.loader
 

@@ -104,6 +104,11 @@ class StreamTurns:
                     self._turns[app_id] = turn
                     self._line.append(app_id)
 
+    def is_running(self) -> bool:
+        """Whether some stream's turn is under way or waits for its place, also after the pass that it began in."""
+        with self._changed:
+            return bool(self._turns)
+
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
         """Wait for the commits under way, but not for ever; what is still at it then."""
         end_s = time.monotonic() + last_wait_s

@@ -3,8 +3,9 @@
 Rules:
 
 1. A load that is due goes first, and waits for nothing: it runs in its own thread, with tasks of its own. While one
-   runs, no piece begins; one that has begun goes on beside it, with one Spark task at a time. So nothing that a table
-   needs can keep records from it, however long it takes; and a piece is cut so that it does not take long.
+   runs, no piece begins, even when the load takes longer than the pass that it began in; one that has begun goes on in
+   the background, with one Spark task at a time. So nothing that a table needs can keep records from it, however long
+   it takes; and a piece is cut so that it does not take long.
 2. They run while this loader may load (it holds the lease), and stop before the next piece when it no longer may.
 3. A run whose time lies outside of the window begins with the window. An interval's first run comes with the start:
    what is due is told by the tables, so one run too many does nothing.
@@ -43,8 +44,14 @@ class ServicesThread:
         settings: TableServicesSettings,
         may_run: Callable[[], bool],
         log: FilteringBoundLogger,
+        *,
+        is_loading: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Raises ConfigError for a cron line that is none. Nothing runs before `start`."""
+        """Nothing runs before `start`. ``is_loading`` is true while a load runs that outlived its pass.
+
+        Raises ConfigError for a cron line that is none.
+        """
+        self._is_loading = is_loading
         self._services = services
         self._settings = settings
         self._schedule = Schedule(settings.schedule, "table_services.schedule")
@@ -90,7 +97,7 @@ class ServicesThread:
 
     def _may_begin(self) -> bool:
         """Wait until no load runs; False when it is over (rule 2)."""
-        while not self._free.wait(_LOAD_LOOK_S):
-            if self._stopped.is_set():
+        while not self._free.is_set() or self._is_loading():
+            if self._stopped.wait(_LOAD_LOOK_S):
                 break
         return not self._stopped.is_set() and self._may_run()

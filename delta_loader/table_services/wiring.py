@@ -28,13 +28,16 @@ def services_thread(
     settings: Settings,
     spark: SparkSession,
     parallel: ParallelMap,
-    may_run: Callable[[], bool],
     stack: ExitStack,
     *,
+    may_run: Callable[[], bool],
+    is_loading: Callable[[], bool],
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> ServicesThread | None:
     """The thread, which ``stack`` ends; None when the settings want none. It is not started yet.
+
+    ``is_loading``: see `ServicesThread`.
 
     Raises ConfigError for a cron line that is none.
     """
@@ -43,6 +46,6 @@ def services_thread(
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     looker = FactsReader(settings, stage, stores_of(settings.stage.storage_options), parallel, SystemClock())
     services = TableServices(settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics)
-    thread = ServicesThread(services, settings.table_services, may_run, log)
+    thread = ServicesThread(services, settings.table_services, may_run, log, is_loading=is_loading)
     stack.callback(thread.close)
     return thread

@@ -17,6 +17,7 @@ from common.settings import Settings
 from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.streams.turns import StreamTurns
 from delta_loader.table_services.runs import TableServices, look_at
 from delta_loader.table_services.thread import ServicesThread
 
@@ -211,6 +212,43 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     assert world.done == ["memory://a"]
     with pytest.raises(ConfigError):
         ServicesThread(services, replace_schedule("61 * * * *"), lambda: True, structlog.get_logger())
+
+
+def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
+    ends, began = Event(), Event()
+
+    class LongLoad:
+        def run(self, app_id: str, gives_way: Callable[[], bool]) -> bool:
+            del app_id, gives_way
+            began.set()
+            assert ends.wait(30)
+            return False
+
+        def progress(self, app_id: str) -> object:
+            del app_id
+            return 0
+
+    world, turns = World(), StreamTurns(1, patience_s=0.01)
+    services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
+    wanted, asked = settings("a", schedule="1h").table_services, Event()
+
+    def is_loading() -> bool:
+        asked.set()
+        return turns.is_running()
+
+    thread = ServicesThread(services, wanted, lambda: True, structlog.get_logger(), is_loading=is_loading)
+    with thread.loading():
+        assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass is over, and the load is not
+    assert began.wait(30)
+    thread.start()
+    assert world.looked.wait(30)
+    asked.clear()
+    assert asked.wait(30)  # it has waited once at least
+    assert not world.served_one.is_set()
+    ends.set()
+    assert world.served_one.wait(30)
+    thread.close()
+    assert turns.close() == ()
 
 
 def replace_schedule(schedule: str) -> TableServicesSettings:
