@@ -146,13 +146,24 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """The end is not known: a request got no answer. The table does not have it now, and may have it a moment later.
+
+    Nothing of the load may be taken for "not in the table" before the table has moved. Trying again is safe: each
+    commit reads the txn actions in its own transaction, and its version is created exclusively.
+    """
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class NotWritten:
     """Nothing was committed: Spark could not bring the rows of `TableCommit.written` into files of the table."""
 
     problem: str
 
 
-CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | NotWritten
+CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | Unknown | NotWritten
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ Rules:
    written by Delta's own writer within the same transaction: one commit has those files, the added ones and the txn
    actions.
 3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
-   Delta's own retry then meets that very commit. The table is asked before anything is said.
+   Delta's own retry then meets that very commit. The table is asked before anything is said. Where it does not show the
+   commit and Delta itself has not refused it, the end is unknown: the request may still arrive.
 4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
    transaction's. (One that is put back while the transaction commits is noticed right after:
    common/tables/went_back.py.)
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from delta import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
 from common.schema.types import Primitive, uses
@@ -42,6 +43,7 @@ from delta_loader.core.commits import (
     Conflicted,
     Failed,
     NotWritten,
+    Unknown,
 )
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.layout import Layout, Template
@@ -304,7 +306,7 @@ class SparkDeltaTables:
 
     def _resolve(self, commit: TableCommit, read_version: int, written: Brought, error: Exception) -> CommitOutcome:
         """What became of a commit that ended in an exception (rule 3)."""
-        problem = first_line(error)
+        unresolved = _unresolved(error)
         state = self.state(commit.target.url)
         if state is None:
             return Conflicted("the table is gone")
@@ -314,9 +316,9 @@ class SparkDeltaTables:
         ):
             version = self._version_of(commit, state.version - read_version)
             if version is None and commit.is_answer:
-                return Conflicted(problem)
+                return unresolved
             return AlreadyLoaded(state.version) if version is None else Committed(version, written)
-        return Conflicted(problem) if isinstance(error, CONFLICTS) else Failed(problem)
+        return unresolved
 
     def _version_of(self, commit: TableCommit, versions: int) -> int | None:
         """The version among the newest that carries our commit id."""
@@ -350,6 +352,18 @@ class SparkDeltaTables:
         mode = modes.Update() if commit.merges else modes.Append()
         operations = self._gateway.delta.DeltaOperations
         return operations.StreamingUpdate(mode, commit.app_id, read_version + 1, metadata)
+
+
+def _unresolved(error: Exception) -> Conflicted | Failed | Unknown:
+    """What an exception out of a commit means while the table does not show the commit.
+
+    Only what Delta says by itself is certain. Of anything else, of the store or of the JVM, a request may still be on
+    its way.
+    """
+    problem = first_line(error)
+    if isinstance(error, CONFLICTS):
+        return Conflicted(problem)
+    return Failed(problem) if isinstance(error, AnalysisException) else Unknown(problem)
 
 
 def _texts_of(lines: Java) -> Iterator[str]:

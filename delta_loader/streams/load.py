@@ -24,6 +24,7 @@ from delta_loader.core.commits import (
     Naming,
     NotWritten,
     TableCommit,
+    Unknown,
     rows_commit,
 )
 from delta_loader.core.held import Held, held, no_table, not_written
@@ -326,6 +327,11 @@ class StreamLoad:
             case Failed(problem):
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
                 raise TableError(msg, "nothing was written; this program tries again at its next run")
+            case Unknown(problem):
+                msg = f"it is not known whether a commit to the Delta table {commit.target.url} was made: {problem}"
+                raise TableError(
+                    msg, "this program reads the table again before it tries again, so that nothing is loaded twice"
+                )
             case NotWritten(problem):
                 sources = {write.source for write in commit.written}
                 if not sources:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.pages.model import Event
 from common.stage.markers import Marker
-from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten
+from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
 from delta_loader.core.held import staged_from
 
 if TYPE_CHECKING:
@@ -226,5 +226,6 @@ _OUTCOMES: dict[type[CommitOutcome], str] = {
     AlreadyLoaded: "already_loaded",
     Conflicted: "conflicted",
     Failed: "failed",
+    Unknown: "unknown",
     NotWritten: "not_written",
 }

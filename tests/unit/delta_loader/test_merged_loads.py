@@ -20,7 +20,7 @@ from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.turns import ended_path, turn_path
-from delta_loader.core.commits import Failed, NotWritten
+from delta_loader.core.commits import Committed, Failed, NotWritten, Unknown
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
@@ -260,3 +260,33 @@ def test_what_cannot_be_written_may_be_rewound() -> None:
     assert world.load().failure is not None
     assert world.notes == []
     world.rewind(4)
+
+
+def test_while_the_end_of_a_commit_is_unknown_nothing_of_it_may_be_rewound() -> None:
+    """The request may still arrive: the note stays until the table has moved, also over later passes that fail."""
+    world = World()
+    late: list[TableCommit] = []
+
+    class NoAnswer(Tables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            late.append(commit)
+            return Unknown("java.net.SocketTimeoutException")
+
+    reached, world.tables = world.tables, NoAnswer()
+    world.tables.tables = reached.tables
+    for _ in range(2):
+        failure = world.load().failure
+        assert failure is not None
+        assert "not known" in failure.problem
+        assert "nothing was written" not in f"{failure.problem} {failure.remedy}"
+        assert world.notes
+        with pytest.raises(UsageError, match="begun to load"):
+            world.rewind(4)
+
+    assert isinstance(reached.commit(late[0]), Committed)
+    world.tables = reached
+    report = world.load()
+    assert (report.failure, report.commits, world.loaded) == (None, 0, 10)
+    world.staging.flush(0, 10, 12)
+    assert world.load().failure is None
+    assert (world.loaded, world.notes) == (12, [])

@@ -10,7 +10,7 @@ import pytest
 from common.ports import SystemClock
 from common.spans import Position
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
-from delta_loader.core.commits import Conflicted
+from delta_loader.core.commits import Committed, Conflicted, Unknown
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -44,6 +44,39 @@ class Later(SystemClock):
 
 def loaded(tables: MemoryDeltaTables, url: str) -> list[str]:
     return sorted(tables.tables[url].paths)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_of_which_the_end_is_not_known_is_looked_up_before_it_is_tried_again(
+    staging: Staging, *, arrives: bool
+) -> None:
+    class LateStore(MemoryDeltaTables):
+        """Its first commit is not there when it is looked up, and arrives (or not) later."""
+
+        on_its_way: TableCommit | None = None
+        tried = 0
+
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            self.tried += 1
+            if self.tried > 1:
+                return super().commit(commit)
+            self.on_its_way = commit
+            return Unknown("java.net.SocketTimeoutException: Read timed out")
+
+    tables = LateStore()
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, tables)
+    (report,) = loader.run_pass()
+    assert report.failure is not None
+    assert "it is not known whether a commit" in report.failure.problem
+    assert "nothing was written" not in report.failure.remedy
+    assert tables.on_its_way is not None
+    if arrives:
+        assert isinstance(MemoryDeltaTables.commit(tables, tables.on_its_way), Committed)
+    (report,) = loader.run_pass()
+    assert (report.failure, report.commits) == (None, 0 if arrives else 1)
+    assert len(loaded(tables, staging.table)) == len(set(loaded(tables, staging.table)))
+    assert tables.tables[staging.table].transactions == {"orders-0": 9}
 
 
 def test_the_dead_letters_are_committed_first(staging: Staging) -> None:

@@ -1,0 +1,28 @@
+"""What an exception out of a commit means while the table does not show the commit."""
+
+from __future__ import annotations
+
+import pytest
+from delta.exceptions import ConcurrentAppendException, MetadataChangedException
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import AnalysisException, PySparkException
+
+from delta_loader.core.commits import Conflicted, Failed, Unknown
+from delta_loader.shell.delta import _unresolved
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ConcurrentAppendException("a file was added"), Conflicted),
+        (MetadataChangedException("a column was added"), Conflicted),
+        (AnalysisException("a constraint"), Failed),
+        (Py4JError("java.net.SocketTimeoutException: Read timed out"), Unknown),
+        (Py4JNetworkError("Answer from Java side is empty"), Unknown),
+        (PySparkException("org.apache.spark.SparkException: stopped"), Unknown),
+    ],
+)
+def test_only_what_delta_says_by_itself_is_certain(
+    error: Exception, outcome: type[Conflicted | Failed | Unknown]
+) -> None:
+    assert type(_unresolved(error)) is outcome
