@@ -10,12 +10,13 @@ import typer
 
 from bootstrap import records, view
 from bootstrap.config.commands import app as config_app
+from bootstrap.core.plan import Refused
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
-from common.errors import UsageError
+from common.errors import ExitCode, UsageError
 from common.pages.model import counted
 from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
@@ -71,7 +72,10 @@ def plan(
 ) -> None:
     """Show for each Kafka partition where its chain would begin, and the marker that would say so."""
     work = Work(settings_from(config, print_config=print_config), SystemClock())
-    _show(work.plan(parse_source(source), stream), as_json=as_json, written=False)
+    plans = work.plan(parse_source(source), stream)
+    _show(plans, as_json=as_json, written=False)
+    if any(isinstance(one.outcome, Refused) for found in plans for one in found.partitions):
+        raise typer.Exit(ExitCode.HELD)
 
 
 @app.command(

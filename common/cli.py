@@ -1,7 +1,7 @@
 """What the three commands have in common: exit codes, how an error is shown, and the config argument.
 
-Rules: 0 done, 1 failed while running, 2 wrong use or config. An error that a user can cause is two sentences on
-standard error and never a stack trace.
+Rules: what a command ends with is an `ExitCode`. An error that a user can cause is two sentences on standard error and
+never a stack trace.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from common.settings import Settings, load_settings, print_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WAITS_FOR_A_PERSON = 3
-"""The exit code of a command that did what it could, and has something to tell that needs a decision."""
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file with the settings.")]
 PrintConfigOption = Annotated[
     bool, typer.Option("--print-config", help="Print the settings in force, secrets masked, and exit.")
@@ -31,10 +29,16 @@ PrintConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")]
 
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 failed, and trying again may help; 2 wrong use or config; 3 done what could be done, and "
+    "something is held or not compatible and waits for a person."
+)
+
+
 def examples(*lines: str) -> str:
-    """The end of a command's help: calls that somebody may copy, one on a line."""
+    """The end of a command's help: calls to copy, one on a line, and the exit codes."""
     # typer joins the lines of a paragraph and keeps paragraphs apart.
-    return "\n\n".join(["Examples:", *lines])
+    return "\n\n".join(["Examples:", *lines, EXIT_CODES])
 
 
 def new_group(help_text: str) -> typer.Typer:

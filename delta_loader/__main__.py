@@ -20,7 +20,7 @@ import typer
 from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, settings_from
 from common.cli import run as run_app
-from common.errors import TableError
+from common.errors import ExitCode, TableError
 from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
@@ -84,7 +84,7 @@ def run(
     as_json: JsonOption = False,
     print_config: PrintConfigOption = False,
 ) -> None:
-    """Load on the schedule; or load all that is loadable now, and exit 0."""
+    """Load on the schedule; or load all that is loadable now, and exit: with 3 when something is held."""
     settings = settings_from(config, print_config=print_config)
     Schedule(settings.loader.schedule)  # a wrong one is told before Spark starts
     if settings.table_services.is_on:
@@ -94,7 +94,7 @@ def run(
         stopped = Event()
         loader = _loader(settings, log, stack, stopped, once=once)
         if stopped.is_set():
-            return
+            raise typer.Exit(ExitCode.FAILED if once else ExitCode.DONE)
         if loader.lease_thread is not None:
             loader.lease_thread.contend()
             stack.callback(loader.lease_thread.close)  # before Spark stops, which takes its time
@@ -105,7 +105,8 @@ def run(
             loader.checkpoints.finish(stopped.is_set)
             loader.fitness.look_again()
             echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
-            raise typer.Exit(int(any(report.failure for report in reports) or bool(loader.fitness.problems)))
+            codes = [*(report.exit_code for report in reports), *(found.exit_code for found in loader.fitness.unfit)]
+            raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         if loader.services is not None:
             loader.services.start()
         _run(loader, stopped)
@@ -157,6 +158,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
     service = LoaderService(settings.streams, settings.loader, ports)
+    service.recall()
     control = None if once else listener_of(settings, log=log, metrics=metrics)
     if control is not None:
         stack.callback(control.close)

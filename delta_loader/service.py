@@ -20,8 +20,10 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
+from delta_loader.core.valid_through import moment_text
 from delta_loader.ports import never, one_by_one
 from delta_loader.streams.book import Book
+from delta_loader.streams.failures import FailureNotes
 from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.report import StreamReport
 
@@ -129,12 +131,21 @@ class LoaderService:
         self._passes = 0
         self._looked: Looked = {}
         self._at_it: dict[str, _AtIt] = {}
+        self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
         self.book = Book(stream.app_id for stream in streams)
         self._passing = False
         self.last_success_s: float | None = None
         """When no stream was left failing, by the date; None before the first time."""
         self._held: dict[str, dict[str, int]] = {}
         """How many Kafka partitions the last pass over a stream held, by reason."""
+
+    def recall(self) -> None:
+        """Tell of failures that another process had, until a pass says how it is now."""
+        for app_id in self._streams:
+            last = self._notes.last(app_id)
+            if last is not None:
+                problem = f"{last.problem} (at {moment_text(last.failed_ms)}, before this loader started)"
+                self.book.recall(app_id, KafkaDeltaExpressError(problem, last.remedy))
 
     def run_pass(
         self,
@@ -243,9 +254,11 @@ class LoaderService:
             self._failed(report, KafkaDeltaExpressError(problem, "report it with the log; the next run tries again"))
         else:
             self._failures[stream.app_id] = 0
+            self._notes.succeeded(stream.app_id)
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error
+        self._notes.failed(report.app_id, error)
         self._failures[report.app_id] += 1
         self._problems[report.app_id] = with_remedy(error.problem, error.remedy)
         self._ports.log.error(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
+from common.stage.failures import last_failure
 from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.tables.debts import debts_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
+    from common.stage.failures import LastFailure
     from common.stage.markers import MarkerName
     from common.tables.delta_log import TableState
     from delta_loader.core.held import Held
@@ -91,7 +93,17 @@ def stream_status(
         ids = topic_ids({source.topic for source in ends}) if ends else {}
         return _stream_status(stream, stage, open_store, Told(ends, firsts(ends), ids))
     except KafkaDeltaExpressError as error:
-        return StreamStatus(stream.app_id, stream.table, None, None, (), failure=error.problem)
+        code, note = error.exit_code, _last_failure(stage, stream)
+        return StreamStatus(
+            stream.app_id, stream.table, None, None, (), failure=error.problem, failure_code=code, last_failure=note
+        )
+
+
+def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
+    try:
+        return last_failure(stage.store, stream.app_id)
+    except KafkaDeltaExpressError:
+        return None  # the stage is away, which is told already
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
     version, way = (None, None) if state is None else (state.version, way_of_loading(state, stream.load))
     return StreamStatus(
         app_id=stream.app_id,
+        last_failure=_last_failure(stage, stream),
         table=stream.table,
         version=version,
         way=way,

@@ -18,7 +18,7 @@ from structlog import get_logger, make_filtering_bound_logger, wrap_logger
 
 from common import cli
 from common import metrics as catalogue
-from common.errors import ConfigError, KafkaDeltaExpressError, UsageError
+from common.errors import ConfigError, ExitCode, KafkaDeltaExpressError, UsageError
 from common.http.pausing import Pausing
 from common.http.server import HttpServer
 from common.kafka.rights import Right, require_topic
@@ -197,7 +197,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         serving.close()
     log.info("ended")
     if until_caught_up and service.snapshot().teller.alarms.raised:
-        raise typer.Exit(cli.WAITS_FOR_A_PERSON)
+        raise typer.Exit(ExitCode.HELD)
 
 
 def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics) -> News:
@@ -241,13 +241,19 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         well = _try_records(settings, converters, ends, tell)
         _check_topics_of_ours(settings, tell)
     except KafkaDeltaExpressError as error:
-        # Whatever is wrong, this command's answer is “not fit to run”.
-        raise ConfigError(error.problem, error.remedy) from error
-    checks = [{"check": what, "text": text} for what, text in told]
+        if as_json:
+            cli.echo(_checks_as_json(told, fit=False, failure={"problem": error.problem, "remedy": error.remedy}))
+        raise
     verdict = "all well" if well else "not well: many records would be dead letters"
-    cli.echo(json.dumps({"fit": well, "checks": checks}, indent=2) if as_json else verdict)
+    cli.echo(_checks_as_json(told, fit=well) if as_json else verdict)
     if not well:
-        raise typer.Exit(cli.WAITS_FOR_A_PERSON)
+        raise typer.Exit(ExitCode.HELD)
+
+
+def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapping[str, str] | None = None) -> str:
+    """What was looked at, and what ended that."""
+    checks = [{"check": what, "text": text} for what, text in told]
+    return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
 
 
 def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) -> None:

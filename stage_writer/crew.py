@@ -24,10 +24,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
-import typer
-
-from common.cli import WAITS_FOR_A_PERSON
-from common.errors import ConfigError, KafkaDeltaExpressError
+from common.errors import ConfigError, ExitCode, HeldError, KafkaDeltaExpressError
 from common.settings.values import AUTO
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 LEAST_MEMORY_BYTES = 2**20
 _LOOK_EVERY_S = 0.1
-_USAGE = 2
 _STANDARD_INPUT = 0
 
 
@@ -162,14 +158,15 @@ class Crew:
             code = failed.process.returncode
             msg = f"worker {failed.seat} ended with {code}, and the others were stopped"
             remedy = "its log says why; nothing is lost, start the command again"
-            raise ConfigError(msg, remedy) if code == _USAGE else KafkaDeltaExpressError(msg, remedy)
-        if any(worker.process.returncode == WAITS_FOR_A_PERSON for worker in self.workers):
-            raise typer.Exit(WAITS_FOR_A_PERSON)
+            raise ConfigError(msg, remedy) if code == ExitCode.USAGE else KafkaDeltaExpressError(msg, remedy)
+        if any(worker.process.returncode == ExitCode.HELD for worker in self.workers):
+            msg = "not all is well with what was staged, or some Kafka partitions are held"
+            raise HeldError(msg, "the workers' logs name each problem, with what to do")
 
     def _first_failed(self) -> Worker | None:
         may_end = self.ends_by_itself or self._stopping
         ended = [worker for worker in self.workers if worker.process.poll() is not None]
-        done = {0, WAITS_FOR_A_PERSON} if may_end else set()
+        done = {ExitCode.DONE, ExitCode.HELD} if may_end else set()
         return next((worker for worker in ended if worker.process.returncode not in done), None)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature

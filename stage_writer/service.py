@@ -27,7 +27,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
-from common.errors import BrokerError, MarkerError, StoreError
+from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.http.pages import Health, with_remedy
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
@@ -36,7 +36,7 @@ from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.intake import Intake, together_by_converter
 from stage_writer.news.ports import NO_NEWS
 from stage_writer.outbox.ports import NO_OUTLETS
-from stage_writer.partitions.catching_up import CatchingUp
+from stage_writer.partitions.catching_up import CatchingUp, require_all
 from stage_writer.partitions.idling import Idling
 from stage_writer.partitions.partition import Flight, Held, Owned
 from stage_writer.partitions.places import Place, Places, is_other, other_topic
@@ -161,8 +161,8 @@ class StageWriter:
         finally:
             self._source.close()
         self._news.end()
-        if self._catching_up is not None and not self._stopping and held:
-            raise StoreError("not everything could be staged: " + "; ".join(held), "mend what is named and run again")
+        if self._catching_up is not None:
+            require_all(held, stopped=self._stopping)
 
     def step(self, timeout_s: float) -> None:
         """One round."""
@@ -357,7 +357,8 @@ class StageWriter:
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
-            raise error
+            # Of one kind, also for a refusal: what was allowed once may be so again when the service is restarted.
+            raise KafkaDeltaExpressError(error.problem, error.remedy) from error
 
     def _begin_again(self, owned: Owned) -> None:
         """Drop the partition with all that it holds; `_read_chains` takes it up again (rule 1)."""

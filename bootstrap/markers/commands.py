@@ -11,7 +11,7 @@ from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
 from bootstrap.markers.look import Looker, Wanted, files_of
 from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
-from common.errors import UsageError
+from common.errors import ExitCode, UsageError
 from common.ports import SystemClock
 from common.remedies import CONFIG
 from common.stage.markers import MarkerName
@@ -128,7 +128,7 @@ def verify(
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that the chains are unbroken, and that their files are there as their markers say; exit 1 for a fault.
+    """Prove that the chains are unbroken, and that their files are there as their markers say; exit 3 for a fault.
 
     A file has the size and the rows that its marker says, and the offsets that it covers. Rows are not read:
     `delta-loader verify` proves the tables.
@@ -142,4 +142,5 @@ def verify(
         echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text
     echo(shown(findings, len(chains), count))
-    raise typer.Exit(int(any(found.severity is Severity.FAULT for found in findings)))
+    faulty = any(found.severity is Severity.FAULT for found in findings)
+    raise typer.Exit(ExitCode.HELD if faulty else ExitCode.FAILED if looker.problems else ExitCode.DONE)

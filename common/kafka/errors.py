@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from common.errors import BrokerError
+from common.errors import BrokerError, BrokerRefusedError
 
 _TIMING = re.compile(r" \(after \d+ms in state \w+(, [^()]*)?\)")
 _NO_CAUSE = {"_ALL_BROKERS_DOWN", "_TIMED_OUT"}
@@ -84,7 +84,9 @@ def broker_error(
     name, text = ("", "no answer in time") if fault is None else (fault.name(), words(fault))
     if heard is not None and heard.text and name not in _REFUSALS:
         name, text = heard.name, heard.text
-    return BrokerError(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))
+    refused = name in _REFUSALS or _is_alert(name, text)
+    kind = BrokerRefusedError if refused else BrokerError
+    return kind(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))
 
 
 def remedy(name: str, text: str, user_of: str = "") -> str:

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError, TableError
 from common.remedies import CONFIG, quoted
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
@@ -179,4 +179,5 @@ def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) 
     """What an error says about one thing (rule 3)."""
     message = error.problem if app_id is None else f"{app_id}: {error.problem}"
     away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
-    return Check(name, Level.ERROR, message, error.remedy, app_id, away)
+    code = ExitCode.HELD if isinstance(error, TableError) else error.exit_code
+    return Check(name, Level.ERROR, message, error.remedy, app_id, away, code)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
-from common.errors import UsageError
+from common.errors import ExitCode, UsageError
 from common.settings.values import parse_duration_s
 from common.terminal import progress
 from delta_loader.cleaning.clean import CleanUp
@@ -37,4 +37,4 @@ def clean(
         work = CleanUp(settings, opener_of(settings), parallel_of(pool), told)
         tallies = work.run(age_s, remove=yes)
     echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
-    raise typer.Exit(int(any(tally.failure for tally in tallies)))
+    raise typer.Exit(ExitCode.FAILED if any(tally.failure for tally in tallies) else ExitCode.DONE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
-from common.errors import UsageError
+from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
@@ -55,13 +55,14 @@ def services(
             report = parts.run(only=only, at_any_time=True)
             echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
             failed = any(isinstance(one.outcome, Failed) for one in report.pieces)
-            raise typer.Exit(int(failed or any(look.failure for look in report.looks)))
+            failed = failed or any(look.failure for look in report.looks)
+            raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)
         looks = look_at(settings, looker, SystemClock(), only)
         echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
         vacuums = [piece for look in looks for piece in look.due.pieces if piece.service is Service.VACUUM]
         if dry_run and vacuums:
             _tell_vacuums(vacuums, _spark(settings, stack))
-    raise typer.Exit(int(any(look.failure for look in looks)))
+    raise typer.Exit(ExitCode.FAILED if any(look.failure for look in looks) else ExitCode.DONE)
 
 
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:

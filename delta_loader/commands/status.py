@@ -9,7 +9,7 @@ import typer
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, threads
-from delta_loader.core.status import to_json, to_text
+from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.lease import lease_status
 from delta_loader.shell.kafka import BrokerEnds
 from delta_loader.stage.reading import Stage
@@ -17,7 +17,10 @@ from delta_loader.status import stream_status
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:
-    """Per stream and Kafka partition: staged to, loaded to, lag, held and why."""
+    """Per stream and Kafka partition: staged to, loaded to, lag, held and why; exit 3 when something is held.
+
+    A stream whose last load failed, or of which nothing can be found out, is exit 1.
+    """
     settings = settings_from(config, print_config=print_config)
     with threads() as pool:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
@@ -28,4 +31,4 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         ]
         lease = lease_status(store)
     echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
-    raise typer.Exit(int(any(stream.failure for stream in streams)))
+    raise typer.Exit(exit_code(streams))

@@ -21,7 +21,8 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             lines.append(f"  requests of a replay carried out: {report.replacements}")
         if report.strays:
             lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
-        lines += [f"  {source} is held ({reason.reason}): {reason.problem}" for source, reason in report.held.items()]
+        for source, reason in report.held.items():
+            lines += [f"  {source} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:
             lines.append(f"  {report.failure}")
     return "\n".join([*lines, *problems])

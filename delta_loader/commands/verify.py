@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
+from common.errors import ExitCode
 from common.terminal import progress
 from delta_loader.checks.verify import chosen, verifier_of
 from delta_loader.commands.parts import opener_of, parallel_of, threads
@@ -23,7 +24,7 @@ def verify(
     kafka: Annotated[bool, typer.Option("--kafka", help="Compare with every record that Kafka has.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 1 fault found."""
+    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 3 fault found."""
     settings = settings_from(config)
     streams = chosen(settings, stream)
     with ExitStack() as stack:
@@ -32,4 +33,6 @@ def verify(
         told = stack.enter_context(progress("partitions"))
         reports = [replace(verifier, told=told).verify(one) for one in streams]
     echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
-    raise typer.Exit(int(not all(report.is_clean for report in reports)))
+    codes = [ExitCode.FAILED for report in reports if report.failure is not None]
+    codes += [ExitCode.HELD for report in reports if report.faults]
+    raise typer.Exit(ExitCode.of(codes))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.errors import SchemaError
+from common.errors import ExitCode, SchemaError
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
@@ -67,6 +67,15 @@ class Check:
     """The stream that it concerns; None for all."""
     away: bool = False
     """Whether it is an error that may end by itself (rule 3)."""
+    code: ExitCode = ExitCode.HELD
+    """What a command ends with for an error that does not end by itself."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command ends with for it."""
+        if self.level is not Level.ERROR:
+            return ExitCode.DONE
+        return ExitCode.FAILED if self.away else self.code
 
 
 def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Iterator[Check]:
@@ -243,9 +252,9 @@ def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
     return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
 
 
-def exit_code(checks: Iterable[Check]) -> int:
-    """Of `delta-loader check`: 0 fit, 1 something is away now, 2 something has to be mended."""
-    return max((1 if check.away else 2 for check in checks if check.level is Level.ERROR), default=0)
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """Of `delta-loader check`: 1 something is away now, 2 a setting or right is wrong, 3 a table is not compatible."""
+    return ExitCode.of(check.exit_code for check in checks)
 
 
 def checks_as_text(checks: Sequence[Check]) -> str:
@@ -256,7 +265,9 @@ def checks_as_text(checks: Sequence[Check]) -> str:
         if check.remedy:
             lines.append(f"         → {check.remedy}")
     fit = "fit to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
-    lines.append((fit, "not fit to load while something is away", "not fit to load")[exit_code(checks)])
+    errors = [check for check in checks if check.level is Level.ERROR]
+    unfit = "not fit to load while something is away" if all(check.away for check in errors) else "not fit to load"
+    lines.append(unfit if errors else fit)
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from common.errors import ExitCode
 from delta_loader.core.valid_through import moment_text
 from delta_loader.core.ways.way import way_name
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from common.stage.evolved import Gained
+    from common.stage.failures import LastFailure
     from common.tables.debts import Debt
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
@@ -76,6 +78,10 @@ class StreamStatus:
     aside: Aside = Aside()
     failure: str | None = None
     """Why nothing more could be found out."""
+    failure_code: ExitCode = ExitCode.FAILED
+    """What a command ends with for it."""
+    last_failure: LastFailure | None = None
+    """Why the last load failed; None where it did not."""
     unfit: tuple[Check, ...] = ()
     """Why the table does not take what the stream declares; empty when it does."""
     owed: tuple[Debt, ...] = ()
@@ -105,6 +111,17 @@ _COLUMNS_SHOWN = 10
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
+def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
+    """Of `delta-loader status`."""
+    codes: set[ExitCode] = set()
+    for stream in streams:
+        codes |= {stream.failure_code} if stream.failure is not None else set()
+        codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
+        waits = any(one.held is not None or one.writers_hold is not None for one in stream.partitions)
+        codes |= {ExitCode.HELD} if waits or stream.unfit else set()
+    return ExitCode.of(codes)
+
+
 def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:
     """The status for machines. Keys are only ever added."""
     return {
@@ -130,6 +147,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "version": stream.version,
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
+        "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
         "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
         "owed": [
             {
@@ -149,6 +167,10 @@ def _stream_json(stream: StreamStatus) -> Json:
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
+
+
+def _failure_json(failure: LastFailure) -> Json:
+    return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
 
 
 def _way_json(way: Way) -> Json:
@@ -191,8 +213,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     named = "" if stream.name is None else f", {stream.name}"
     lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
     if stream.failure is not None:
-        return [*lines, f"  cannot be told: {stream.failure}"]
-    lines += _table_lines(stream)
+        return [*lines, f"  cannot be told: {stream.failure}", *_failure_lines(stream.last_failure)]
+    lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
     for found in stream.unfit:
         lines += [f"  not fit to load: {found.message}", f"  → {found.remedy}"]
     for debt in stream.owed:
@@ -215,6 +237,13 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
     return lines
+
+
+def _failure_lines(failure: LastFailure | None) -> list[str]:
+    if failure is None:
+        return []
+    line = f"  the last load failed at {moment_text(failure.failed_ms)}: {failure.problem}"
+    return [line, *([f"  → {failure.remedy}"] if failure.remedy else [])]
 
 
 def _table_lines(stream: StreamStatus) -> list[str]:

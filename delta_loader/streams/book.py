@@ -54,6 +54,10 @@ class Book:
         """By stream and class."""
         self.rows = 0
 
+    def recall(self, app_id: str, failure: KafkaDeltaExpressError) -> None:
+        """The load before this process failed; it is told until a pass of this one says otherwise."""
+        self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
+
     def passed(self, reports: Iterable[StreamReport]) -> None:
         """A pass has ended."""
         entries, counts = dict(self.entries), Counter(self.dead_letters)
@@ -76,7 +80,7 @@ def _entry(before: Entry, report: StreamReport) -> Entry:
         looked_s=report.looked_s if report.seen or not failed else before.looked_s,
         held=dict(report.held),
         failure=report.failure,
-        failures=before.failures + 1 if failed else 0,
+        failures=(before.failures if before.is_known else 0) + 1 if failed else 0,
         version=before.version if report.version is None else report.version,
         valid_through_ms=before.valid_through_ms if report.valid_through_ms is None else report.valid_through_ms,
         left_out=report.left_out if report.seen else before.left_out,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.errors import ExitCode
 from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
@@ -82,6 +83,12 @@ class StreamReport:
     """Of the own table, after that commit."""
     left_out: int = 0
     """Tables that lack what the own one has."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What a command that loads this stream alone ends with."""
+        failed = ExitCode.DONE if self.failure is None else self.failure.exit_code
+        return ExitCode.of([failed, ExitCode.HELD if self.held else ExitCode.DONE])
 
     @property
     def progress(self) -> int:

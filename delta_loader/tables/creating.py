@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import TableError
+from common.errors import NotCompatibleError
 from common.settings.loading import Evolution
 from common.settings.route_tables import key_of
 from common.tables.delta_log import TableState
@@ -37,7 +37,7 @@ class Creator:
             self._tables.create(url, staged)
         elif self._maker is None:
             msg = f"the Delta table {url} cannot be made here as the stream says"
-            raise TableError(msg, "create it, or leave out table_properties, cluster_by and template")
+            raise NotCompatibleError(msg, "create it, or leave out table_properties, cluster_by and template")
         elif stream.template is None:
             self._maker.make(url, staged, layout_of(stream), nullable=True)
         else:
@@ -48,7 +48,9 @@ class Creator:
         template = None if self._maker is None else self._maker.template(model)
         if template is None:
             msg = f"the template {model} of the Delta table {url} is not there"
-            raise TableError(msg, f"create it, or name another table in {key_of(self._stream, url, 'template')}")
+            raise NotCompatibleError(
+                msg, f"create it, or name another table in {key_of(self._stream, url, 'template')}"
+            )
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
         way = way_of_loading(new, self._stream.load_of(url))
@@ -58,5 +60,5 @@ class Creator:
             if found:
                 msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
                 columns = key_of(self._stream, url, "columns")
-                raise TableError(msg, f"change the template, or {columns} and stage anew")
+                raise NotCompatibleError(msg, f"change the template, or {columns} and stage anew")
         return shape, layout

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import BrokerError, ConfigError
+from common.errors import BrokerError, ConfigError, HeldError, KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import has_reached, topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from common.ports import Clock
     from common.settings import Stream
@@ -96,3 +96,12 @@ def missing_topic(stream: Stream, topic: str) -> ConfigError:
     """A stream names a topic that Kafka does not have."""
     msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which Kafka does not have"
     return ConfigError(msg, "create the topic, or mend streams[].topics")
+
+
+def require_all(held: Sequence[str], *, stopped: bool) -> None:
+    """Raises where a run that was to stage all did not; ``held`` has a line for each Kafka partition that waits."""
+    if stopped:
+        msg = "stopped before all was staged"
+        raise KafkaDeltaExpressError(msg, "nothing is lost; run it again")
+    if held:
+        raise HeldError("not everything could be staged: " + "; ".join(held), "do what is named, and run it again")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
+from common.cli import EXIT_CODES
 from tests.architecture.test_snippets import PROGRAMS, require_taken
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def test_each_command_is_known_once() -> None:
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
 def test_help_shows_calls_that_work(name: str, command: TyperCommand) -> None:
     assert command.epilog, f"{name}: give it epilog=common.cli.examples(…)"
-    head, *lines = re.split(r"\n\n", command.epilog)
-    assert (head, bool(lines)) == ("Examples:", True)
+    head, *lines, codes = re.split(r"\n\n", command.epilog)
+    assert (head, bool(lines), codes) == ("Examples:", True, EXIT_CODES)
     for line in lines:
         if not line.startswith("#"):
             require_taken(re.split(r" [|>] ", line)[0])

@@ -44,10 +44,10 @@ class Programs:
             _command(program, arguments), check=False, capture_output=True, text=True, timeout=_RUN_TIMEOUT_S
         )
 
-    def succeed(self, program: str, *arguments: str | Path) -> str:
-        """Run a program that must exit with 0; what it printed on standard output."""
+    def succeed(self, program: str, *arguments: str | Path, code: int = 0) -> str:
+        """Run a program that must exit with ``code``; what it printed on standard output."""
         done = self.run(program, *arguments)
-        assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
 

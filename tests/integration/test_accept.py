@@ -79,7 +79,7 @@ class Pipeline:
         return sorted(found)
 
     def held(self) -> set[str]:
-        content = json.loads(self.programs.succeed("delta-loader", "status", self.config, "--json"))
+        content = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)
         return {found["held"]["reason"] for found in content["streams"][0]["partitions"] if found["held"]}
 
     def accept(self, *arguments: str) -> str:

@@ -72,7 +72,7 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     ]
 
     done = call("run", config, "--once")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
     chatter = (" WARN ", "WARNING", "Exception", "Inbox", "log level")
@@ -85,7 +85,9 @@ def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
     assert (second["staged_to"], second["loaded_to"], second["lag"]) == (22, 8, 14)
     assert second["held"]["reason"] == "gap"
     assert first["kafka_end"] is None
-    text = call("status", config).stdout
+    shown = call("status", config)
+    text = shown.stdout
+    assert shown.returncode == 3
     assert "held (gap)" in text
     assert f"bootstrap rewind {config} --topic orders --partition 1 --to 8" in text
 
@@ -109,8 +111,11 @@ def test_a_stream_that_fails_ends_in_1_and_says_why(tmp_path: Path) -> None:
     broken = Path(staging.table) / "_delta_log"
     broken.mkdir(parents=True)
     (broken / "00000000000000000000.json").write_text('{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n')
-    done = call("run", config_of(staging, tmp_path), "--once")
+    config = config_of(staging, tmp_path)
+    done = call("run", config, "--once")
     assert done.returncode == 1, done.stderr
+    status = call("status", config)
+    assert (status.returncode, "the last load failed at" in status.stdout) == (1, True), status.stdout
     assert "orders: failed" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -91,8 +91,10 @@ def ends(folder: Path, topic: str) -> dict[int, int]:
 
 def writers_hold(programs: Programs, config: Path) -> str | None:
     """Why, by what status says of the only partition."""
-    (stream,) = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["streams"]
+    status = programs.run("delta-loader", "status", config, "--json")
+    (stream,) = json.loads(status.stdout)["streams"]
     (partition,) = stream["partitions"]
+    assert status.returncode == (0 if partition["writers_hold"] is None else 3)
     return None if partition["writers_hold"] is None else str(partition["writers_hold"]["reason"])
 
 
@@ -151,10 +153,11 @@ def test_a_topic_that_was_created_again_while_no_writer_ran_is_held(
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     create_again(kafka, topic, "new", records)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "was deleted and created again" in done.stderr
     assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
-    assert f"bootstrap restart {config} --topic {topic} --yes" in programs.succeed("delta-loader", "status", config)
+    status = programs.succeed("delta-loader", "status", config, code=3)
+    assert f"bootstrap restart {config} --topic {topic} --yes" in status
     assert writers_hold(programs, config) == "topic_recreated"
     programs.succeed("bootstrap", "restart", config, "--topic", topic, "--give-up", "--yes")
     assert writers_hold(programs, config) is None
@@ -193,7 +196,7 @@ def test_records_that_were_deleted_beyond_the_position_are_held_until_they_are_g
     place, admin = KafkaPartition(topic, 0, 15), kafka.admin
     admin.delete_records([place])[place].result(60)
     done = programs.run("stage-writer", "run", config, "--until-caught-up")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert f"Kafka no longer has [10, 15) of {topic}/0" in done.stderr
     assert f"bootstrap skip {config} --topic {topic} --partition 0 --to 15 --yes" in done.stderr
     assert writers_hold(programs, config) == "gone_from_kafka"

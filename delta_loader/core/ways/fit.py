@@ -21,7 +21,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from common.errors import SchemaError, TableError
+from common.errors import NotCompatibleError, SchemaError
 from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
@@ -40,11 +40,11 @@ _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 
 
 def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAIN, *, casting: bool = False) -> None:
-    """Raises TableError, which says what differs, when staged files do not fit the table."""
+    """Raises NotCompatibleError, which says what differs, when staged files do not fit the table."""
     found = differences(table, staged, way, casting=casting)
     if found:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
-        raise TableError(
+        raise NotCompatibleError(
             msg, remedy_for(table, staged, url, "the stream's columns and stage anew with `bootstrap rewind`")
         )
 

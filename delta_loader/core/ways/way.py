@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from common.errors import TableError
+from common.errors import NotCompatibleError
 from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
 from delta_loader.core.ways.demands import appended_for, may_refuse_rows, padded_column, refused_for
@@ -108,7 +108,7 @@ def require_loadable(way: Way, url: str) -> None:
     """Raises TableError when rows may not be loaded into the table."""
     if isinstance(way, Refused):
         msg = f"rows cannot be loaded into the Delta table {url}: {way.reason}"
-        raise TableError(msg, way.remedy)
+        raise NotCompatibleError(msg, way.remedy)
 
 
 def way_name(way: Way) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, StoreUnfitError
 from common.ports import SystemClock
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
@@ -164,14 +164,15 @@ def test_the_start_is_refused_for_what_concerns_all_streams_only() -> None:
     assert fatal([one, two, fine]) == ()
     stage = Check("stage", Level.ERROR, "no")
     assert fatal([one, stage]) == (stage,)
-    assert (exit_code([fine]), exit_code([one, fine])) == (0, 2)
+    assert (exit_code([fine]), exit_code([one, fine])) == (0, 3)
 
 
 def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_wrong() -> None:
     stage = Check("stage", Level.ERROR, "does not answer", away=True)
     one, two = Check("table", Level.ERROR, "no", "", "one"), Check("table", Level.ERROR, "away", "", "two", away=True)
     assert fatal([stage, one, two]) == ()
-    assert (exit_code([stage]), exit_code([stage, one])) == (1, 2)
+    assert (exit_code([stage]), exit_code([stage, one])) == (1, 1)
+    assert exit_code([one, replace(one, code=ExitCode.USAGE)]) == 2
     assert checks_as_text([stage]).endswith("not fit to load while something is away")
     assert checks_as_text([stage, one]).endswith("not fit to load")
 
@@ -234,7 +235,7 @@ def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream() 
     found = preflight(staging, {})
     assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]
     assert fatal(found) == ()
-    assert exit_code(found) == 2
+    assert exit_code(found) == 3
 
 
 def stream(app_id: str, topic: str) -> dict[str, object]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
+from common.errors import ExitCode, StoreError, TableError
 from common.ports import SystemClock
 from common.spans import Position
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
+from common.storage.store import FsspecStore
 from delta_loader.core.commits import Committed, Conflicted, Unknown
+from delta_loader.core.status import exit_code, to_json, to_text
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.status import stream_status
+from delta_loader.streams.failures import FailureNotes
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -18,6 +27,7 @@ from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.status import StreamStatus
 
 HOUR_MS = 3_600_000
 
@@ -131,6 +141,53 @@ def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
     (report,) = loader_for(staging, Stubborn(), clock=clock).run_pass()
     assert "other writers' commits" in str(report.failure)
     assert clock.monotonic_s() >= 60
+
+
+def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_succeeds(staging: Staging) -> None:
+    staging.flush(0, 0, 10)
+    tables = MemoryDeltaTables()
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    stream = settings_for(staging).streams[0]
+
+    def status() -> StreamStatus:
+        return stream_status(stream, stage, staging.store, lambda _: {})
+
+    class Broken(MemoryDeltaTables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            msg = f"the log of {commit.target.url} is torn"
+            raise TableError(msg, "put it back")
+
+    (report,) = loader_for(staging, Broken()).run_pass()
+    assert report.exit_code == ExitCode.FAILED
+    found = status()
+    assert found.last_failure is not None
+    assert "is torn" in found.last_failure.problem
+    assert (found.partitions[0].held, exit_code([found])) == (None, ExitCode.FAILED)
+    assert "the last load failed at" in to_text([found])
+    told = json.loads(json.dumps(to_json([found])))["streams"][0]
+    assert "is torn" in told["last_failure"]["problem"]
+    following = loader_for(staging, tables)
+    following.recall()
+    entry = following.book.entries[stream.app_id]
+    assert entry.failure is not None
+    assert "is torn" in entry.failure.problem
+    assert "before this loader started" in entry.failure.problem
+    following.run_pass()
+    assert following.book.entries[stream.app_id].failure is None
+    assert (status().last_failure, exit_code([status()])) == (None, ExitCode.DONE)
+
+
+def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
+    class Refusing(FsspecStore):
+        def write(self, path: str, data: bytes) -> None:
+            raise StoreError(path, str(len(data)))
+
+        def read(self, path: str) -> bytes | None:
+            raise StoreError(path)
+
+    notes = FailureNotes(Refusing("memory://refusing", {}), SystemClock(), structlog.get_logger())
+    notes.failed("orders", TableError("no"))
+    notes.succeeded("orders")
 
 
 def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -> None:

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from common import metrics as catalogue
-from common.errors import ConfigError
+from common.errors import ConfigError, HeldError, KafkaDeltaExpressError
 from common.http.pages import Health, pausing_calls, service_pages
 from common.http.pausing import Pausing
 from common.http.server import HttpServer, Routes
@@ -49,6 +49,21 @@ def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
 def test_too_little_memory_for_all_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 writer\.workers"):
         settings_of(settings("2MiB"), Seat(0, 4))
+
+
+@pytest.mark.parametrize(("codes", "error"), [((0, 0), None), ((3, 0), HeldError), ((3, 1), KafkaDeltaExpressError)])
+def test_a_worker_that_holds_partitions_stops_no_other_and_is_told(
+    codes: tuple[int, int], error: type[KafkaDeltaExpressError] | None
+) -> None:
+    program = f"import sys; sys.exit({codes}[int(sys.argv[-1][0])])"
+    crew = Crew([sys.executable, "-c", program], 2, structlog.get_logger(), ends_by_itself=True)
+    crew.start()
+    if error is None:
+        crew.run()
+        return
+    with pytest.raises(KafkaDeltaExpressError) as caught:
+        crew.run()
+    assert type(caught.value) is error
 
 
 def test_auto_is_a_number_of_cores() -> None:

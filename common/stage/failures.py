@@ -1,0 +1,76 @@
+"""The last failure of a stream's load, for `delta-loader status` and for the page of the loader that comes next.
+
+Rules:
+
+1. ``failures/<app_id>.json`` is written over by each failure, and deleted by the next load that succeeds. Nothing is
+   decided by it: it may be missing, late, or of a loader that is gone.
+2. Its remedy has the placeholder of common/remedies.py, so that it names the config of the program that shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from common.errors import ExitCode, KafkaDeltaExpressError
+from common.stage.stored import Stored, reading, require_known_version
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+
+FAILURES = "failures"
+VERSION = 1
+"""Of the stored form."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """Why the last load of a stream failed."""
+
+    failed_ms: int
+    """By the loader's clock."""
+    problem: str
+    remedy: str
+    code: ExitCode = ExitCode.FAILED
+    """What a command that loads only this stream ends with."""
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        stored = _StoredFailure(
+            version=1, failed_ms=self.failed_ms, problem=self.problem, remedy=self.remedy, code=int(self.code)
+        )
+        return stored.model_dump_json(indent=2).encode()
+
+    @classmethod
+    def from_bytes(cls, path: str, data: bytes) -> LastFailure:
+        """The inverse. Raises MarkerError, which names the object."""
+        with reading(path, "delete it: the next load of the stream writes it again where it fails"):
+            require_known_version(path, data, VERSION)
+            stored = _StoredFailure.model_validate_json(data)
+            return cls(stored.failed_ms, stored.problem, stored.remedy, ExitCode(stored.code))
+
+
+def failure_path(app_id: str) -> str:
+    """The object of a stream."""
+    return f"{FAILURES}/{quote(app_id, safe='')}.json"
+
+
+def last_failure(store: ObjectStore, app_id: str) -> LastFailure | None:
+    """Why the last load failed; None where it did not, or where that cannot be read (rule 1). Raises StoreError."""
+    path = failure_path(app_id)
+    data = store.read(path)
+    if data is None:
+        return None
+    try:
+        return LastFailure.from_bytes(path, data)
+    except KafkaDeltaExpressError:
+        return None
+
+
+class _StoredFailure(Stored):
+    version: Literal[1]
+    failed_ms: int
+    problem: str
+    remedy: str = ""
+    code: int = 1

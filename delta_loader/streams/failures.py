@@ -1,0 +1,59 @@
+"""Keeps the last failure of each stream in the stage (common/stage/failures.py), so that others can tell it.
+
+Rule: it costs a stream that loads one read in the life of a process, and one that fails a write a minute at most. A
+stage that does not take or give the note changes nothing about the load.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+from common.stage.failures import LastFailure, failure_path, last_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+
+_AGAIN_MS = 60_000
+
+
+class FailureNotes:
+    """The notes of one loader. A stream is told of by one thread at a time."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._known: dict[str, LastFailure | None] = {}
+        """What the stage says of a stream; nothing while that was not read."""
+
+    def last(self, app_id: str) -> LastFailure | None:
+        """What the stage says, read once."""
+        if app_id not in self._known:
+            self._try(lambda: self._known.update({app_id: last_failure(self._store, app_id)}))
+        return self._known.get(app_id)
+
+    def failed(self, app_id: str, error: KafkaDeltaExpressError) -> None:
+        """A load failed."""
+        now_ms, before = self._clock.wall_ms(), self._known.get(app_id)
+        note = LastFailure(now_ms, error.problem, error.remedy, error.exit_code)
+        if before is not None and before.problem == note.problem and now_ms - before.failed_ms < _AGAIN_MS:
+            return
+        self._try(lambda: self._store.write(failure_path(app_id), note.to_bytes()))
+        self._known[app_id] = note
+
+    def succeeded(self, app_id: str) -> None:
+        """A load did not fail."""
+        if self.last(app_id) is not None:
+            self._try(lambda: self._store.delete([failure_path(app_id)]))
+            self._known[app_id] = None
+
+    def _try(self, change: Callable[[], object]) -> None:
+        try:
+            change()
+        except KafkaDeltaExpressError as error:
+            self._log.debug("the note of a failure cannot be kept", problem=error.problem)

@@ -1,0 +1,40 @@
+"""What ``stage-writer check`` ends with."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common import cli
+from stage_writer.__main__ import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_kafka_that_is_away_is_a_failure_and_no_wrong_config(
+    as_json: bool,  # noqa: FBT001 - a parameter of pytest
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as closed:  # bound and not listening: every connection is refused
+        closed.bind(("127.0.0.1", 0))
+        config = tmp_path / "pipeline.yaml"
+        config.write_text(
+            f"kafka: {{bootstrap.servers: '127.0.0.1:{closed.getsockname()[1]}'}}\n"
+            f"stage: {{url: {tmp_path}/stage}}\n"
+            f"streams: [{{app_id: a, topics: [a], table: {tmp_path}/a, columns: a INT}}]\n"
+        )
+        code = cli.run(app, ["check", str(config), *(["--json"] if as_json else [])])
+    shown = capsys.readouterr()
+    assert code == 1
+    assert "error: cannot " in shown.err
+    if as_json:
+        told = json.loads(shown.out)
+        assert (told["fit"], "at Kafka 127.0.0.1:" in told["failure"]["problem"]) == (False, True)
+    else:
+        assert "all well" not in shown.out
