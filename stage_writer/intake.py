@@ -78,6 +78,7 @@ class Intake:
             ours = owners[batch.source]
             if owned.get(batch.source) is ours:
                 ours.buffer.add(staged, self._clock.monotonic_s())
+                ours.buffer.last_record = batch.record_at(-1)
                 self._teller.converted(batch, converter.stream.app_id, staged)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from common.spans import Position, Topic, TopicPartition
     from common.stage.beginnings import Beginning
     from common.stage.idle import IdleFact
-    from common.stage.markers import Marker
+    from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.pieces import Pieces
     from stage_writer.core.batch import MessageBatch
@@ -34,6 +34,8 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 OUT_OF_RANGE = "out_of_range"
 """Of a `PartitionFault`: Kafka does not have the position that is wanted."""
+TRUNCATED = "topic_truncated"
+"""Of a `PartitionFault`: Kafka has lost records before that position, under the same topic id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ class RecordSource(Protocol):
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait that long at most for messages, and serve the group."""
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """The records before the places that these are read from next, by an assignment or a seek.
+
+        Where Kafka has lost one of them, a poll reports `TRUNCATED`.
+        """
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Go on reading an assigned partition from another position."""
@@ -132,7 +140,8 @@ class Sealed:
         state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
         outboxes = () if manifest is None else manifest.outboxes
         name = self.marker.name
-        return Tail(self.marker.span.end, name.start, name.path, digest, lineage, state, outboxes)
+        last = None if manifest is None else manifest.last_record
+        return Tail(self.marker.span.end, name.start, name.path, digest, lineage, state, outboxes, last_record=last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +363,8 @@ class Tail:
     """What is not known to be delivered of the chain's (common/stage/outboxes.py); the oldest first."""
     is_bare: bool = False
     """Whether the last marker is an empty one, which somebody made by hand."""
+    last_record: LastRecord | None = None
+    """The last one that the last marker covers."""
 
 
 class Stage(Protocol):

@@ -11,9 +11,9 @@ Rules:
    Dropping loses nothing: the next owner reads from the chain's end.
 4. A store that fails, or a Kafka that does not say where to begin, is tried again with growing pauses, the place in
    the group kept; when it fails for too long, the service ends with the error.
-5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one)
-   is held and reported; the others go on. Its chain is looked at now and then: when it ends elsewhere, somebody has
-   mended it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
+5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one
+   or has lost records) is held and reported; the others go on. Its chain is looked at now and then: when it ends
+   elsewhere, somebody has mended it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
 6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
    created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
@@ -39,7 +39,7 @@ from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions.catching_up import CatchingUp, require_all
 from stage_writer.partitions.idling import Idling
 from stage_writer.partitions.partition import Flight, Held, Owned
-from stage_writer.partitions.places import Place, Places, is_other, other_topic
+from stage_writer.partitions.places import Place, Places, is_other, of_chain, other_topic
 from stage_writer.partitions.renewing import Renewing
 from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.partitions.topic_look import TopicLook
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from common.pages.samples import Samples
     from common.ports import Clock
     from common.spans import Position, TopicPartition
+    from common.stage.markers import LastRecord
     from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.core.batch import MessageBatch
     from stage_writer.news.ports import News
@@ -376,7 +377,8 @@ class StageWriter:
 
     def _take_up(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
         """Own the partitions that can be read from now on, each from its chain's end."""
-        positions = {}
+        positions: dict[TopicPartition, Position] = {}
+        expected: dict[TopicPartition, LastRecord] = {}
         for source, found in self._taking_up.look(among).items():
             match found:
                 case StoreError() | BrokerError():
@@ -386,6 +388,8 @@ class StageWriter:
                     self._hold(fault, converter, place)
                 case TakenUp(place, converter, task):
                     positions[source] = place.position
+                    if place.tail is not None and place.tail.last_record is not None:
+                        expected[source] = place.tail.last_record
                     buffer, now_s = self._new_buffer(place.position, converter), self._clock.monotonic_s()
                     share = age_share_of(source)
                     owned = Owned(source, converter, place.tail, place.lineage, buffer, now_s, share, task=task)
@@ -394,6 +398,7 @@ class StageWriter:
                 case _:
                     assert_never(found)
             self._failing_since_s = None
+        self._source.expect(expected)
         return positions
 
     # Breathe.
@@ -499,7 +504,8 @@ class StageWriter:
         if is_other(owned.lineage, found):
             self._topic_went(owned)
         else:
-            self._hold(fault, owned.converter, Place(owned.tail, owned.buffer.end, owned.lineage))
+            place = Place(owned.tail, owned.buffer.end, owned.lineage)
+            self._hold(of_chain(fault, place), owned.converter, place)
 
     def _look_at_topics(self) -> None:
         """Find out now and then whether the topics are still the same, so that status and health say so."""

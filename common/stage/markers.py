@@ -24,13 +24,16 @@ Rules:
    not know that would go on without it.
 11. A table whose files have columns that it has not (common/stage/row_places.py) is of no version of its own: who does
    not know them leaves them unread.
+12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
+   whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
+   another one may have it. Older writers pass over the field.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -173,6 +176,17 @@ class StagedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last record of a span, by which a writer recognizes a topic that has lost it (rule 12)."""
+
+    offset: int
+    timestamp_ms: int | None
+    """Kafka's; None where it has none that is one."""
+    leader_epoch: int | None
+    """Of the broker that appended it; None from brokers that do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """The content of a marker: everything that the loader needs to know about a flush."""
 
@@ -206,6 +220,8 @@ class Manifest:
     """What the topology has for Kafka topics and is not known to be there (outboxes.py); the oldest first."""
     state: MarkedState | None = None
     """The state of a topology's task; None of a marker that no task has made."""
+    last_record: LastRecord | None = None
+    """None where the span has none, of a chain of several topics, and of older releases."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -294,6 +310,12 @@ class _StoredTable(Stored):
         return stored
 
 
+class _StoredLastRecord(Stored):
+    offset: StoredOffset
+    timestamp_ms: int | None
+    leader_epoch: Count | None
+
+
 class _StoredManifest(Stored):
     version: Literal[1, 2, 3, 4, 5, 6]
     topic: str
@@ -319,6 +341,7 @@ class _StoredManifest(Stored):
     inputs: list[StoredInput] | None = None
     state: StoredState | None = None
     outboxes: list[str] | None = None
+    last_record: _StoredLastRecord | None = None
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -330,6 +353,8 @@ class _StoredManifest(Stored):
             del stored["state"]
         if self.outboxes is None:
             del stored["outboxes"]
+        if self.last_record is None:
+            del stored["last_record"]
         return stored
 
 
@@ -361,6 +386,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "inputs": inputs_to_stored(manifest.span.end, manifest.span.start),
             "outboxes": list(manifest.outboxes) or None,
             "state": None if manifest.state is None else state_to_stored(manifest.state),
+            "last_record": None if manifest.last_record is None else asdict(manifest.last_record),
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -448,6 +474,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         offered=stored.offered,
         outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
         state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
+        last_record=None if stored.last_record is None else LastRecord(**stored.last_record.model_dump()),
     )
 
 

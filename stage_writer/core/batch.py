@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.spans import Offset, Position, position_after
+from common.stage.markers import LastRecord
 from stage_writer.core.decoding.text_times import END_US
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class MessageBatch:
     keys: pa.BinaryArray
     headers: tuple[Headers | None, ...] | None
     """None when no expression asks for headers."""
+    leader_epoch: int | None = field(default=None, kw_only=True)
+    """Of the broker that appended them, one for all; None where that is not known."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -76,6 +79,7 @@ class MessageBatch:
             self.values.take(pa.array(keep)),
             self.keys.take(pa.array(keep)),
             None if self.headers is None else tuple(self.headers[index] for index in keep),
+            leader_epoch=self.leader_epoch,
         )
 
     def part(self, start: int, end: int) -> Self:
@@ -90,6 +94,12 @@ class MessageBatch:
             keys=self.keys.slice(start, end - start),
             headers=None if self.headers is None else self.headers[start:end],
         )
+
+    def record_at(self, index: int) -> LastRecord | None:
+        """What a marker says of one of the messages, where it is the last one; None for a chain of several topics."""
+        timestamp_ms = int(self.timestamps_ms[index])
+        known = None if timestamp_ms == NO_TIMESTAMP else timestamp_ms
+        return LastRecord(int(self.offsets[index]), known, self.leader_epoch)
 
     def timestamp_bounds_ms(self) -> tuple[int, int] | None:
         """The lowest and the highest record time, or None when no message has one."""

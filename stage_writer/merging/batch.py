@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.spans import TopicPartition
+    from common.stage.markers import LastRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class MergedBatch(MessageBatch):
     def end(self) -> Position:
         """The position after the last message."""
         return merged_position(map(InputEnd, self.inputs, self._places(len(self))))
+
+    def record_at(self, index: int) -> LastRecord | None:
+        """None: its offsets are no record's."""
+        del index
+        return None
 
     def after(self, position: Position) -> MergedBatch:
         """The messages from a position of the chain on; the same object when all are."""

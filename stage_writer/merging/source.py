@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.settings import Start, Stream
+    from common.stage.markers import LastRecord
     from stage_writer.core.batch import MessageBatch
     from stage_writer.merging.groups import Groups
     from stage_writer.ports import GroupListener, PartitionFault, RecordSource
@@ -113,6 +114,10 @@ class MergingSource:
         self._balance()
         faults = tuple(one for fault in polled.faults if (one := self._fault(fault)) is not None)
         return Polled((*ours, *merged), ends, faults)
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """Pass on what is of one topic; markers of several have no last record."""
+        self._inner.expect(last)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Go on reading an assigned chain from another position."""

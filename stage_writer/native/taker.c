@@ -16,7 +16,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 #endif
 
-enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 3, PROBLEM = 6 };
+enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 4, PROBLEM = 6 };
 enum { OFFSETS, STAMPS, VALUES, KEYS, COLUMNS };
 
 /* As in rdkafka.h. */
@@ -38,15 +38,16 @@ typedef struct {
     int64_t (*timestamp)(const message *found, int *kind);
     const char *(*topic_name)(const void *topic);
     const char *(*error_text)(const message *found);
+    int32_t (*leader_epoch)(const message *found);
 } calls;
 
 typedef struct {
     calls calls;
     void *queue;
     node columns[COLUMNS];
-    area runs, problems, names, texts; /* of a run: topic, partition, first message; of a problem the same and more */
+    area runs, problems, names, texts; /* of a run: topic, partition, first message, leader epoch */
     int64_t run_count, problem_count, names_size, texts_size, topic_count;
-    int64_t guess_bytes, last_topic, last_partition;
+    int64_t guess_bytes, last_topic, last_partition, last_epoch;
 } taker;
 
 static void empty(taker *self) {
@@ -136,13 +137,15 @@ static inline bool add_binary(node *at, const uint8_t *bytes, size_t size) {
 static bool add_message(taker *self, const message *found, const void **topic) {
     int kind;
     const int64_t stamp = self->calls.timestamp(found, &kind);
-    if (found->topic != *topic || found->partition != self->last_partition || self->last_topic < 0) {
+    const int64_t epoch = self->calls.leader_epoch(found);
+    if (found->topic != *topic || found->partition != self->last_partition || epoch != self->last_epoch ||
+        self->last_topic < 0) {
         const int64_t number = topic_of(self, found->topic);
         if (number < 0) {
             return false;
         }
-        if (number != self->last_topic || found->partition != self->last_partition) {
-            const int64_t numbers[RUN] = {number, found->partition, self->columns[OFFSETS].length};
+        if (number != self->last_topic || found->partition != self->last_partition || epoch != self->last_epoch) {
+            const int64_t numbers[RUN] = {number, found->partition, self->columns[OFFSETS].length, epoch};
             if (!add_numbers(&self->runs, &self->run_count, numbers, RUN)) {
                 return false;
             }
@@ -150,6 +153,7 @@ static bool add_message(taker *self, const message *found, const void **topic) {
         *topic = found->topic;
         self->last_topic = number;
         self->last_partition = found->partition;
+        self->last_epoch = epoch;
     }
     return add_fixed(&self->columns[OFFSETS], &found->offset, 8) && add_fixed(&self->columns[STAMPS], &stamp, 8) &&
            add_binary(&self->columns[VALUES], found->value, found->value_size) &&

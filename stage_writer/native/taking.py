@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 _CONSUMER = 1
 _LOOKED_AT_BYTES = 4096
 _SIZES = 9
-_RUN, _PROBLEM = 3, 6
+_RUN, _PROBLEM = 4, 6
 _CALLS = (
     "rd_kafka_consume_batch_queue",
     "rd_kafka_message_destroy",
     "rd_kafka_message_timestamp",
     "rd_kafka_topic_name",
     "rd_kafka_message_errstr",
+    "rd_kafka_message_leader_epoch",
 )
 _POINTER, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
 
@@ -53,6 +54,8 @@ class Run:
     partition: int
     start: int
     end: int
+    leader_epoch: int | None
+    """Of all of them; None where the broker does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +259,6 @@ def _runs(numbers: NDArray[np.int64], topics: list[str], count: int) -> tuple[Ru
     starts = numbers[:, 2].tolist()
     ends = [*starts[1:], count][: len(starts)]
     return tuple(
-        Run(topics[topic], partition, start, end)
-        for (topic, partition, start), end in zip(numbers.tolist(), ends, strict=True)
+        Run(topics[topic], partition, start, end, None if epoch < 0 else epoch)
+        for (topic, partition, start, epoch), end in zip(numbers.tolist(), ends, strict=True)
     )

@@ -23,7 +23,7 @@ from common.spans import Partition, Position, TopicPartition
 from common.stage.beginnings import Beginning
 from common.stage.merged import is_merged, require_inputs
 from common.stage.state_files import EMPTY_STATE
-from stage_writer.ports import Lineage, PartitionFault
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, Lineage, PartitionFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,6 +143,12 @@ def _stays(start: Start, position: Position) -> bool:
 def is_other(lineage: Lineage, topic_id: str | None) -> bool:
     """Whether a topic is not the one of a chain (rule 4); where one of the ids is not known, nobody can tell."""
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
+
+
+def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
+    """The fault, where it is that Kafka has lost records: of a chain that has none it only ends before the place."""
+    has_none = place.tail is None or place.tail.is_bare
+    return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
 
 
 def other_topic(source: TopicPartition) -> PartitionFault:

@@ -5,7 +5,8 @@ Rules:
 1. What is asked of a message is asked in a loop of C's, once for all messages of a call: a call to Python for each of
    them would cost as much as all that is done with them later.
 2. The columns are made once, and the batches are parts of them. librdkafka hands out one partition's messages in a row,
-   for the most part, so nothing is moved; where it did not, rows are brought together in Arrow.
+   for the most part, so nothing is moved; where it did not, rows are brought together in Arrow. A batch's messages are
+   of one leader epoch.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Columns:
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]
         return _Columns(offsets, stamps, self.values.take(places), self.keys.take(places), headers)
 
-    def batch(self, source: TopicPartition, start: int, end: int) -> MessageBatch:
+    def batch(self, source: TopicPartition, start: int, end: int, leader_epoch: int | None = None) -> MessageBatch:
         """Some of them, which are all of one partition."""
         return MessageBatch(
             source,
@@ -94,6 +95,7 @@ class _Columns:
             self.values.slice(start, end - start),
             self.keys.slice(start, end - start),
             None if self.headers is None else self.headers[start:end],
+            leader_epoch=leader_epoch,
         )
 
 
@@ -123,15 +125,22 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
     if len(codes) > 1:
         keys += np.fromiter(map(codes.__getitem__, topics), np.int64, count)
     columns = _Columns.of(messages, with_headers=with_headers)
-    return _parted(columns, keys, lambda place: _source(topics[place], int(partitions[place])))
+    epochs = list(map(Message.leader_epoch, messages))
+    if len(set(epochs)) > 1:
+        terms = {epoch: code for code, epoch in enumerate(dict.fromkeys(epochs))}
+        keys = keys * len(terms) + np.fromiter(map(terms.__getitem__, epochs), np.int64, count)
+    return _parted(columns, keys, lambda place: (_source(topics[place], int(partitions[place])), epochs[place]))
 
 
 def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were taken as columns; of one partition there are several when its runs are long."""
     columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, None)
-    sources = [_source(run.topic, run.partition) for run in taken.runs]
+    sources = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
     if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
-        return tuple(columns.batch(source, run.start, run.end) for source, run in zip(sources, taken.runs, strict=True))
+        return tuple(
+            columns.batch(source, run.start, run.end, epoch)
+            for (source, epoch), run in zip(sources, taken.runs, strict=True)
+        )
     codes = {source: code for code, source in enumerate(dict.fromkeys(sources))}
     keys = np.repeat([codes[source] for source in sources], [run.end - run.start for run in taken.runs])
     distinct = list(codes)
@@ -139,9 +148,9 @@ def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
 
 
 def _parted(
-    columns: _Columns, keys: NDArray[np.int64], source_at: Callable[[int], TopicPartition]
+    columns: _Columns, keys: NDArray[np.int64], source_at: Callable[[int], tuple[TopicPartition, int | None]]
 ) -> tuple[MessageBatch, ...]:
-    """A batch for each key; ``source_at`` a place is the partition of the message there."""
+    """A batch for each key; ``source_at`` a place is the partition of the message there, and its leader epoch."""
     count = len(keys)
     order = np.argsort(keys, kind="stable")
     parted = keys[order]
@@ -151,8 +160,8 @@ def _parted(
     if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not in a row
         columns, order = columns.take(order), np.arange(count)
     return tuple(
-        columns.batch(source, first, first + size)
-        for source, first, size in zip(sources, order[starts].tolist(), sizes.tolist(), strict=True)
+        columns.batch(source, first, first + size, epoch)
+        for (source, epoch), first, size in zip(sources, order[starts].tolist(), sizes.tolist(), strict=True)
     )
 
 

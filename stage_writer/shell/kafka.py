@@ -13,12 +13,14 @@ Rules:
 5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because what is done
    with a poll costs something by the call. A batch that was taken before a rebalance moved its partition, in the same
    poll, is dropped: its next reading begins at the chain's end.
-6. Where topics are read together (stage_writer/merging), partitions of one number have to come to one member: the range
+6. Records that were read and that Kafka has lost since are noticed (stage_writer/shell/truncation.py).
+7. Where topics are read together (stage_writer/merging), partitions of one number have to come to one member: the range
    assignor gives them so. It takes everything from everybody at each rebalance; static members keep what they have.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -38,16 +40,18 @@ from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, remedy, words
 from common.kafka.reader import require_allowed, topic_ids, topics_of
-from common.remedies import repair
+from common.remedies import CONFIG, repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
 from stage_writer.core.memory import MemoryShares
 from stage_writer.native.taking import NativeTaking
-from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, GroupListener, PartitionFault, Polled
 from stage_writer.shell.admission import Admission
 from stage_writer.shell.gathering import Portion, portion_of
 from stage_writer.shell.native_taking import NativeTaker
 from stage_writer.shell.taking import Taker
+from stage_writer.shell.truncation import Doubt, TruncationChecks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -58,15 +62,21 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings, Stream
     from common.settings.section import Option
+    from common.stage.markers import LastRecord
     from stage_writer.shell.gathering import Problem
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
+OVERDUE_S = 60.0
 _LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
 _SESSION_MS = 45_000
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
+_ALL_AWAY = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+# librdkafka tells a truncation as a reset, and why in words.
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
+_DIFFERS_AT = re.compile(r"broker end offset is (\d+)")
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -102,8 +112,12 @@ class KafkaSource:
         self._topics: tuple[str, ...] = ()
         self._topics_at_s = 0.0
         self._admission = Admission(self._servers, clock, log)
+        self._checks = TruncationChecks()
+        self._were_away = False
+        self._paused: set[TopicPartition] = set()
+        self._looked_at_s = clock.monotonic_s()
         try:
-            self._consumer = Consumer({**self._properties, "error_cb": self._admission.hear}, logger=QUIET)
+            self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
             self._taker = self._taker_of(None if with_headers else native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
@@ -120,7 +134,9 @@ class KafkaSource:
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
         self._admission.require()
-        polled, polled_bytes = Polled(), 0
+        if self._were_away:
+            self._check_again()
+        polled, polled_bytes = Polled(faults=self._overdue()), 0
         while True:
             with self._errors("consume"):
                 portion = self._taken(timeout_s, polled_bytes)
@@ -131,12 +147,19 @@ class KafkaSource:
             polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
             polled_bytes = sum(batch.values.nbytes for batch in batches)
             if portion.count < self._most or polled_bytes >= self._enough_bytes:
+                self._checks.read(polled.batches)
                 return polled
             timeout_s = 0.0
 
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """The records before the places that these are read from next."""
+        self._checks.expect(last)
+
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Go on reading an assigned partition from another position."""
-        place = _kafka(source, position)
+        self._seek(source, _kafka(source, *self._checks.begin(source, position)))
+
+    def _seek(self, source: TopicPartition, place: KafkaPartition) -> None:
         with self._errors(f"seek in {source}"):
             try:
                 self._consumer.seek(place)
@@ -149,11 +172,13 @@ class KafkaSource:
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
         """Stop reading these; the place in the group is kept."""
+        self._paused.update(sources)
         with self._errors("pause"):
             self._consumer.pause([_kafka(source) for source in sources])
 
     def resume(self, sources: Collection[TopicPartition]) -> None:
         """Read these again."""
+        self._paused.difference_update(sources)
         with self._errors("resume"):
             self._consumer.resume([_kafka(source) for source in sources])
 
@@ -243,20 +268,61 @@ class KafkaSource:
         return taken if isinstance(taken, Portion) else portion_of(taken, with_headers=self._with_headers)
 
     def _sort(self, portion: Portion) -> Polled:
+        batches: list[MessageBatch] = []
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
+        stale: set[TopicPartition] = set()
+        """What follows of these, in this portion, is not to be taken."""
+        for batch in portion.batches:
+            source = batch.source
+            found = None if source in stale else self._checks.take(batch)
+            match found:
+                case Doubt.ASK:
+                    self._seek(source, _kafka(source, *self._checks.ask(source)))
+                case Doubt.OTHER:
+                    faults.append(self._truncated(source, None))
+                case MessageBatch() if len(found):
+                    batches.append(found)
+            if isinstance(found, Doubt):
+                stale.add(source)
         for problem in portion.problems:
             if problem.topic is not None and problem.error.code() == _END:
-                ends[_source(problem.topic, problem.partition)] = Position(problem.offset)
+                source = _source(problem.topic, problem.partition)
+                if source not in stale and self._is_end(source, Position(problem.offset), faults):
+                    ends[source] = Position(problem.offset)
             else:
                 faults += self._fault(problem)
-        return Polled(portion.batches, ends, tuple(faults))
+        self._checks.forget([fault.source for fault in faults])
+        return Polled(tuple(batches), ends, tuple(faults))
+
+    def _is_end(self, source: TopicPartition, position: Position, faults: list[PartitionFault]) -> bool:
+        """Whether a partition was read to its end; one that ends before the place it is to be read from is a fault."""
+        check = self._checks.open(source)
+        if check is None:
+            return True
+        if position >= check.position:
+            self._checks.passed(source)
+            return True
+        # A leader that is new may not know yet how far it is; the end that it tells when asked is one.
+        try:
+            end = self._offsets({source: OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED)[source]
+        except BrokerError as error:
+            self._log.info("where a partition ends was not looked up, trying again", problem=error.problem)
+            end = check.position
+        if end < check.position:
+            faults.append(self._ends_before(source, end, check.position))
+        else:
+            self._seek(source, _kafka(source, *self._checks.ask(source)))
+        return False
 
     def _fault(self, found: Problem) -> list[PartitionFault]:
         topic, partition, error = found.topic, found.partition, found.error
         if error.code() == _RESET and topic is not None:
             source = _source(topic, partition)
-            return [PartitionFault(source, *self._out_of_range(source, Position(found.offset)), OUT_OF_RANGE)]
+            if _TRUNCATED in error.str():
+                differs = _DIFFERS_AT.search(error.str())
+                return [self._truncated(source, None if differs is None else int(differs[1]))]
+            return self._out_of_range(source, Position(found.offset))
         if error.fatal() or error.code() in _FATAL_GROUP:
             group = str(self._properties["group.id"])
             of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
@@ -271,32 +337,84 @@ class KafkaSource:
             return [PartitionFault(_source(topic, partition), problem, "see the broker's log")]
         return []
 
-    def _out_of_range(self, source: TopicPartition, position: Position) -> tuple[str, str]:
-        """Problem and remedy of a position that Kafka does not have."""
+    def _out_of_range(self, source: TopicPartition, position: Position) -> list[PartitionFault]:
+        """What is wrong with a position that Kafka does not have; nothing where it is only the record before it."""
+        check = self._checks.open(source)
+        position = position if check is None else check.position
         skip = f"{repair('skip', source)} --to"
         try:
             low = self._offsets({source: OffsetSpec.earliest()})[source]
             high = self._offsets({source: OffsetSpec.latest()})[source]
         except BrokerError:
-            return (
-                f"Kafka does not have position {position} of {source}",
-                f"if its records were deleted, give them up with `{skip} OFFSET --yes`",
-            )
+            problem = f"Kafka does not have position {position} of {source}"
+            remedy = f"if its records were deleted, give them up with `{skip} OFFSET --yes`"
+            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
         if position < low:
-            return (
-                f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}",
-                f"put them back, or give them up with `{skip} {low} --yes`",
-            )
-        lost = (
-            "it is not the topic that was staged, or its brokers have lost its last records, or a marker that was made "
-            "by hand is ahead of it"
+            problem = f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}"
+            remedy = f"put them back, or give them up with `{skip} {low} --yes`"
+            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
+        if position <= high and check is not None:
+            self.seek(source, position)  # retention took the record that was to be compared
+            return []
+        return [self._ends_before(source, high, position)]
+
+    def _ends_before(self, source: TopicPartition, end: Position, position: Position) -> PartitionFault:
+        problem = (
+            f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or "
+            "it is not the topic that was staged, or a marker that was made by hand is ahead of it"
         )
-        restart = repair("restart", source, None, "--yes")
-        what_to_do = (
-            f"load what is staged, and begin a new chain with `{restart}`; behind an empty marker, made by hand, "
-            "of a chain of one topic it goes on by itself, when Kafka has got there"
+        remedy = (
+            f"{_restart(source, end)}; behind an empty marker, made by hand, of a chain of one topic it goes on by "
+            "itself, when Kafka has got there"
         )
-        return f"{source} ends at {high} in Kafka, before position {position}: {lost}", what_to_do
+        return PartitionFault(source, problem, remedy, TRUNCATED)
+
+    def _truncated(self, source: TopicPartition, differs_at: int | None) -> PartitionFault:
+        """Kafka has other records than those that were read; from which offset on, where that is known."""
+        last = self._checks.last(source)
+        what = "records" if last is None else f"the record at {last.offset}"
+        since = "" if differs_at is None else f", and has other ones from {differs_at} on"
+        problem = (
+            f"Kafka has lost {what} of {source} which {'were' if last is None else 'was'} staged{since}: an unclean "
+            "leader election, or brokers that were restored from a copy"
+        )
+        return PartitionFault(source, problem, _restart(source, differs_at), TRUNCATED)
+
+    def _overdue(self) -> tuple[PartitionFault, ...]:
+        """What is wrong with partitions of which the record that is read first does not come.
+
+        Raises BrokerError where it is there (stage_writer/shell/truncation.py, rule 4).
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_at_s < OVERDUE_S:
+            return ()
+        self._looked_at_s = now_s
+        overdue = self._checks.overdue(self._paused)
+        try:
+            ends = self._offsets(dict.fromkeys(overdue, OffsetSpec.latest())) if overdue else {}
+        except BrokerError:
+            return ()  # the brokers are away
+        short = {source: end for source, end in ends.items() if end < overdue[source].position}
+        stuck = min(overdue.keys() - short.keys(), default=None)
+        if stuck is not None:
+            msg = f"Kafka does not send the record at {overdue[stuck].last.offset} of {stuck}, which it has"
+            why = "a cluster that was restored from a copy looks outdated to a client that knew it before"
+            raise BrokerError(msg, f"start the writer again: {why}")
+        self._checks.forget(short)
+        return tuple(self._ends_before(source, end, overdue[source].position) for source, end in short.items())
+
+    def _hear(self, error: KafkaError) -> None:
+        self._were_away = self._were_away or error.code() == _ALL_AWAY
+        self._admission.hear(error)
+
+    def _check_again(self) -> None:
+        """See whether brokers that were all away came back with the records that were read."""
+        self._were_away = False
+        for source, position in self._checks.again().items():
+            try:
+                self.seek(source, position)
+            except BrokerError as error:
+                self._log.warning("last record not compared", partition=str(source), problem=error.problem)
 
     def _due_for_topics(self) -> bool:
         return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
@@ -333,7 +451,7 @@ class KafkaSource:
         self.resume(sources)
         unread = [source for source in sources if source not in positions]
         begins = {**self._until_sought(unread), **positions}
-        places = [_kafka(source, begins[source]) for source in sources]
+        places = [_kafka(source, *self._checks.begin(source, begins[source])) for source in sources]
         if self._is_cooperative:
             consumer.incremental_assign(places)
         else:
@@ -365,6 +483,7 @@ class KafkaSource:
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._taker.unassigned(partitions)
+        self._checks.forget([_source(found.topic, found.partition) for found in partitions])
         if self._is_cooperative:
             consumer.incremental_unassign(list(partitions))
         else:
@@ -413,7 +532,7 @@ def is_cooperative(properties: Mapping[str, Option]) -> bool:
 
 
 def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> dict[str, Option]:
-    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1, 2 and 6)."""
+    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1, 2 and 7)."""
     shares = MemoryShares.of(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
@@ -442,7 +561,7 @@ def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> 
 
 
 def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
-    """What makes the group assign partitions of one number together (rule 6). Raises ConfigError for another wish."""
+    """What makes the group assign partitions of one number together (rule 7). Raises ConfigError for another wish."""
     key = "group.remote.assignor" if given.get("group.protocol") == "consumer" else "partition.assignment.strategy"
     if given.get(key, "range") != "range":
         msg = f"kafka: {key} is {given[key]!r}, and a topology joins topics: partitions of one number belong together"
@@ -459,9 +578,21 @@ def _reason(error: Exception) -> str:
     return error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
 
 
+def _restart(source: TopicPartition, at: int | None) -> str:
+    """The remedy of a topic that has lost records."""
+    command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
+    return (
+        f"load what is staged, find the first offset with other records with `delta-loader verify {CONFIG} --kafka`, "
+        f"and begin a new chain there: `{command}`"
+    )
+
+
 def _source(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(Topic(topic), Partition(partition))
 
 
-def _kafka(source: TopicPartition, position: Position | None = None) -> KafkaPartition:
-    return KafkaPartition(source.topic, source.partition, OFFSET_INVALID if position is None else position)
+def _kafka(source: TopicPartition, position: int | None = None, leader_epoch: int | None = None) -> KafkaPartition:
+    offset = OFFSET_INVALID if position is None else position
+    if leader_epoch is None:
+        return KafkaPartition(source.topic, source.partition, offset)
+    return KafkaPartition(source.topic, source.partition, offset, leader_epoch=leader_epoch)

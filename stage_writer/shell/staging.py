@@ -252,6 +252,7 @@ class ObjectStage:
             offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
             state=state,
             outboxes=outboxes,
+            last_record=buffer.last_record,
         )
 
     def gained(self, app_id: str) -> StructType | None:
@@ -421,8 +422,9 @@ def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
     lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
     state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
     outboxes = () if manifest is None else manifest.outboxes
+    last = None if manifest is None else manifest.last_record
     is_bare = manifest is None
-    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes, is_bare)
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes, is_bare, last)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

@@ -11,12 +11,13 @@ import pyarrow as pa
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
-from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled, Result
+from stage_writer.ports import TRUNCATED, PartitionFault, Polled, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from common.settings import Start, Stream
+    from common.stage.markers import LastRecord
     from stage_writer.ports import Flushing, GroupListener, Item, Runs
 
 
@@ -85,6 +86,9 @@ class LonelyMember:
     paused: set[TopicPartition] = field(default_factory=set)
     listener: GroupListener | None = None
     joined: bool = False
+    timestamp_ms: int = 1_000
+    """Of all records; others where a test has them replaced."""
+    expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         del streams
@@ -99,12 +103,18 @@ class LonelyMember:
             self.positions |= {source: int(found) for source, found in self.listener.assigned(sorted(new)).items()}
         readable = [source for source in self.positions if source not in self.paused]
         beyond = [source for source in readable if self._is_beyond(source)]
-        faults = [PartitionFault(source, "out of range", "", OUT_OF_RANGE) for source in beyond]
+        faults = [PartitionFault(source, "out of range", "", TRUNCATED) for source in beyond]
         readable = [source for source in readable if source not in beyond]
+        lost = [source for source in readable if self._is_lost(source)]
+        faults += [PartitionFault(source, "records are lost", "", TRUNCATED) for source in lost]
+        readable = [source for source in readable if source not in lost]
         batches = tuple(self._batch(source) for source in readable if self._offsets(source))
         ends = {source: Position(self.ends[source]) for source in readable}
         self.positions |= {source: self.ends[source] for source in readable}
         return Polled(batches, ends, tuple(faults))
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        self.expected |= last
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         self.positions[source] = int(position)
@@ -141,6 +151,10 @@ class LonelyMember:
         assert self.listener is not None
         self.listener.revoked(sorted(self.positions))
 
+    def _is_lost(self, source: TopicPartition) -> bool:
+        last = self.expected.pop(source, None)
+        return last is not None and last.timestamp_ms != self.timestamp_ms
+
     def _is_beyond(self, source: TopicPartition) -> bool:
         return self.positions[source] > self.ends[source]
 
@@ -152,7 +166,7 @@ class LonelyMember:
         return MessageBatch(
             source,
             np.array(offsets, np.int64),
-            np.full(len(offsets), 1_000, np.int64),
+            np.full(len(offsets), self.timestamp_ms, np.int64),
             pa.array([b'{"id": %d}' % offset for offset in offsets], pa.binary()),
             pa.nulls(len(offsets), pa.binary()),
             None,

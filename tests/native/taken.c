@@ -26,6 +26,7 @@ enum { MOST_SENT = 600, TOPICS = 3, TARGETS = 11 };
 typedef struct {
     const char *topic, *problem;
     int64_t stamp;
+    int32_t epoch;
 } origin;
 
 typedef struct {
@@ -71,6 +72,7 @@ static message *some_message(int64_t offset, const message *before) {
                                             "................................................................."
                                             ".................................................................";
     from->stamp = (int64_t)chance(1000) - 1;
+    from->epoch = same ? ((const origin *)before->own)->epoch : (int32_t)chance(3) - 1;
     made->own = from;
     made->topic = from; /* its own: a topic is told by its name */
     made->partition = same ? before->partition : (int32_t)chance(3);
@@ -108,6 +110,8 @@ static int64_t timestamp(const message *found, int *kind) {
 static const char *topic_name(const void *topic) { return ((const origin *)topic)->topic; }
 
 static const char *error_text(const message *found) { return ((const origin *)found->own)->problem; }
+
+static int32_t leader_epoch(const message *found) { return ((const origin *)found->own)->epoch; }
 
 /* As it was sent, while the message itself is gone. */
 static message *copy_of(const message *from) {
@@ -181,7 +185,8 @@ static int64_t given(taker *self, message *const *sent) {
         }
         require(entry < count && run >= 0 && offsets[entry] == was->offset && stamps[entry] == from->stamp, "another");
         require(strcmp(name_of(targets[10], runs[RUN * run]), from->topic) == 0 &&
-                    runs[RUN * run + 1] == was->partition, "of another partition");
+                    runs[RUN * run + 1] == was->partition && runs[RUN * run + 3] == from->epoch,
+                "of another partition");
         require(is_column(targets[2], targets[4], values, entry, was->value, was->value_size), "another value");
         require(is_column(targets[3], targets[5], targets[6], entry, was->key, was->key_size), "another key");
         entry++;
@@ -197,7 +202,7 @@ int main(int argument_count, char **arguments) {
     if (argument_count != 3) {
         return 2;
     }
-    const calls functions = {consume, destroy, timestamp, topic_name, error_text};
+    const calls functions = {consume, destroy, timestamp, topic_name, error_text, leader_epoch};
     int64_t taken = 0, refused = 0;
     state = strtoull(arguments[2], NULL, 10) * 2 + 1;
     for (long round = strtol(arguments[1], NULL, 10); round > 0; round--) {

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from common.settings import Start, Stream
+    from common.stage.markers import LastRecord
     from stage_writer.ports import GroupListener
 
 CHAIN = TopicPartition(Topic("a+b+c"), Partition(0))
@@ -109,6 +110,9 @@ class Brokers:
                 ends[source] = Position(end_of(self.logs[source]))
         faults, self.faults = tuple(self.faults), []
         return Polled(tuple(batches), ends, faults)
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        del last
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         self.at[source] = int(position)

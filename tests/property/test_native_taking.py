@@ -29,6 +29,11 @@ class Sent(NamedTuple):
     stamp: int = -1
     error: int = 0
 
+    @property
+    def epoch(self) -> int | None:
+        """Of one partition's messages it rises with their times."""
+        return None if self.stamp < 0 else self.stamp // 4 % 2**31
+
 
 class _Message(ctypes.Structure):
     _fields_ = (
@@ -57,6 +62,7 @@ class Queue:
             )
             for offset, (one, (value, key)) in enumerate(zip(sent, self._bytes, strict=True))
         ]
+        self._epochs = [-1 if one.epoch is None else one.epoch for one in sent]
         self.given = 0
         self.freed: list[int] = []
         pointer, number, message = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Message)
@@ -66,6 +72,7 @@ class Queue:
             ctypes.CFUNCTYPE(number, message, pointer)(lambda found, _: number(found.contents.own or 0).value),
             ctypes.CFUNCTYPE(pointer, pointer)(lambda topic: topic),
             ctypes.CFUNCTYPE(pointer, message)(lambda found: found.contents.value),
+            ctypes.CFUNCTYPE(ctypes.c_int32, message)(lambda found: self._epochs[found.contents.offset]),
         )
         self.calls = [ctypes.cast(call, pointer).value or 0 for call in self._calls]
 
@@ -114,7 +121,9 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
         errors += [(one.topic, one.partition, one.offset, one.code, one.text) for one in taken.errors]
     numbered = list(enumerate(sent))
     assert rows == [
-        (one.topic, one.partition, number, one.stamp, one.value, one.key) for number, one in numbered if not one.error
+        (one.topic, one.partition, one.epoch, number, one.stamp, one.value, one.key)
+        for number, one in numbered
+        if not one.error
     ]
     assert errors == [
         (one.topic, one.partition, number, END, (one.value or b"")[:256].decode(errors="replace"))
@@ -126,7 +135,7 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
 
 
 def _rows(taken: TakenMessages) -> list[tuple[object, ...]]:
-    places = [(run.topic, run.partition) for run in taken.runs for _ in range(run.start, run.end)]
+    places = [(run.topic, run.partition, run.leader_epoch) for run in taken.runs for _ in range(run.start, run.end)]
     columns = (taken.offsets.tolist(), taken.timestamps_ms.tolist(), taken.values.to_pylist(), taken.keys.to_pylist())
     return [(*place, *row) for place, *row in zip(places, *columns, strict=True)]
 
@@ -147,9 +156,9 @@ def test_what_was_taken_is_parted_by_partition_in_its_order(runs: list[tuple[str
     found: dict[TopicPartition, list[tuple[object, ...]]] = {}
     for batch in batches_of_taken(reader.give()):
         rows = zip(batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.values.to_pylist(), strict=True)
-        found.setdefault(batch.source, []).extend(rows)
+        found.setdefault(batch.source, []).extend((batch.leader_epoch, *row) for row in rows)
     expected: dict[TopicPartition, list[tuple[object, ...]]] = {}
     for offset, one in enumerate(sent):
         source = TopicPartition(Topic(str(one.topic)), Partition(one.partition))
-        expected.setdefault(source, []).append((offset, one.stamp, one.value))
+        expected.setdefault(source, []).append((one.epoch, offset, one.stamp, one.value))
     assert found == expected

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from common.settings import Start, Stream
+    from common.stage.markers import LastRecord
     from stage_writer.ports import GroupListener
     from tests.simulation.world import World
 
@@ -194,6 +195,10 @@ class GroupMember:
         }
         self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
         return Polled(tuple(batches), ends, tuple(faults))
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """Its records stay."""
+        del last
 
     def seek(self, source: TopicPartition, position: Position) -> None:
         """Fetch from there."""

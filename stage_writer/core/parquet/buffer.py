@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import StructType
-    from common.stage.markers import TableKind
+    from common.stage.markers import LastRecord, TableKind
     from common.stage.row_places import Place
     from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
@@ -292,6 +292,7 @@ class Buffer:
     dead_letters: Counter[str] = field(default_factory=Counter)
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
+    last_record: LastRecord | None = None
     offered: StructType = NO_COLUMNS
     """What the table could gain."""
     state: StateChange | None = None

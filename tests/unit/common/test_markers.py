@@ -8,6 +8,7 @@ from common.errors import MarkerError
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
+    LastRecord,
     Manifest,
     MarkerName,
     Origin,
@@ -52,6 +53,16 @@ MANIFEST = Manifest(
         ),
     ),
 )
+
+
+def test_the_last_record_is_written_where_it_is_known() -> None:
+    last = LastRecord(43, 1_772_359_204_021, 7)
+    content = json.loads(manifest_to_bytes(ORDERS, replace(MANIFEST, last_record=last)))
+    assert content["last_record"] == {"offset": 43, "timestamp_ms": 1_772_359_204_021, "leader_epoch": 7}
+    for known in (last, LastRecord(43, None, None), None):
+        manifest = replace(MANIFEST, last_record=known)
+        assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest
+    assert "last_record" not in stored(), "older releases wrote none"
 
 
 def stored() -> dict[str, object]:

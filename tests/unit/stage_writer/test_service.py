@@ -328,6 +328,26 @@ def test_a_topic_that_is_shorter_than_its_chain_is_not_read_on_when_it_has_grown
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
 
 
+def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begins(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.group.timestamp_ms = 2_000
+    world.group.ends[FIRST] = 25
+    world.writer = world.new_writer()
+    world.steps()
+    world.clock.now_s += LOOK_AT_HELD_S
+    world.steps()
+    assert "records are lost" in world.problems()
+    assert [held.reason for held in world.writer.snapshot().held.values()] == ["topic_truncated"]
+    assert world.chain() == [(0, 10, "first", 0)]
+    write_beginning(world, FIRST, Beginning(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
+    world.store.delete([MarkerName(FIRST, Position(0)).path])
+    world.clock.now_s += LOOK_AT_HELD_S
+    world.steps(40)
+    assert world.chain() == [(5, 25, "first", 1)]
+    assert world.problems() == ""
+
+
 def test_a_chain_without_a_topic_id_is_compared_with_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20})
     put(world.store, *chain_of(0, 10, source=FIRST))

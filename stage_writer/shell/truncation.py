@@ -1,0 +1,143 @@
+"""Whether Kafka still has the records that were read of each partition.
+
+Rules:
+
+1. An unclean leader election, or a broker that is restored from a copy, takes records away that were read. Others get
+   their offsets, under the same topic id, and librdkafka reads on behind them as if nothing had happened.
+2. Reading begins with the last record that was read, which must have the same timestamp and leader epoch, and is then
+   passed over. That is done for every new position, and for all of them once all brokers were away: a cluster that was
+   restored as a whole counts its leader epochs on from its copy, so that they come again.
+3. librdkafka compares leader epochs with the broker's: when the one of a partition's leader rises, and of a position
+   that it is told to seek (seen in 2.16: not of one that a group's member is assigned). It also tells from which offset
+   on the records are others. So it is asked, by a seek, where rule 2 finds another record, or none.
+4. librdkafka takes a leader's epoch that is lower than the one it has seen for old news, and reads nothing more of the
+   partition. A record that is there and does not come for a while ends the process: the next one begins without it.
+5. Where that very record is gone (retention, compaction), only rule 3 tells. So a cluster that was restored from a copy
+   while no record of a partition is left, or with another record of the same millisecond and epoch in its place, is
+   believed; so is one that was replaced so quickly that the client saw at least one broker at any time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.spans import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from common.spans import TopicPartition
+    from common.stage.markers import LastRecord
+    from stage_writer.core.batch import MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A partition whose next record must be the last one that was read."""
+
+    last: LastRecord
+    position: Position
+    """Where reading goes on behind it."""
+    asked: bool = False
+    """Whether librdkafka was asked to compare its leader epoch with the broker's (rule 3)."""
+
+
+class Doubt(Enum):
+    """What a batch says of the record that was expected, where it says nothing good."""
+
+    ASK = "ask"  # it is not there: librdkafka is to be asked
+    OTHER = "other"  # another one is in its place
+
+
+class TruncationChecks:
+    """What is known of the records before each partition's position."""
+
+    def __init__(self) -> None:
+        self._expected: dict[TopicPartition, LastRecord] = {}
+        self._open: dict[TopicPartition, Check] = {}
+        self._last: dict[TopicPartition, LastRecord] = {}
+        self._waiting: dict[TopicPartition, Check] = {}
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """The records before the places that these begin at next."""
+        self._expected |= last
+
+    def begin(self, source: TopicPartition, position: Position) -> tuple[int, int | None]:
+        """From which offset to read instead of ``position``, and the leader epoch to give with it."""
+        self.forget([source])
+        last = self._expected.pop(source, None)
+        if last is None or last.offset >= position:
+            return position, None
+        self._open[source] = Check(last, position)
+        return last.offset, last.leader_epoch
+
+    def forget(self, sources: Collection[TopicPartition]) -> None:
+        """These are read from elsewhere, or by another member."""
+        for source in sources:
+            self._open.pop(source, None)
+            self._last.pop(source, None)
+
+    def open(self, source: TopicPartition) -> Check | None:
+        """The check that waits for a partition's next record."""
+        return self._open.get(source)
+
+    def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, Check]:
+        """The checks that have waited since this was asked the last time, but for those of paused partitions."""
+        waiting = {source: check for source, check in self._open.items() if source not in paused}
+        overdue = {source: check for source, check in waiting.items() if self._waiting.get(source) is check}
+        self._waiting = waiting
+        return overdue
+
+    def last(self, source: TopicPartition) -> LastRecord | None:
+        """The last record that is known of a partition."""
+        check = self._open.get(source)
+        return self._last.get(source) if check is None else check.last
+
+    def passed(self, source: TopicPartition) -> None:
+        """Nothing more is to be learned of the record that was expected."""
+        check = self._open.pop(source, None)
+        if check is not None:
+            self._last[source] = check.last
+
+    def ask(self, source: TopicPartition) -> tuple[int, int | None]:
+        """From which offset to read once more, and the leader epoch to give with it."""
+        check = self._open[source] = replace(self._open[source], asked=True)
+        return check.last.offset, check.last.leader_epoch
+
+    def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
+        """The messages behind the record that was expected, or why they are none of ours."""
+        check = self._open.get(batch.source)
+        if check is None or len(batch) == 0:
+            return batch
+        index = int(np.searchsorted(batch.offsets, check.last.offset))
+        if index < len(batch) and batch.offsets[index] == check.last.offset:
+            found = batch.record_at(index)
+            if found is not None and not _is_same(found, check.last):
+                return Doubt.OTHER if check.asked else Doubt.ASK
+        elif index == len(batch):
+            return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come
+        elif not check.asked:
+            return Doubt.ASK
+        self.passed(batch.source)
+        return batch.after(check.position)
+
+    def read(self, batches: Iterable[MessageBatch]) -> None:
+        """These were handed on."""
+        for batch in batches:
+            if len(batch) and (last := batch.record_at(-1)) is not None:
+                self._last[batch.source] = last
+
+    def again(self) -> dict[TopicPartition, Position]:
+        """Expect the last record of every partition once more; the positions to seek to."""
+        self.expect(self._last)
+        return {source: Position(last.offset + 1) for source, last in self._last.items()}
+
+
+def _is_same(found: LastRecord, last: LastRecord) -> bool:
+    """Whether two records at one offset may be the same; a leader epoch that one does not know says nothing."""
+    known = found.leader_epoch is not None and last.leader_epoch is not None
+    return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)

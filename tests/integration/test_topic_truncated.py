@@ -1,0 +1,114 @@
+"""A topic that has lost records which are staged, while its id stays: a broker comes back from a copy of its data.
+
+Other records get the lost ones' offsets before any writer asks again, so no offset tells.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from devservices.kafka import running_kafka
+from tests.integration.test_topic_went_back import ends, produce, settings, until, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.broker
+TOPIC = "orders"
+
+
+@contextmanager
+def copied_kafka(folder: Path, *, stopped: bool) -> Iterator[KafkaCluster]:
+    """A broker with 50 records, and a copy of its data, taken while it was stopped or while it ran."""
+    with running_kafka(folder=folder) as kafka:
+        kafka.create_topic(TOPIC)
+        produce(kafka, TOPIC, "kept", 50)
+        (broker,) = kafka.brokers
+        if stopped:
+            broker.stop()
+        shutil.copytree(broker.folder / "data", folder / "copy")
+        if stopped:
+            broker.start()
+            kafka.wait_until_ready()
+        produce(kafka, TOPIC, "lost", 50)
+        yield kafka
+
+
+def restore(kafka: KafkaCluster, folder: Path) -> None:
+    """Put the copy in the place of the broker's data; its next records are others."""
+    (broker,) = kafka.brokers
+    broker.stop()
+    shutil.rmtree(broker.folder / "data")
+    shutil.copytree(folder / "copy", broker.folder / "data")
+    broker.start()
+    kafka.wait_until_ready()
+    produce(kafka, TOPIC, "other", 60)
+
+
+@pytest.mark.spark
+def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(tmp_path: Path, programs: Programs) -> None:
+    with copied_kafka(tmp_path / "kafka", stopped=False) as kafka:
+        config = programs.config(settings(kafka, tmp_path, TOPIC))
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        assert ends(tmp_path, TOPIC) == {0: 100}
+        restore(kafka, tmp_path / "kafka")
+
+        done = programs.run("stage-writer", "run", config, "--until-caught-up")
+        assert done.returncode == 1
+        assert "Kafka has lost the record at 99 of orders/0" in done.stderr
+        assert "has other ones from 50 on" in done.stderr
+        assert f"--topic {TOPIC} --partition 0 --at 50 --yes" in done.stderr
+        assert ends(tmp_path, TOPIC) == {0: 100}, "none of the other records is in the old chain"
+
+        programs.succeed("delta-loader", "run", config, "--once")
+        refused = programs.run("bootstrap", "restart", config, "--topic", TOPIC, "--yes")
+        assert "its chain is of the topic that is there" in refused.stdout
+        at_50 = ("--topic", TOPIC, "--partition", "0", "--at", "50", "--yes")
+        programs.succeed("bootstrap", "restart", config, *at_50)
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        programs.succeed("delta-loader", "run", config, "--once")
+    texts = DeltaTable(f"{tmp_path}/orders").to_pyarrow_table()["text"].to_pylist()
+    assert {text: texts.count(text) for text in set(texts)} == {"kept": 50, "lost": 50, "other": 60}
+
+
+@pytest.mark.parametrize("native", ["auto", "off"])
+def test_a_cluster_whose_leader_epochs_come_again_is_noticed(tmp_path: Path, programs: Programs, native: str) -> None:
+    """The copy was taken of a stopped broker: it is started twice, and gives both times the same epoch."""
+    with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
+        given = settings(kafka, tmp_path, TOPIC)
+        writer_settings = given["writer"]
+        assert isinstance(writer_settings, dict)
+        config = programs.config({**given, "writer": {**writer_settings, "native": native}})
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        assert ends(tmp_path, TOPIC) == {0: 100}
+        restore(kafka, tmp_path / "kafka")
+        done = programs.run("stage-writer", "run", config, "--until-caught-up")
+    assert done.returncode == 1
+    assert "Kafka has lost the record at 99 of orders/0" in done.stderr
+    assert ends(tmp_path, TOPIC) == {0: 100}
+
+
+def test_a_writer_that_runs_on_stages_none_of_the_other_records(tmp_path: Path, programs: Programs) -> None:
+    """Its client has seen a higher epoch, believes the restored cluster nothing, and has to be started again."""
+    with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
+        config = programs.config(settings(kafka, tmp_path, TOPIC))
+        writer = programs.start("stage-writer", "run", config)
+        until(writer, lambda: ends(tmp_path, TOPIC) == {0: 100}, "all is staged")
+        restore(kafka, tmp_path / "kafka")
+        writer.process.wait(300)
+        assert writer.process.returncode == 1
+        assert "Kafka does not send the record at 99 of orders/0" in writer.log.read_text("utf-8")
+        again = programs.start("stage-writer", "run", config)
+        wait_for(again, "partition held")
+        again.stop()
+        assert "Kafka has lost the record at 99 of orders/0" in again.log.read_text("utf-8")
+        assert ends(tmp_path, TOPIC) == {0: 100}

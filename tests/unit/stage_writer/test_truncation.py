@@ -1,0 +1,247 @@
+"""Records that Kafka has lost under the same topic id, seen through a consumer whose answers are written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.errors import BrokerError
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
+from stage_writer.shell import kafka
+from stage_writer.shell.kafka import OVERDUE_S, KafkaSource
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+ORDERS = TopicPartition(Topic("orders"), Partition(0))
+LAST = LastRecord(99, 5_000, 2)
+END = KafkaError._PARTITION_EOF
+RESET = KafkaError._AUTO_OFFSET_RESET
+TRUNCATION = (
+    "Partition log truncation detected at offset 99 (leader epoch 2): broker end offset is 50 (offset leader epoch 0). "
+    "Reset to INVALID.: Local: Partition log truncation detected (broker 1)"
+)
+
+
+def record(offset: int, timestamp_ms: int = 5_000, epoch: int = 2) -> Message:
+    return Message(
+        topic="orders",
+        partition=0,
+        offset=offset,
+        value=b"{}",
+        timestamp=(1, timestamp_ms),
+        leader_epoch=epoch,
+    )
+
+
+def problem(code: int, offset: int, text: str = "") -> Message:
+    return Message(topic="orders", partition=0, offset=offset, error=KafkaError(code, text or None))
+
+
+@dataclass
+class Consumer:
+    """Gives what was written down for each of its polls."""
+
+    answers: list[list[Message]] = field(default_factory=list)
+    begins: list[KafkaPartition] = field(default_factory=list)
+
+    def consume(self, _most: int, _timeout: float) -> list[Message]:
+        return self.answers.pop(0) if self.answers else []
+
+    def incremental_assign(self, places: list[KafkaPartition]) -> None:
+        self.begins += places
+
+    def incremental_unassign(self, places: list[KafkaPartition]) -> None:
+        """Nothing to do."""
+
+    def seek(self, place: KafkaPartition) -> None:
+        self.begins.append(place)
+
+    def pause(self, places: list[KafkaPartition]) -> None:
+        """Nothing to do."""
+
+    def resume(self, places: list[KafkaPartition]) -> None:
+        """Nothing to do."""
+
+    @property
+    def offsets(self) -> list[tuple[int, int | None]]:
+        """Where reading began, and with which leader epoch."""
+        return [(place.offset, place.leader_epoch) for place in self.begins]
+
+
+@dataclass
+class Reading:
+    """A source of one partition, whose chain ends at 100."""
+
+    source: KafkaSource
+    consumer: Consumer
+    clock: HandClock
+
+    def poll(self, *messages: Message) -> tuple[list[int], list[tuple[str, str]], list[int]]:
+        """The offsets, the faults and the ends that a poll brings."""
+        self.consumer.answers = [list(messages)]
+        polled = self.source.poll(0.0)
+        offsets = [offset for batch in polled.batches for offset in batch.offsets.tolist()]
+        faults = [(fault.reason, fault.problem + fault.remedy) for fault in polled.faults]
+        return offsets, faults, list(polled.ends.values())
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    consumer, clock = Consumer(), HandClock()
+    monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "localhost:1"},
+            "stage": {"url": "file:///stage"},
+            "streams": [{"app_id": "a", "topics": ["orders"], "table": "file:///t", "columns": "id BIGINT"}],
+        }
+    )
+    source = KafkaSource(settings, clock, structlog.get_logger(), with_headers=False)
+
+    class Listener:
+        def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+            source.expect(dict.fromkeys(sources, LAST))
+            return dict.fromkeys(sources, Position(100))
+
+        def revoked(self, sources: Collection[TopicPartition]) -> None:
+            """Nothing to do."""
+
+        def lost(self, sources: Collection[TopicPartition]) -> None:
+            """Nothing to do."""
+
+    source._listener = Listener()  # what `subscribe` does, without a cluster
+    source._on_assign(consumer, [KafkaPartition("orders", 0)])
+    assert consumer.offsets == [(99, 2)], "reading begins with the last record that was read"
+    return Reading(source, consumer, clock)
+
+
+def ends_at(monkeypatch: pytest.MonkeyPatch, reading: Reading, low: int, high: int) -> None:
+    """What the brokers say when they are asked."""
+    answers = iter([low, high])
+
+    def one_after_the_other(specs: Collection[TopicPartition], *_level: object) -> dict[TopicPartition, Position]:
+        return {source: Position(next(answers)) for source in specs}
+
+    monkeypatch.setattr(reading.source, "_offsets", one_after_the_other)
+
+
+@pytest.mark.parametrize("known", [record(99), record(99, epoch=-1)], ids=["epoch", "no epoch"])
+def test_a_record_that_is_still_there_is_passed_over(reading: Reading, known: Message) -> None:
+    assert reading.poll(known, record(100, 6_000, 3)) == ([100], [], [])
+    assert reading.poll(record(101)) == ([101], [], [])
+    assert reading.consumer.offsets == [(99, 2)]
+
+
+@pytest.mark.parametrize("other", [record(99, timestamp_ms=5_001), record(99, epoch=3)], ids=["timestamp", "epoch"])
+def test_another_record_in_its_place_is_a_truncation(reading: Reading, other: Message) -> None:
+    assert reading.poll(other, record(100)) == ([], [], []), "librdkafka is asked first: it may know since when"
+    assert reading.consumer.offsets == [(99, 2), (99, 2)]
+    offsets, ((reason, text),), _ = reading.poll(other, record(100), record(101, epoch=4))
+    assert (offsets, reason) == ([], TRUNCATED)
+    assert "Kafka has lost the record at 99 of orders/0" in text
+    assert "bootstrap restart ⟨config⟩ --topic orders --partition 0 --at" in text
+
+
+def test_where_the_records_differ_is_told_as_librdkafka_knows_it(reading: Reading) -> None:
+    offsets, ((reason, text),), _ = reading.poll(problem(RESET, -1001, TRUNCATION))
+    assert (offsets, reason) == ([], TRUNCATED)
+    assert "other ones from 50 on" in text
+    assert "--at 50 --yes" in text
+
+
+def test_a_record_that_compaction_took_is_left_to_the_leader_epochs(reading: Reading) -> None:
+    assert reading.poll(record(104)) == ([], [], [])
+    assert reading.consumer.offsets == [(99, 2), (99, 2)], "by a seek, with its epoch"
+    assert reading.poll(record(104)) == ([104], [], [])
+
+
+def test_a_record_that_retention_took_is_no_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_at(monkeypatch, reading, 100, 120)
+    assert reading.poll(problem(RESET, 99)) == ([], [], [])
+    assert reading.consumer.offsets[-1] == (100, None)
+    assert reading.poll(record(100)) == ([100], [], [])
+
+
+def test_records_that_retention_took_behind_it_are_a_gap(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_at(monkeypatch, reading, 110, 120)
+    _, ((reason, text),), _ = reading.poll(problem(RESET, 99))
+    assert reason == OUT_OF_RANGE
+    assert "no longer has [100, 110)" in text
+
+
+@pytest.mark.parametrize("code", [RESET, END])
+def test_a_topic_that_ends_before_its_chain_has_lost_records(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """It may end right where the last record was, which is no position out of range."""
+    ends_at(monkeypatch, reading, 0 if code == RESET else 99, 99)
+    _, ((reason, text),), ends = reading.poll(problem(code, 99))
+    assert (reason, ends) == (TRUNCATED, [])
+    assert "ends at 99 in Kafka, before position 100" in text
+
+
+def test_a_new_leader_that_does_not_know_its_end_yet_is_asked_again(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_at(monkeypatch, reading, 100, 100)
+    assert reading.poll(problem(END, 99)) == ([], [], [])
+    assert reading.poll(record(99), problem(END, 100)) == ([], [], [100])
+
+
+def test_everything_is_compared_again_once_all_brokers_were_away(reading: Reading) -> None:
+    reading.poll(record(99), record(100), record(101, 7_000, 3))
+    reading.source._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert reading.poll(record(101, 7_000, 3), record(102, 7_000, 3)) == ([102], [], [])
+    assert reading.consumer.offsets == [(99, 2), (101, 3)]
+    reading.source._hear(KafkaError(KafkaError._TRANSPORT))
+    reading.poll()
+    assert len(reading.consumer.offsets) == 2, "one broker that goes away is nothing to be wondered at"
+
+
+def test_a_place_that_is_sought_is_not_behind_what_was_read_before(reading: Reading) -> None:
+    """A writer that drops messages reads them again: from where it says, also when the brokers go away meanwhile."""
+    reading.poll(record(99), record(100), record(101))
+    reading.source.seek(ORDERS, Position(100))
+    reading.source._hear(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert reading.poll(record(100)) == ([100], [], [])
+    assert reading.consumer.offsets[-1] == (100, None)
+
+
+def test_a_record_that_is_there_and_does_not_come_ends_the_process(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka believes no leader whose epoch is lower than the one that it has seen."""
+    ends_at(monkeypatch, reading, 110, 110)
+    later(reading)
+    reading.source.pause([ORDERS])
+    for _ in range(3):  # one that is paused for lack of room waits for nothing
+        later(reading)
+    reading.source.resume([ORDERS])
+    later(reading)
+    with pytest.raises(BrokerError, match="does not send the record at 99 of orders/0"):
+        later(reading)
+
+
+def test_one_that_is_not_there_either_is_a_truncation(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_at(monkeypatch, reading, 60, 60)
+    later(reading)
+    _, faults, _ = later(reading)
+    ((reason, text),) = faults
+    assert reason == TRUNCATED
+    assert "ends at 60 in Kafka" in text
+
+
+def later(reading: Reading) -> tuple[list[int], list[tuple[str, str]], list[int]]:
+    """A poll that brings nothing, when it is time to look again."""
+    reading.clock.now_s += OVERDUE_S
+    return reading.poll()
