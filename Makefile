@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -145,6 +145,10 @@ lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.l
 	$(BIN)/uv pip compile pyproject.toml --extra stage-writer --extra schema-registry $(IMAGE_LOCK) deploy/images/stage-writer.lock
 	$(BIN)/uv pip compile pyproject.toml --extra delta-loader $(IMAGE_LOCK) deploy/images/delta-loader.lock
 	echo hatchling | $(BIN)/uv pip compile - $(IMAGE_LOCK) deploy/images/build.lock
+
+bounds: setup ## the tests of what reads libraries' internals, with their lowest and highest versions that are allowed
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python -m devservices.dependency_bounds
 
 build/tools/.ready:
 	@"$(PYTHON)" -m venv build/tools && build/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom

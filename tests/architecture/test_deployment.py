@@ -19,6 +19,7 @@ from common.http.server import HttpServer, Routes, json_page
 from common.metrics import CATALOGUE, MetricKind
 from common.settings import load_settings
 from delta_loader.shell.spark import start_remedy
+from devservices.dependency_bounds import INTERNALS_ARE_READ, bounded
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -99,6 +100,13 @@ def test_an_image_has_exactly_the_locked_packages_of_its_extras(image: str) -> N
         requirement = Requirement(text)
         assert requirement.specifier.contains(mine[requirement.name], prereleases=True), text
     assert ("pyspark" in mine) == (image == "delta-loader")
+
+
+def test_what_has_internals_read_has_an_upper_bound() -> None:
+    requirements = [Requirement(text) for text in bounded()]
+    assert {requirement.name for requirement in requirements} >= set(INTERNALS_ARE_READ)
+    for requirement in requirements:
+        assert {"<", ">="} == {specifier.operator for specifier in requirement.specifier}
 
 
 @pytest.mark.parametrize(("image", "port"), [("stage-writer", 8080), ("delta-loader", 8081)])
