@@ -27,7 +27,7 @@ from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ID = re.compile(r"\d+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*", re.ASCII)
 # Delta takes them with column mapping only.

@@ -3,7 +3,8 @@
 Rules:
 
 1. A bound is never tighter than the data: strings are cut to 32 characters with a tie-breaker above, timestamps are
-   cut to milliseconds downwards and upwards. What has no faithful bound has none.
+   cut to milliseconds downwards and upwards (the last of the year 9999 keeps its microseconds). What has no faithful
+   bound has none.
 2. Parquet passes over NaN, Spark holds it for the greatest value: a floating-point column that holds one has no bounds.
 3. As in Delta: the first 32 leaf columns, none below an array or a map, no bounds for boolean and binary. The offset
    column is always among them, because `delta-loader verify` reads it.
@@ -128,8 +129,8 @@ def _high(value: object, arrow_type: pa.DataType) -> object:
         below = value.replace(microsecond=value.microsecond // 1000 * 1000)
         try:
             return _millis_text(value if below == value else below + timedelta(milliseconds=1))
-        except OverflowError:
-            return None
+        except OverflowError:  # within the last millisecond of the year 9999, after which there is none
+            return _text(value, "microseconds")
     return _plain(value, arrow_type)
 
 
@@ -145,9 +146,13 @@ def _plain(value: object, arrow_type: pa.DataType) -> object:
 
 
 def _millis_text(moment: datetime) -> str:
+    return _text(moment, "milliseconds")
+
+
+def _text(moment: datetime, precision: str) -> str:
     zone = "" if moment.tzinfo is None else "Z"
     utc = moment if moment.tzinfo is None else moment.astimezone(UTC)
-    return utc.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+    return utc.replace(tzinfo=None).isoformat(timespec=precision) + zone
 
 
 def _put(tree: _Tree, path: Path, value: object) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +107,19 @@ def test_late_records_force_no_rotation() -> None:
         (("today", "c"), 10_000),
         (("yesterday", "c"), 10_000),
     ]
+
+
+@pytest.mark.parametrize(("column", "zone"), [("TIMESTAMP", "Z"), ("TIMESTAMP_NTZ", "")])
+def test_the_last_millisecond_of_the_year_9999_has_bounds(column: str, zone: str) -> None:
+    schema = parse_ddl(f"at {column}")
+    arrow = to_arrow_schema(schema)
+    rows = TableRows(TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), Filing(max_values=1))
+    end_us = 253_402_300_800 * 10**6
+    rows.add(pa.table({"at": pa.array([end_us - 500, end_us - 2], arrow.field("at").type)}, schema=arrow))
+    (file,) = rows.finish()
+    bounds = json.loads(file.statistics)
+    assert bounds["minValues"] == {"at": f"9999-12-31T23:59:59.999{zone}"}
+    assert bounds["maxValues"] == {"at": f"9999-12-31T23:59:59.999998{zone}"}
 
 
 def test_a_moment_after_the_year_9999_has_no_bounds_and_costs_no_file() -> None:

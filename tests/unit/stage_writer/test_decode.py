@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,10 @@ from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
+from tests.fakes.native import first_passes
+
+if TYPE_CHECKING:
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
 
 EVERYTHING = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), t STRING, y BINARY, o BOOLEAN, a DATE, "
@@ -292,3 +297,15 @@ def test_columns_that_no_json_can_fill_are_refused(columns: StructType, told: st
         Decoder(columns)
     assert told in raised.value.problem
     assert raised.value.remedy
+
+
+@pytest.mark.parametrize("first_pass", first_passes())
+@pytest.mark.parametrize("few_messages", [0, 256])
+def test_an_offset_from_utc_ends_at_23_59(first_pass: MakeFirstPass, few_messages: int) -> None:
+    columns = parse_ddl("at TIMESTAMP")
+    offsets = ["+23:59", "-2359", "+24:00", "-24:00", "+2400", "+23:60"]
+    messages = [f'{{"at": "2021-01-01T12:00:00{offset}"}}'.encode() for offset in offsets]
+    decoded = Decoder(columns, first_pass=first_pass, few_messages=few_messages).decode(messages)
+    assert [reject.index for reject in decoded.rejects] == [2, 3, 4, 5]
+    strict = [StrictDecoder(columns).decode(message) for message in messages]
+    assert [isinstance(row, Refusal) for row in strict] == [False] * 2 + [True] * 4
