@@ -72,6 +72,12 @@ class Stream(Section):
         "`StreamsBuilder`. The writer imports it; `columns` are the table's then.",
         examples=["shop.sessions:build"],
     )
+    topology_packages: tuple[str, ...] = Field(
+        default=(),
+        description="Packages of your own that the `topology` imports and that have the name of a part of this program "
+        "(`common`, `bootstrap`, `delta_loader`): your modules get yours. For all topologies of the writer.",
+        examples=[["common"]],
+    )
     state_changelog: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,249}$",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
+PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer")
+
 
 def check_topology(stream: Stream) -> None:
     """Raise ValueError for what cannot be beside a topology."""
@@ -29,7 +31,17 @@ def check_topology(stream: Stream) -> None:
         if stream.state_changelog is not None:
             msg = "state_changelog is for the state of a topology, and there is none; leave it out, or give topology"
             raise ValueError(msg)
+        if stream.topology_packages:
+            msg = "topology_packages is for what a topology imports, and there is none; leave it out, or give topology"
+            raise ValueError(msg)
         return
+    unknown = next((name for name in stream.topology_packages if name not in PACKAGES_OF_THIS_PROGRAM[:-1]), None)
+    if unknown is not None:
+        msg = (
+            f"topology_packages names {unknown!r}, which needs no entry; name packages of yours that are called "
+            f"{', '.join(PACKAGES_OF_THIS_PROGRAM[:-1])}, as parts of this program are"
+        )
+        raise ValueError(msg)
     if not _FUNCTION.fullmatch(stream.topology):
         msg = (
             f"topology is {stream.topology!r}, which names no function; write package.module:build, as it is imported "

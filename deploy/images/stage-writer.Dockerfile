@@ -17,7 +17,7 @@ COPY deploy/images/build.lock deploy/images/stage-writer.lock ./
 RUN python -m venv /opt/build \
     && /opt/build/bin/pip install --require-hashes --no-deps --requirement build.lock \
     && pip install --require-hashes --no-deps --requirement stage-writer.lock
-COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY pyproject.toml hatch_build.py kafka_delta_express.py README.md LICENSE ./
 COPY common common
 COPY stage_writer stage_writer
 COPY delta_loader delta_loader

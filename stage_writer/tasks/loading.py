@@ -3,7 +3,8 @@
 Rules:
 
 1. What the user's code does wrong is told with its file and line, not with this program's stack.
-2. The module is looked for as Python does, and in the current folder.
+2. The module is looked for as Python does, and in the current folder. A package that has the name of one of this
+   program's is told of, or used in its place (`own_packages`).
 3. What the topology asks of the stream (its topics, the tables of its sinks) is checked before anything is read.
 """
 
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.remedies import CONFIG
+from stage_writer.tasks.own_packages import own_name, shadowed_by, use_own
 from stage_writer.tasks.tables import declared_of
 from stage_writer.topologies.tables import check_tables
 from stage_writer.topologies.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import ModuleType
 
     from common.settings import Stream
@@ -37,7 +39,7 @@ def topology_of(stream: Stream) -> BuiltTopology:
         msg = f"the stream {stream.app_id!r} has no topology"
         raise TypeError(msg)
     module, _, function = name.partition(":")
-    made = _called(name, _function(_module(name, module), name, function))
+    made = _called(name, _function(_module(name, module, stream.topology_packages), name, function))
     build = getattr(made, "build", None)  # of a StreamsBuilder
     made = build() if not isinstance(made, Topology) and callable(build) else made
     if not isinstance(made, Topology):
@@ -53,13 +55,21 @@ def topology_of(stream: Stream) -> BuiltTopology:
     return topology
 
 
-def _module(name: str, module: str) -> ModuleType:
+def _module(name: str, module: str, packages: Collection[str]) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
+        use_own(packages)
+        return importlib.import_module(own_name(module))
+    except ImportError as error:
+        shadowed = shadowed_by(error)
+        if shadowed is not None:
+            msg = f"topology {name!r}: {shadowed.problem}"
+            raise ConfigError(msg, shadowed.remedy) from None
+        if not isinstance(error, ModuleNotFoundError):
+            msg = f"the module of topology {name!r} cannot be imported"
+            raise _failed(msg, error) from None
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             problem = f"topology names the module {module!r}, and there is no module {error.name!r}"
             remedy = f"install its package, or start the writer in the folder where it lies (this is {here})"

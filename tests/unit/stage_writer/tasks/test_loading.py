@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import ConfigError
+from stage_writer.tasks import own_packages
 from stage_writer.tasks.loading import topology_of
 from tests.unit.common.test_settings import parse, with_stream
 
@@ -40,6 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    monkeypatch.setattr(own_packages, "_own", set())
     yield tmp_path
     for name in set(sys.modules) - known:
         del sys.modules[name]
@@ -118,3 +122,48 @@ def test_its_tables_are_the_stream_s(folder: Path) -> None:
     error = refusal(folder, good(table="lat"), routes={"late": "/data/late"})
     assert "a sink for the table 'lat', which is none of the stream's routes" in error.problem
     assert error.remedy == "did you mean 'late'?"
+
+
+def with_own_common(folder: Path) -> None:
+    (folder / "common" / "deep").mkdir(parents=True)
+    (folder / "common" / "__init__.py").write_text("NAME = 'of the user'\n")
+    (folder / "common" / "errors.py").write_text("from common.deep import pricing\nfrom .deep.pricing import TABLE\n")
+    (folder / "common" / "deep" / "pricing.py").write_text("import common\nTABLE = 'late'\nassert common.NAME\n")
+
+
+OWN_COMMON = """
+import common.errors
+import common.errors as errors
+from common import errors as again, NAME
+from common.errors import TABLE
+assert common.errors is errors is again and errors.pricing.TABLE == TABLE
+from stage_writer.core.batch import NO_TIMESTAMP
+from stage_writer.tasks.loading import ConfigError
+"""
+
+
+@pytest.mark.parametrize("line", ["from common import NAME", "from common.deep.pricing import TABLE"])
+def test_a_package_behind_one_of_this_program_is_told_of_with_the_setting(folder: Path, line: str) -> None:
+    with_own_common(folder)
+    error = refusal(folder, line)
+    assert f"'common' is a package of this program: yours in {folder}/common is not found" in error.problem
+    assert error.remedy == "set topology_packages: [common] in the stream, or rename the package"
+
+
+def test_a_user_s_own_package_of_the_same_name_is_the_one_of_the_user_s_modules(folder: Path) -> None:
+    with_own_common(folder)
+    text = OWN_COMMON + good(table="late") + "    import common.deep.pricing\n    return topology\n"
+    built = load(folder, text, routes={"late": "/data/late"}, topology_packages=["common"])
+    assert list(built.sources) == ["orders"]
+    (folder / "common" / "shop.py").write_text(OWN_COMMON + good() + "    return topology\n")
+    built = load(folder, "", "common.shop:build", topology_packages=["common"])
+    assert list(built.sources) == ["orders"]
+    with pytest.raises(ImportError, match="NAME"):
+        exec("from common import NAME", {"__package__": "stage_writer.tasks"})  # noqa: S102 - as this program's modules do
+
+
+def test_a_package_that_is_named_and_not_there_is_a_mistake(folder: Path) -> None:
+    error = refusal(folder, good(), topology_packages=["common"])
+    assert "names 'common', and there is no such package of yours" in error.problem
+    with pytest.raises(ConfigError, match="topology_packages names 'pricing', which needs no entry"):
+        load(folder, good(), topology_packages=["pricing"])

@@ -1,0 +1,115 @@
+"""Packages of the user's that have the name of one of this program's, such as ``common``.
+
+Rules:
+
+1. A package that the stream's ``topology_packages`` names is the user's for every module that is not this program's.
+   This program's modules go on with this program's package.
+2. It is found as Python finds it, in the current folder first, and has another name in ``sys.modules`` (`alias_of`).
+3. Without the setting, an import that fails because this program's package was found is told so, with the setting.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from common.settings.topology import PACKAGES_OF_THIS_PROGRAM
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+_HERE = Path(__file__).resolve().parents[2]
+_import = builtins.__import__
+_own: set[str] = set()
+
+
+def use_own(packages: Collection[str]) -> None:
+    """Give these packages to the user's modules, for the rest of the process. Raises ConfigError."""
+    for name in packages:
+        folder = _folder_of(name)
+        if folder is None:
+            msg = f"topology_packages names {name!r}, and there is no such package of yours"
+            raise ConfigError(msg, f"start the writer in the folder where it lies (this is {Path.cwd()})")
+        if alias_of(name) not in sys.modules:
+            _load(alias_of(name), folder)
+        _own.add(name)
+    if _own:
+        builtins.__import__ = _import_for_importer  # type: ignore[assignment]
+
+
+def alias_of(module: str) -> str:
+    """The name in ``sys.modules`` of a user's module whose name this program has too."""
+    return f"topology_packages_{module}"
+
+
+def own_name(module: str) -> str:
+    """The name to import a user's module by."""
+    return alias_of(module) if module.partition(".")[0] in _own else module
+
+
+def shadowed_by(error: ImportError) -> ConfigError | None:
+    """The error for an import that found this program's package in place of the user's; None for another cause."""
+    name = (error.name or "").partition(".")[0]
+    if name not in PACKAGES_OF_THIS_PROGRAM or name in _own:
+        return None
+    folder = _folder_of(name)
+    if folder is None:
+        return None
+    problem = (
+        f"{error.name!r} is imported, and {name!r} is a package of this program, so yours in {folder} is not found"
+    )
+    return ConfigError(problem, f"set topology_packages: [{name}] in the stream, or rename the package")
+
+
+def _folder_of(name: str) -> Path | None:
+    """Where the user's package of this name is."""
+    for entry in sys.path:
+        folder = Path(entry or ".").resolve()
+        spec = None if folder == _HERE else PathFinder.find_spec(name, [str(folder)])
+        if spec is not None and spec.submodule_search_locations:
+            found = Path(next(iter(spec.submodule_search_locations))).resolve()
+            if found.parent != _HERE:
+                return found
+    return None
+
+
+def _load(alias: str, folder: Path) -> None:
+    file = folder / "__init__.py"
+    if not file.exists():  # a package without code of its own
+        spec = importlib.util.spec_from_loader(alias, None, is_package=True)
+    else:
+        spec = importlib.util.spec_from_file_location(alias, file, submodule_search_locations=[str(folder)])
+    if spec is None:
+        msg = f"the package in {folder} cannot be loaded"
+        raise ConfigError(msg, "rename it")
+    spec.submodule_search_locations = [str(folder)]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[alias] = module
+    if spec.loader is not None and file.exists():
+        spec.loader.exec_module(module)
+
+
+def _import_for_importer(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002 - Python's names
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> object:
+    if level or name.partition(".")[0] not in _own or _is_of_this_program(globals):
+        return _import(name, globals, locals, fromlist or (), level)
+    alias = alias_of(name)
+    found = _import(alias, globals, locals, fromlist or (), 0)
+    return found if fromlist else sys.modules[alias.partition(".")[0]]
+
+
+def _is_of_this_program(importer: Mapping[str, object] | None) -> bool:
+    if importer is None:
+        return True
+    name = str(importer.get("__package__") or importer.get("__name__") or "")
+    return name.partition(".")[0] in PACKAGES_OF_THIS_PROGRAM

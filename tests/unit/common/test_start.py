@@ -1,0 +1,76 @@
+"""How the commands start, where packages have this program's names or are not installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import kafka_delta_express
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MISSING = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, fullname, path, target=None):
+        if fullname.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
+
+sys.meta_path.insert(0, Missing())
+import kafka_delta_express
+sys.argv = [{command!r}, "--help"]
+kafka_delta_express.{function}()
+"""
+OF_WRITERS = ("duckdb", "jmespath", "lmdb", "msgpack", "numpy", "sortedcontainers")
+OF_LOADERS = ("apscheduler", "delta", "pyspark", "py4j")
+
+
+def run(*arguments: str, folder: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def without(names: tuple[str, ...], command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    function = "tools" if command == "kafka-delta-express" else command.replace("-", "_")
+    code = MISSING.format(names=names, command=command, function=function)
+    return run("-P", "-c", code, folder=folder, environ={})
+
+
+@pytest.mark.parametrize(("command", "names"), [("delta-loader", OF_LOADERS), ("stage-writer", OF_WRITERS)])
+def test_a_command_without_its_extra_says_which_one_to_install(
+    command: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = without(names, command, tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert f"error: {command} needs the package " in done.stderr
+    assert done.stderr.endswith(f"→ pip install 'kafka-delta-express[{command}]'\n")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["stage-writer", "delta-loader", "bootstrap", "kafka-delta-express"])
+def test_a_command_starts_with_its_own_extra_only(command: str, tmp_path: Path) -> None:
+    others = {"stage-writer": OF_LOADERS, "delta-loader": OF_WRITERS}.get(command, OF_WRITERS + OF_LOADERS)
+    done = without(others, command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def test_packages_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
+    for name in ("common", "bootstrap", "stage_writer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ZeroDivisionError\n")
+    here = str(Path(kafka_delta_express.__file__).parent)
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), here])}
+    done = run("-P", "-m", "kafka_delta_express", "--help", folder=tmp_path, environ=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: stage-writer" in done.stdout
