@@ -60,6 +60,7 @@ from stage_writer.shell.replay_kafka import ReplayKafka
 from stage_writer.shell.rights import require_rights
 from stage_writer.shell.schema_registry import SchemaRegistry
 from stage_writer.shell.staging import ObjectStage
+from stage_writer.shell.table_compatibility import TableCompatibility
 from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.web.serving import Serving
@@ -144,19 +145,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     unfit_topics: set[str] = set()
     converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics)
     stage_store = open_stage(settings)
-    writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
-    open_table = stores_of(settings.stage.storage_options)
-    prove_tables(settings, open_table)
-    stage = ObjectStage(
-        stage_store,
-        open_table,
-        clock,
-        lambda: str(uuid.uuid4()),
-        writer_id,
-        state_keep_s=settings.writer.state_keep_s,
-        changelog=changelog,
-    )
+    stage = _stage(settings, stage_store, changelog, clock, log)
     with_headers = any(converter.needs_headers for converter in converters)
     workers = ThreadWorkers(settings.writer.upload_threads)
     writing = {one.stream.app_id for one in _with_topologies(converters) if one.topology.topics_written}
@@ -201,6 +191,24 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         raise typer.Exit(ExitCode.HELD)
 
 
+def _stage(
+    settings: Settings, store: ObjectStore, changelog: Changelog, clock: SystemClock, log: FilteringBoundLogger
+) -> ObjectStage:
+    """The stage, over tables that can be written to. Raises StoreError."""
+    open_table = stores_of(settings.stage.storage_options)
+    prove_tables(settings, open_table)
+    return ObjectStage(
+        store,
+        open_table,
+        clock,
+        lambda: str(uuid.uuid4()),
+        f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+        compatibility=TableCompatibility(open_table, clock, log),
+        state_keep_s=settings.writer.state_keep_s,
+        changelog=changelog,
+    )
+
+
 def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics) -> News:
     """What tells a loader that waits for markers."""
     if settings.loader.schedule != ON_MARKER:
@@ -232,6 +240,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, stores_of(settings.stage.storage_options))
         tell("tables", f"ok: the folders of {count} table(s) can be written to")
+        _require_compatible(settings, converters)
         schemas = schemas_of(settings)
         if schemas is not None:
             schemas.check()
@@ -255,6 +264,17 @@ def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapp
     """What was looked at, and what ended that."""
     checks = [{"check": what, "text": text} for what, text in told]
     return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
+
+
+def _require_compatible(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
+    """Raises ConfigError for rows that their table, as it is, can never take."""
+    tables = TableCompatibility(stores_of(settings.stage.storage_options), SystemClock(), get_logger())
+    for converter in converters:
+        formats = converter.all_formats if isinstance(converter, StreamConverter) else converter.formats
+        found = tables.find(formats)
+        if found is not None:
+            msg = f"{converter.stream.app_id}: {found.problem}"
+            raise ConfigError(msg, found.remedy)
 
 
 def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) -> None:

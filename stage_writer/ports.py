@@ -161,7 +161,23 @@ class OtherTopic:
     topic_id: str
 
 
-FlushOutcome = Sealed | LostClaim | Postponed | OtherTopic
+@dataclass(frozen=True, slots=True)
+class Incompatible:
+    """Nothing was written: a table can never take the rows (stage_writer/shell/table_compatibility.py)."""
+
+    start: Position
+    """Of the flush's span."""
+    tables: tuple[TableFormat, ...]
+    """Those that the rows are for."""
+    problem: str
+    remedy: str
+
+    def fault(self, source: TopicPartition) -> PartitionFault:
+        """What holds the partition."""
+        return PartitionFault(source, self.problem, self.remedy, "table_incompatible")
+
+
+FlushOutcome = Sealed | LostClaim | Postponed | OtherTopic | Incompatible
 
 
 class ClaimVerdict(Enum):
@@ -397,6 +413,9 @@ class Stage(Protocol):
 
     def gained(self, app_id: str) -> StructType | None:
         """The columns that a stream has gained, as the loader published them last; None while there are none."""
+
+    def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
+        """Why rows for these tables can never be loaded; None where they can be, or nobody knows."""
 
     def flush_job(
         self,

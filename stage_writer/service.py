@@ -45,7 +45,16 @@ from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_id
 from stage_writer.partitions.topic_look import TopicLook
 from stage_writer.partitions.waiting import Waiting
 from stage_writer.partitions.waiting import problems as waited_for
-from stage_writer.ports import OUT_OF_RANGE, ClaimVerdict, LostClaim, OtherTopic, PartitionFault, Postponed, Sealed
+from stage_writer.ports import (
+    OUT_OF_RANGE,
+    ClaimVerdict,
+    Incompatible,
+    LostClaim,
+    OtherTopic,
+    PartitionFault,
+    Postponed,
+    Sealed,
+)
 from stage_writer.schemas import Schemas
 from stage_writer.telling import Teller
 from stage_writer.web.view import FAILING_REMEDY, Snapshot
@@ -322,6 +331,9 @@ class StageWriter:
                     flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S
                 case OtherTopic():
                     self._topic_went(owned)
+                case Incompatible():
+                    place = Place(owned.tail, outcome.start, owned.lineage)
+                    self._hold(outcome.fault(owned.source), owned.converter, place, outcome)
                 case _:
                     assert_never(outcome)
 
@@ -401,8 +413,6 @@ class StageWriter:
         self._source.expect(expected)
         return positions
 
-    # Breathe.
-
     def _breathe(self, pressure: Pressure, used_bytes: int) -> None:
         """Stop reading what is to be paused, and go on with the rest."""
         before, self._pressure = self._pressure, pressure
@@ -422,7 +432,6 @@ class StageWriter:
         return Buffer.begin(start, converter.formats, self._filing, guess)
 
     # The group. These are called by the source, inside of poll and close.
-
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Read the chain of each new partition; those whose chain cannot be read now wait, or are held."""
         self._joined = True
@@ -543,7 +552,9 @@ class StageWriter:
         place = Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
         self._hold(other_topic(owned.source), owned.converter, place)
 
-    def _hold(self, fault: PartitionFault, converter: Converter, place: Place | None) -> None:
+    def _hold(
+        self, fault: PartitionFault, converter: Converter, place: Place | None, incompatible: Incompatible | None = None
+    ) -> None:
         """Leave a partition where it is (rule 5); ``place`` is the one that cannot be read, None if unknown."""
         source = fault.source
         self._log.error("partition held", partition=str(source), problem=fault.problem, remedy=fault.remedy)
@@ -551,7 +562,7 @@ class StageWriter:
             self._let_go([source], "held")
             self._source.pause([source])
         look_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
-        self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason)
+        self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible)
 
     def _look_at_held(self) -> None:
         """Take up again what somebody has mended (the chain can be read, and ends elsewhere), or Kafka has come to."""
@@ -562,14 +573,13 @@ class StageWriter:
             try:
                 place = self._places.of(source, held.converter.stream)
                 reached = held.reason == OUT_OF_RANGE and self._places.is_reached(source, place)
+                mended = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or place.differs(held.place) or reached:
+            if held.place is None or place.differs(held.place) or reached or mended:
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)
-
-    # Look-ups.
 
     def _converter_of(self, source: TopicPartition) -> Converter | None:
         return next((found for found in self._converters if found.stream.takes(source.topic)), None)

@@ -116,7 +116,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            remedy_for(table, declared, url, key_of(stream, url, "columns")),
+            remedy_for(table, declared, url, key_of(stream, url, "columns"), way),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)

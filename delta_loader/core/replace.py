@@ -128,7 +128,7 @@ def misfit(request: Request, target: Target) -> Held | None:
     return request.held(
         "replacement_refused",
         f"its rows do not fit {target.url}: {'; '.join(found)}",
-        f"change the table (ALTER TABLE), or {request.give_up} and stage it anew",
+        f"let the table take them, or {request.give_up} and stage it anew by columns that the table has",
     )
 
 

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 
 from common.errors import TableError
 from common.stage.data_files import delta_path
-from delta_loader.core.ways.demands import COMMITS_OF_A_CATALOG
+from common.tables.table_features import COMMITS_OF_A_CATALOG
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pyspark.sql import functions
 from pyspark.sql.classic.column import Column
 
 from common.schema import schema_from_json
-from delta_loader.core.ways.demands import GENERATED
+from common.tables.table_features import GENERATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

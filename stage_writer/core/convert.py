@@ -134,6 +134,11 @@ class StreamConverter:
         return self._formats
 
     @property
+    def all_formats(self) -> tuple[TableFormat, ...]:
+        """The stream's tables, those of its routes too."""
+        return (*self._row_formats, self._formats[1])
+
+    @property
     def needs_headers(self) -> bool:
         """Whether an expression asks for the records' headers."""
         return any(step.needs_headers for step in self._steps)

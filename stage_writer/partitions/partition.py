@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.outbox.ports import Outlet
     from stage_writer.partitions.places import Place
-    from stage_writer.ports import Converter, Flushing, FlushJob, Lineage, PartitionTask, Running, Tail, Wait
+    from stage_writer.ports import (
+        Converter,
+        Flushing,
+        FlushJob,
+        Incompatible,
+        Lineage,
+        PartitionTask,
+        Running,
+        Stage,
+        Tail,
+        Wait,
+    )
 
 _FIRST_PAUSE_S = 0.5
 
@@ -108,8 +119,15 @@ class Held:
     remedy: str = ""
     reason: str = "kafka"
     """In a word, for metrics."""
+    incompatible: Incompatible | None = None
+    """Where that is the reason."""
 
     @property
     def line(self) -> str:
         """For people."""
         return with_remedy(self.problem, self.remedy)
+
+    def takes_rows_now(self, stage: Stage) -> bool:
+        """Whether the table that could not take its rows is another one by now, or was mended."""
+        found = self.incompatible
+        return found is not None and stage.incompatible(found.start, found.tables) is None

@@ -63,6 +63,7 @@ from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
     FlushOutcome,
+    Incompatible,
     Lineage,
     LostClaim,
     OtherTopic,
@@ -74,16 +75,17 @@ from stage_writer.shell.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.shell.state_files import StageState, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from common.schema import StructType
     from common.settings import Stream
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
     from common.stage.idle import IdleFact
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.changelog.ports import Changelog
     from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
     from stage_writer.ports import StateChange
+    from stage_writer.shell.table_compatibility import TableCompatibility
 
 _READ_AGAIN = 5
 _FIRST = Lineage()
@@ -105,10 +107,15 @@ class ObjectStage:
         unique: Callable[[], str],
         writer: str,
         *,
+        compatibility: TableCompatibility | None = None,
         state_keep_s: float = KEEP_S,
         changelog: Changelog = NO_CHANGELOG,
     ) -> None:
-        """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process."""
+        """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process.
+
+        Without ``compatibility`` no table is looked at before rows for it are staged.
+        """
+        self._compatibility = compatibility
         self._store = store
         self._tables = tables
         self._clock = clock
@@ -184,6 +191,11 @@ class ObjectStage:
     ) -> Job:
         """A job that seals the buffer as the marker after ``tail``, when the guard lets it."""
         return Job(self, Flush(source, stream, buffer, tail, lineage), guard)
+
+    def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
+        """Why rows for these tables can never be loaded; None where they can be, or nobody knows."""
+        found = None if self._compatibility is None else self._compatibility.find(tables)
+        return None if found is None else Incompatible(start, tuple(tables), found.problem, found.remedy)
 
     # What a job needs of the stage; jobs run in threads, and nothing here has a state.
 
@@ -348,6 +360,10 @@ class Job:
 
     def run(self) -> FlushOutcome:
         """Encode, upload, ask, claim; the first two once, however often this is called (rule 2)."""
+        buffer = self._flush.buffer
+        refused = self._stage.incompatible(buffer.start, [rows.table for rows in buffer.tables if rows.arrow_bytes])
+        if refused is not None and self._files is None:
+            return refused
         files = self._encode()
         for index in range(self._uploaded, len(files)):
             self._stage.upload(files[index])

@@ -130,6 +130,10 @@ def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> 
     lake = FsspecStore("s3://lake", guarded.options(guarded.writer))
     lake.write("tables/orders/new.parquet", b"rows")
     log = "tables/orders/_delta_log/00000000000000000000.json"
+    loader = FsspecStore("s3://lake", guarded.options(guarded.loader))
+    loader.write(log, b"{}")
+    assert lake.read(log) == b"{}"
+    loader.delete([log])
     forbidden: list[Callable[[], object]] = [
         partial(lake.read, "tables/orders/new.parquet"),
         partial(lake.delete, ["tables/orders/new.parquet"]),
@@ -143,7 +147,6 @@ def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> 
     with pytest.raises(StoreRefusedError, match="may not create"):
         prove_writable(FsspecStore("s3://lake/elsewhere", guarded.options(guarded.writer)))
     prove_writable(FsspecStore("s3://lake/tables/orders", guarded.options(guarded.writer)))
-    loader = FsspecStore("s3://lake", guarded.options(guarded.loader))
     assert [found.path for found in loader.list("tables/orders")] == ["tables/orders/new.parquet"]
     loader.delete(["tables/orders/new.parquet"])
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from common.schema import backticks, schema_from_json
 from common.stage.row_places import place_fields
 from common.tables.changes import RESERVED
-from delta_loader.core.ways.demands import GENERATED
+from common.tables.table_features import GENERATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

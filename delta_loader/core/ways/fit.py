@@ -26,8 +26,9 @@ from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import KAFKA_COLUMNS
+from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.core.ways.casting import cast_type
-from delta_loader.core.ways.demands import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.core.ways.variants import staged_form
 from delta_loader.core.ways.way import PLAIN, Way, through_spark
 
@@ -45,23 +46,39 @@ def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAI
     if found:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
         raise NotCompatibleError(
-            msg, remedy_for(table, staged, url, "the stream's columns and stage anew with `bootstrap rewind`")
+            msg, remedy_for(table, staged, url, "the stream's columns and stage anew with `bootstrap rewind`", way)
         )
 
 
-def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str) -> str:
-    """What ends a difference: the statement itself where columns are missing, and ``otherwise`` what else to change."""
+def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str, way: Way = PLAIN) -> str:
+    """What ends a difference: the statement itself where columns are missing, and ``otherwise`` what else to change.
+
+    Of what no statement can change, the setting that the table has.
+    """
     try:
         there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError:
-        return f"change the table (ALTER TABLE), or {otherwise}"
+        return f"load into a table whose columns are known here, or change {otherwise}"
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
-    if not missing.fields:
-        return f"change the table (ALTER TABLE), or {otherwise}"
-    statement = f"ALTER TABLE delta.`{url}` ADD COLUMNS ({to_ddl(missing)})"
-    without = "; or kafka_columns: false, and rows do not tell their offsets" if _has_kafkas(missing) else ""
-    return f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}"
+    remedies = []
+    if missing.fields:
+        statement = f"ALTER TABLE delta.`{url}` ADD COLUMNS ({to_ddl(missing)})"
+        without = "; or kafka_columns: false, and rows do not tell their offsets" if _has_kafkas(missing) else ""
+        remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
+    wanted = [column for _, column in type_problems(there, columns)]
+    settings = [f"columns: {', '.join(wanted)}"] if wanted else []
+    if not through_spark(way) and table.partition_by != staged.partition_by:
+        settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
+    if settings:
+        remedies.append(
+            f"what no ALTER TABLE changes, the stream has to say as the table does: write {' and '.join(settings)} and "
+            "stage anew with `bootstrap rewind`; or load into a new table (another table, app_id and stage)"
+        )
+    return "; and ".join(remedies) or (
+        "change the table by what ALTER TABLE can (a wider type, DROP NOT NULL, a name), or write evolution: widen "
+        f"for wider numbers; or change {otherwise}"
+    )
 
 
 def _has_kafkas(columns: StructType) -> bool:
@@ -80,13 +97,9 @@ def differences(table: TableShape, staged: TableShape, way: Way = PLAIN, *, cast
     found = list(_struct_differences("", form, staged_columns))
     if through_spark(way):
         found += _not_made(columns, staged_columns, table.partition_by)
-    elif table.partition_by != staged.partition_by:
-        found.append(f"it is partitioned by {_columns(table.partition_by)}, staged by {_columns(staged.partition_by)}")
+    elif problem := partitioning_problem(table.partition_by, staged.partition_by):
+        found.append(problem)
     return tuple(found)
-
-
-def _columns(names: tuple[str, ...]) -> str:
-    return ", ".join(names) or "nothing"
 
 
 def _cast(table: StructType, staged: StructType) -> StructType:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 from common.errors import NotCompatibleError
 from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
-from delta_loader.core.ways.demands import appended_for, may_refuse_rows, padded_column, refused_for
+from common.tables.table_features import appended_for, may_refuse_rows, padded_column, refused_for
 
 if TYPE_CHECKING:
     from common.tables.delta_log import TableState

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json
 from common.tables.changes import DELETE_COLUMN
+from common.tables.table_features import GENERATED
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.judged import JUDGED_PLACE, LonelyDeletes, kept_columns_asked
-from delta_loader.core.ways.demands import GENERATED
 from delta_loader.shell.checks import PROBLEM, TableChecks
 from delta_loader.shell.merging.merge_writes import events_of
 from delta_loader.shell.spark import spark_url

@@ -22,6 +22,7 @@ from stage_writer.news.ports import NO_NEWS
 from stage_writer.partitions.idling import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
+from stage_writer.shell.table_compatibility import TableCompatibility
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
 
@@ -49,9 +50,11 @@ class World:
         ends: dict[TopicPartition, int],
         start: str = "earliest",
         alarm: float | None = None,
+        *,
+        looks_at_tables: bool = False,
         **stream: object,
     ) -> None:
-        self.alarm = alarm
+        self.alarm, self.looks_at_tables = alarm, looks_at_tables
         self.store = FsspecStore(f"{folder}/stage")
         self.clock = HandClock()
         self.group = LonelyMember(self.clock, dict(ends), ids={ORDERS: "first"})
@@ -76,7 +79,15 @@ class World:
 
     def new_writer(self, **limits: int) -> StageWriter:
         names = iter(range(1_000))
-        stage = ObjectStage(self.store, lambda _: self.table, self.clock, lambda: f"{next(names):032x}", "w")
+        tables = TableCompatibility(lambda _: self.table, self.clock, structlog.get_logger())
+        stage = ObjectStage(
+            self.store,
+            lambda _: self.table,
+            self.clock,
+            lambda: f"{next(names):032x}",
+            "w",
+            compatibility=tables if self.looks_at_tables else None,
+        )
         bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
         metrics, log = Metrics(), structlog.get_logger()
         self.group.joined = False

@@ -1,0 +1,71 @@
+"""What of a stream's rows no Delta table of another shape can ever take. Pure.
+
+Rules:
+
+1. Only what neither an ALTER TABLE nor any `evolution` of the stream can mend is named here: writers stage everything
+   else, and the loader waits for whoever mends it.
+2. Delta cannot change a table's partitioning. A data file that is added as it is must have it; where Spark writes the
+   rows, it parts them anew.
+3. Numbers may be widened or cast into numbers, and days into moments without a zone. Text, bytes, truth values and
+   structures are never read as each other. A VARIANT is made of JSON text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.schema.ddl import type_to_ddl
+from common.schema.types import INTEGER_BITS, ArrayType, DataType, DecimalType, MapType, Primitive, StructType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_FLOATS = (Primitive.FLOAT, Primitive.DOUBLE)
+_DAYS = frozenset({Primitive.DATE, Primitive.TIMESTAMP_NTZ})
+
+
+def partitioning_problem(table: Sequence[str], staged: Sequence[str]) -> str | None:
+    """Why files of one partitioning cannot be added to a table of another; None where they are the same."""
+    if tuple(table) == tuple(staged):
+        return None
+    return f"it is partitioned by {columns_text(table)}, staged by {columns_text(staged)}"
+
+
+def columns_text(names: Sequence[str]) -> str:
+    """The columns for people."""
+    return ", ".join(names) or "nothing"
+
+
+def type_problems(table: StructType, staged: StructType, place: str = "") -> Iterator[tuple[str, str]]:
+    """What differs of each staged column whose values the table's type can never take, and the column as it is there.
+
+    Columns that the table lacks are left out: they can be added.
+    """
+    for field in staged:
+        there = table.field(field.name)
+        if there is not None:
+            yield from _problems(f"{place}{field.name}", there.type, field.type)
+
+
+def _problems(name: str, table: DataType, staged: DataType) -> Iterator[tuple[str, str]]:
+    match table, staged:
+        case StructType(), StructType():
+            yield from type_problems(table, staged, f"{name}.")
+        case ArrayType(), ArrayType():
+            yield from _problems(f"{name}.element", table.element, staged.element)
+        case MapType(), MapType():
+            yield from _problems(f"{name}.key", table.key, staged.key)
+            yield from _problems(f"{name}.value", table.value, staged.value)
+        case _ if not _may_become(table, staged):
+            kind = type_to_ddl(table)
+            yield f"the column {name} is {kind}, staged as {type_to_ddl(staged)}", f"{name} {kind}"
+
+
+def _may_become(table: DataType, staged: DataType) -> bool:
+    if table == staged or (_is_number(table) and _is_number(staged)):
+        return True
+    return {table, staged} == _DAYS or (table is Primitive.VARIANT and staged is Primitive.STRING)
+
+
+def _is_number(data_type: DataType) -> bool:
+    return data_type in INTEGER_BITS or isinstance(data_type, DecimalType) or data_type in _FLOATS

@@ -1,0 +1,95 @@
+"""Whether rows of a stream can ever be loaded into the tables that are there: asked before they are staged.
+
+Rules:
+
+1. A table's log is read before the first flush that has rows for it, without a JVM. A table that takes them is not
+   looked at again by this process: from then on the loader, which looks at each load, says what has changed.
+2. What cannot be known stops nothing: a table that is not there yet, or whose log cannot be read. Staging loses
+   nothing, and the loader does not load what does not fit. It is looked at again after a while.
+3. Only what nobody can mend in the table is refused (common/tables/schema_compatibility.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from common.remedies import CONFIG, quoted
+from common.schema.spark_json import schema_from_json
+from common.tables.delta_log import read_table_state
+from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.table_features import appended_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+    from common.tables.delta_log import TableState
+    from stage_writer.core.parquet.buffer import TableFormat
+
+LOOK_AGAIN_S = 600.0
+"""After nothing could be known."""
+LOOK_AT_REFUSED_S = 20.0
+"""At a table that can never take what is staged, however many partitions wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    """Why rows cannot be loaded into a table, ever, and what to do about it."""
+
+    problem: str
+    remedy: str
+
+
+def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
+    """What of the rows for a table it can never take, as it is (rule 3). Raises SchemaError for an unknown type."""
+    found, settings = list[str](), list[str]()
+    is_added = not table.waits and appended_for(state) is None
+    problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
+    if problem is not None:
+        found.append(problem)
+        settings.append(f"partition_by: [{', '.join(state.partition_by)}]")
+    columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
+    if columns:
+        found += [what for what, _ in columns]
+        settings.append(f"columns: {', '.join(column for _, column in columns)}")
+    if not found:
+        return None
+    return Incompatibility(
+        f"nothing is staged that the Delta table {table.url} can never take: {'; '.join(found)}",
+        f"write {' and '.join(settings)} in the stream, as the table has it, and start the writer again; or give it a "
+        f"new table. The table is looked at again every half minute; `stage-writer check {CONFIG}` does it now",
+    )
+
+
+class TableCompatibility:
+    """Looks at tables, each once while it takes what is staged. Safe to use from several threads."""
+
+    def __init__(self, open_table: Callable[[str], ObjectStore], clock: Clock, log: FilteringBoundLogger) -> None:
+        self._open_table = open_table
+        self._clock = clock
+        self._log = log
+        self._known: dict[tuple[str, str, tuple[str, ...]], tuple[float, Incompatibility | None]] = {}
+        """By what is staged: until when an answer holds, and the answer."""
+
+    def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
+        """Why rows for some of these tables cannot be loaded, ever; None where they can be, or nobody knows."""
+        return next((found for table in tables if (found := self._find(table)) is not None), None)
+
+    def _find(self, table: TableFormat) -> Incompatibility | None:
+        key = (table.url, table.schema, table.partition_by)
+        until_s, known = self._known.get(key, (0.0, None))
+        if self._clock.monotonic_s() < until_s:
+            return known
+        try:
+            state = read_table_state(self._open_table(table.url))
+            found = None if state is None else incompatibility(table, state)
+        except Exception as error:  # noqa: BLE001 - rule 2: whatever is wrong with a log, staging loses nothing
+            self._log.warning("table not inspected", table=quoted(table.url), problem=str(error))
+            state, found = None, None
+        holds_s = LOOK_AT_REFUSED_S if found is not None else LOOK_AGAIN_S if state is None else inf
+        self._known[key] = (self._clock.monotonic_s() + holds_s, found)
+        return found

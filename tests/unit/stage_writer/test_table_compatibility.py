@@ -1,0 +1,181 @@
+"""What a table can never take is not staged: the partition is held until the table or the config is another one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import StoreError
+from common.schema import parse_ddl, schema_from_json, schema_to_json
+from common.storage.store import FsspecStore
+from common.tables.delta_log import TableState
+from stage_writer.core.convert import StreamConverter
+from stage_writer.service import LOOK_AT_HELD_S
+from stage_writer.shell.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
+from tests.fakes.streams import stream_of
+from tests.unit.stage_writer.test_service import FIRST, SECOND, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from common.ports import StoredObject
+    from stage_writer.partitions.partition import Held
+
+KAFKA = ", _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
+
+
+def write_log(store: FsspecStore, columns: str, version: int = 0) -> None:
+    """A commit that makes the table what is said."""
+    metadata = {
+        "id": "t",
+        "schemaString": schema_to_json(parse_ddl(columns)),
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    data = "\n".join(json.dumps(action) for action in actions).encode()
+    store.write(f"_delta_log/{version:020d}.json", data)
+
+
+def state_of(columns: str, partition_by: tuple[str, ...] = (), **properties: str) -> TableState:
+    return TableState(0, "t", schema_to_json(parse_ddl(columns)), partition_by, properties, 1, 2, frozenset())
+
+
+def found(stream: dict[str, object], state: TableState) -> Incompatibility | None:
+    return incompatibility(StreamConverter(stream_of(**stream)).formats[0], state)
+
+
+@pytest.mark.parametrize(
+    ("table", "staged"),
+    [
+        ("qty BIGINT", "qty STRING"),
+        ("qty STRING", "qty BIGINT"),
+        ("qty BOOLEAN", "qty INT"),
+        ("qty BINARY", "qty STRING"),
+        ("qty TIMESTAMP", "qty TIMESTAMP_NTZ"),
+        ("qty STRUCT<a: INT>", "qty STRING"),
+        ("qty ARRAY<STRUCT<a: INT>>", "qty ARRAY<STRUCT<a: STRING>>"),
+        ("qty MAP<STRING, INT>", "qty STRUCT<a: INT>"),
+    ],
+)
+def test_a_type_that_no_statement_can_make_of_the_tables_is_refused_by_its_name(table: str, staged: str) -> None:
+    refused = found({"columns": staged}, state_of(table + KAFKA))
+    assert refused is not None
+    assert "the column qty" in refused.problem
+    assert "columns: qty" in refused.remedy
+    assert "ALTER TABLE" not in refused.remedy
+
+
+@pytest.mark.parametrize(
+    ("table", "staged"),
+    [
+        ("qty BIGINT", "qty BIGINT"),
+        ("qty INT", "qty BIGINT"),
+        ("qty DOUBLE", "qty INT"),
+        ("qty DECIMAL(10,2)", "qty BIGINT"),
+        ("qty DATE", "qty TIMESTAMP_NTZ"),
+        ("other INT", "qty STRING"),
+        ("qty STRUCT<a: INT>", "qty STRUCT<b: STRING>"),
+    ],
+)
+def test_what_somebody_can_mend_in_the_table_is_staged(table: str, staged: str) -> None:
+    assert found({"columns": staged}, state_of(table + KAFKA)) is None
+
+
+def test_another_partitioning_is_refused_with_the_tables_own() -> None:
+    stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
+    refused = found(stream, state_of(f"day STRING, sku STRING{KAFKA}", ("day",)))
+    assert refused is not None
+    assert "it is partitioned by day, staged by sku" in refused.problem
+    assert "partition_by: [day]" in refused.remedy
+
+
+@pytest.mark.parametrize("case", ["load is append", "a constraint"])
+def test_where_spark_writes_it_parts_the_rows_anew(case: str) -> None:
+    stream: dict[str, object] = {"columns": "day STRING, sku STRING", "partition_by": ["sku"]}
+    properties = {} if case == "load is append" else {"delta.constraints.c": "day > ''"}
+    load = {"load": "append"} if case == "load is append" else {}
+    assert found(stream | load, state_of(f"day STRING, sku STRING{KAFKA}", ("day",), **properties)) is None
+
+
+def held(world: World) -> list[Held]:
+    return list(world.writer.snapshot().held.values())
+
+
+def data_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts]
+
+
+def test_nothing_is_staged_for_such_a_table_and_it_goes_on_once_the_table_takes_it(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 5}, looks_at_tables=True)
+    write_log(world.table, f"id STRING{KAFKA}")
+    world.steps()
+    assert [one.reason for one in held(world)] == ["table_incompatible"] * 2
+    assert "the column id is STRING, staged as INT" in world.problems()
+    assert "columns: id STRING" in world.problems()
+    assert not data_files(tmp_path)
+    assert not world.chain()
+
+    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.steps()
+    assert len(held(world)) == 2  # looked at, and as it was
+
+    write_log(world.table, f"id INT{KAFKA}", version=1)
+    world.clock.now_s += LOOK_AT_HELD_S + 1
+    world.steps(40)
+    assert not held(world)
+    assert [(start, end) for start, end, *_ in world.chain(FIRST)] == [(0, 5)]
+    assert [(start, end) for start, end, *_ in world.chain(SECOND)] == [(0, 5)]
+
+
+class Unreadable(FsspecStore):
+    """A table whose log may not be listed."""
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        msg = f"may not list {prefix}"
+        raise StoreError(msg)
+
+
+@pytest.mark.parametrize("case", ["no table", "unreadable", "not a log"])
+def test_what_cannot_be_known_stops_nothing_and_is_looked_at_again(tmp_path: Path, case: str) -> None:
+    world = World(tmp_path, {FIRST: 5}, looks_at_tables=True)
+    if case == "unreadable":
+        world.table = Unreadable(f"{tmp_path}/table")
+    if case == "not a log":
+        world.table.write(f"_delta_log/{0:020d}.json", b'{"metaData":{}}\n{"protocol":')
+    world.writer = world.new_writer()
+    world.steps()
+    assert not held(world)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]
+    world.table = FsspecStore(f"{tmp_path}/table")
+    write_log(world.table, f"id STRING{KAFKA}")
+    world.group.ends[FIRST] = 9
+    world.steps()
+    assert not held(world)  # it is not asked at each flush
+    world.clock.now_s += LOOK_AGAIN_S
+    world.group.ends[FIRST] = 12
+    world.steps(40)
+    assert len(held(world)) == 1
+
+
+def test_a_table_that_takes_the_rows_is_read_once(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5}, looks_at_tables=True)
+    write_log(world.table, f"id INT{KAFKA}")
+    world.steps()
+    world.table.delete([f"_delta_log/{0:020d}.json"])
+    write_log(world.table, f"id STRING{KAFKA}")
+    world.clock.now_s += 10 * LOOK_AGAIN_S
+    world.group.ends[FIRST] = 9
+    world.steps(40)
+    assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5), (5, 9)]
+
+
+def test_the_schema_that_is_compared_is_the_tables() -> None:
+    # The staged columns of a merge, say, are none of the table's; the format's own schema has none of them.
+    merge = {"load": "merge", "merge": {"keys": ["id"]}, "columns": "id INT, op STRING"}
+    table = StreamConverter(stream_of(**merge)).formats[0]
+    assert incompatibility(table, state_of(f"id INT, op STRING{KAFKA}")) is None
+    assert set(schema_from_json(table.schema).names) >= {"id", "op"}
