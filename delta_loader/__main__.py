@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -33,12 +34,13 @@ from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
-from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of, threads
+from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of
 from delta_loader.commands.services import services
 from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
+from delta_loader.jobs import Jobs
 from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.loader import Loader
 from delta_loader.on_marker.wiring import listener_of, turns_of
@@ -48,13 +50,21 @@ from delta_loader.streams.pools import OwnPools
 from delta_loader.web.serving import Serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
+    from pyspark.sql import SparkSession
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
+    from delta_loader.ports import ParallelMap
 
-_WARM_UP_EVERY_S = 30.0
+_LOOK_AT_OTHERS_EVERY_S = 30.0
+"""How often a stream that another loader loads is looked at."""
+_CHECKS_EVERY_S = 15.0
+_CLEAN_UP_LOOK_EVERY_S = 30.0
+_SPARK_LOOK_EVERY_S = 5.0
+_EXIT_WITHIN_S = 10.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
 app = new_app("Loads what the stage writers staged into Delta tables.")
@@ -109,6 +119,7 @@ def run(
             raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         if loader.services is not None:
             loader.services.start()
+        loader.jobs.start()
         _run(loader, stopped)
     log.info("stopped")
 
@@ -120,16 +131,15 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     """
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
-    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415
-    from delta_loader.wiring import catalog_checks, spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
+    from delta_loader.wiring import spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
 
-    pool = stack.enter_context(threads())
     parallel = OwnPools(THREADS)
     stack.callback(parallel.close)
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
+    jobs = Jobs(clock, log)
     serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
     serving.serve(settings, stack, log=log, metrics=metrics)
     # A lease is watched from here on, so that the time in which Spark starts counts.
@@ -137,18 +147,9 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(spark.stop)
+    stack.callback(jobs.close)
     _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
-    fitness = Fitness(
-        [stream.app_id for stream in settings.streams],
-        look=lambda: [*preflight_of(settings, pool).checks(), *catalog_checks(settings, spark)],
-        look_at=lambda app_id: [
-            *preflight_of(settings, pool).stream_checks(app_id),
-            *catalog_checks(settings, spark, app_id),
-        ],
-        prove=lambda: prove_log_stores(spark, tables_of(settings), opener_of(settings)),
-        log=log,
-        metrics=metrics,
-    )
+    fitness = _fitness(settings, spark, parallel, log, metrics)
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
     checkpoints = spark_checkpoints(spark, clock, opener_of(settings), log=log, metrics=metrics)
@@ -157,33 +158,76 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
+
+    def may_load(_app_id: str) -> bool:
+        return once or lease is None or lease.held()
+
+    ports = replace(ports, may_load=may_load)
     service = LoaderService(settings.streams, settings.loader, ports)
     service.recall()
     control = None if once else listener_of(settings, log=log, metrics=metrics)
     if control is not None:
         stack.callback(control.close)
-    turns = turns_of(settings, serving.desk, control, log=log, metrics=metrics)
+    turns = turns_of(settings, serving.desk, control, jobs, may_load, log=log, metrics=metrics)
     stack.callback(turns.give_up)
+    spark_is_gone = Event()
     serving.loader = Loader(
         service,
-        tables.alive,
+        spark_is_gone,
         lease,
         lease_thread,
-        clean_up,
         fitness,
         pausing=serving.pausing,
         turns=turns,
         streams=streams,
         checkpoints=checkpoints,
+        jobs=jobs,
         control=control,
     )
     if not once:
+        _add_jobs(serving.loader, clean_up, tables.alive)
         may_run, is_loading = serving.loader.may_serve, streams.is_running
         services = services_thread(
             settings, spark, parallel, stack, may_run=may_run, is_loading=is_loading, log=log, metrics=metrics
         )
         serving.loader = replace(serving.loader, services=services)
     return serving.loader
+
+
+def _fitness(
+    settings: Settings, spark: SparkSession, parallel: ParallelMap, log: FilteringBoundLogger, metrics: Metrics
+) -> Fitness:
+    """What is looked at before the first load, and again for streams that are not fit."""
+    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
+    from delta_loader.wiring import catalog_checks  # noqa: PLC0415 - the same
+
+    return Fitness(
+        [stream.app_id for stream in settings.streams],
+        look=lambda: [*preflight_of(settings, parallel).checks(), *catalog_checks(settings, spark)],
+        look_at=lambda app_id: [
+            *preflight_of(settings, parallel).stream_checks(app_id),
+            *catalog_checks(settings, spark, app_id),
+        ],
+        prove=lambda: prove_log_stores(spark, tables_of(settings), opener_of(settings)),
+        log=log,
+        metrics=metrics,
+    )
+
+
+def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callable[[], bool]) -> None:
+    """What is done beside the loads, each by a job of its own."""
+
+    def clean() -> None:
+        if loader.may_serve():
+            clean_up.look(datetime.now(UTC))
+
+    def look_at_spark() -> None:
+        if not spark_is_alive():
+            loader.spark_is_gone.set()
+
+    loader.jobs.add("readiness checks", loader.fitness.look_again, every_s=_CHECKS_EVERY_S)
+    loader.jobs.add("clean-up", clean, every_s=_CLEAN_UP_LOOK_EVERY_S)
+    loader.jobs.add("Spark", look_at_spark, every_s=_SPARK_LOOK_EVERY_S)
 
 
 def _lease(
@@ -202,45 +246,36 @@ def _lease(
 
 
 def _run(loader: Loader, stopped: Event) -> None:
-    """Load now, and whenever it is time again, until stopped; stand by while another loader does.
+    """Load now, and whenever it is time again, until stopped; what another loader loads is only looked at.
 
+    It does no I/O: streams are loaded and looked at in their own threads, all else is a job's (delta_loader/jobs.py).
     Raises TableError when Spark is gone.
     """
 
     def stop() -> bool:
         return stopped.is_set() or loader.pausing.is_on or not loader.may_load()
 
-    while _stand_by(loader, stopped):
-        turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on)
+    here: frozenset[str] = frozenset()
+    look_at_s = time.monotonic()
+    while not stopped.is_set():
+        _require_spark(loader)
+        before, here = here, loader.loaded_here
+        if here - before:
+            loader.turns.begin_again()
+        elsewhere = loader.loaded_elsewhere
+        if elsewhere and time.monotonic() >= look_at_s:
+            loader.service.look(elsewhere)
+            look_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S
+        if not here:
+            loader.turns.give_up()
+        turn = loader.turns.next(datetime.now(UTC), paused=loader.pausing.is_on) if here else None
         if turn is None:
             loader.turns.collected(loader.service.collect())
             (stopped.wait if loader.control is None else loader.control.wait)(_LOOK_S)
             continue
         with loader.loading():
             reports = loader.service.run_pass(stop, turn.app_ids, hurries=loader.turns.hurries)
-        _require_spark(loader)
         loader.turns.ended(turn, reports, datetime.now(UTC), cut_short=stop())
-        if turn.app_ids is None:
-            loader.fitness.look_again()
-            if loader.may_load():
-                loader.clean_up.look(datetime.now(UTC))
-
-
-def _stand_by(loader: Loader, stopped: Event) -> bool:
-    """Wait for the lease; True when it is there, False when stopped. Raises TableError when Spark is gone."""
-    warm_again_s = time.monotonic()
-    while not stopped.is_set():
-        if loader.may_load():
-            return True
-        loader.turns.begin_again()
-        if time.monotonic() >= warm_again_s and loader.lease is not None and loader.lease.holder is not None:
-            # A first look at a table costs seconds, which a standby has.
-            loader.service.warm_up(lambda: stopped.is_set() or loader.may_load())
-            loader.fitness.look_again()
-            _require_spark(loader)
-            warm_again_s = time.monotonic() + _WARM_UP_EVERY_S
-        stopped.wait(_LOOK_S)
-    return False
 
 
 def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
@@ -257,7 +292,7 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
 
 
 def _require_spark(loader: Loader) -> None:
-    if not loader.spark_is_alive():
+    if loader.spark_is_gone.is_set():
         msg = "the Spark process is gone"
         raise TableError(msg, "have the loader restarted; if memory killed it, give spark.driver.memory more")
 
@@ -274,11 +309,27 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
         signal.signal(number, stop)
 
 
+def _exit(code: int) -> None:
+    """End the process; a thread that waits for a store that hangs is not waited for.
+
+    Python itself would wait for the threads of each pool.
+    """
+    end_s = time.monotonic() + _EXIT_WITHIN_S
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def main() -> None:
     """The entry point of the package."""
     # PySpark says so on each import of it; the loader uses nothing of pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    sys.exit(run_app(app))
+    _exit(run_app(app))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from threading import Event
 
     from common.errors import BrokerError
     from common.http.pausing import Pausing
     from delta_loader.checkpoints.beside import CheckpointsBeside
     from delta_loader.checks.fitness import Fitness
-    from delta_loader.cleaning.schedule import ScheduledCleanUp
+    from delta_loader.jobs import Jobs
     from delta_loader.lease import LeaseThread, LoaderLease
     from delta_loader.on_marker.listening import Listener
     from delta_loader.on_marker.turns import Turns
@@ -30,16 +30,17 @@ class Loader:
     """The parts."""
 
     service: LoaderService
-    spark_is_alive: Callable[[], bool]
+    spark_is_gone: Event
+    """Set once Spark's process has ended."""
     lease: LoaderLease | None
     """None when the settings want none."""
     lease_thread: LeaseThread | None
-    clean_up: ScheduledCleanUp
     fitness: Fitness
     pausing: Pausing
     turns: Turns
     streams: StreamTurns
     checkpoints: CheckpointsBeside
+    jobs: Jobs
     services: ServicesThread | None = None
     """None when the settings want none."""
     control: Listener | None = None
@@ -64,5 +65,17 @@ class Loader:
         return self.service.ready and not self.pausing.is_on and self.may_load()
 
     def may_load(self) -> bool:
-        """Whether no other loader does."""
+        """Whether there is a stream that no other loader loads."""
         return self.lease is None or self.lease.held()
+
+    @property
+    def loaded_here(self) -> frozenset[str]:
+        """The streams that no other loader loads."""
+        return frozenset(app_id for app_id in self.service.book.entries if self.lease is None or self.lease.held())
+
+    @property
+    def loaded_elsewhere(self) -> frozenset[str]:
+        """The streams that another loader is known to load."""
+        if self.lease is None or self.lease.held() or self.lease.holder is None:
+            return frozenset()
+        return frozenset(self.service.book.entries)

@@ -76,6 +76,8 @@ class Ports:
     """None where no table refuses any row."""
     registering: Registering | None = None
     """None where no table has a name in a catalog."""
+    may_load: Callable[[str], bool] = lambda _app_id: True
+    """Whether no other loader loads a stream; asked between its commits."""
     turns: Turns = one_by_one
 
 
@@ -155,7 +157,7 @@ class LoaderService:
         to_the_end: bool = False,
         hurries: Hurries = never,
     ) -> list[StreamReport]:
-        """Load everything that is loadable now, or of some streams only; what has ended since the pass before.
+        """Load everything that is loadable now and no other loader's; or of some streams only. What has ended since.
 
         ``stop`` is asked between commits; a commit under way is finished. With ``to_the_end`` no stream is left at it.
         ``hurries`` says when another pass is due, for which this one does not wait for all of its streams.
@@ -164,9 +166,10 @@ class LoaderService:
         self._passing = True
         self._ports.metrics.set(catalogue.LOADER_LOADING, 1)
         turn = _Turn(self._load, stop, self._progress)
-        wanted = tuple(app_id for app_id in self._streams if app_ids is None or app_id in app_ids)
+        among = self._streams if app_ids is None else app_ids
+        wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
         at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
-        reports = self._ended(at_it)
+        reports = [report for report in self._ended(at_it) if not report.is_look]
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
@@ -179,15 +182,14 @@ class LoaderService:
         if not self._at_it:
             return []
         reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
-        if reports:
-            self._tell_streams(reports)
-        return reports
+        loads = [report for report in reports if not report.is_look]
+        if loads:
+            self._tell_streams(loads)
+        return loads
 
     def _ended(self, at_it: frozenset[str]) -> list[StreamReport]:
         ended = [app_id for app_id in self._streams if app_id in self._at_it and app_id not in at_it]
         reports = [self._at_it.pop(app_id).report for app_id in ended]
-        if self._ports.valid_through is not None:
-            self._ports.valid_through.tell(reports)
         self.book.passed(reports)
         return reports
 
@@ -197,20 +199,48 @@ class LoaderService:
 
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
         """One turn of a stream, or another slice of one."""
-        now_s = self._ports.clock.monotonic_s()
-        at_it = self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, told_s=now_s))
-        at_it.report.begin()
-        self._run_stream(self._streams[app_id], at_it.report, stop)
+        report = self._begin(app_id)
+        report.begin()
+        self._run_stream(self._streams[app_id], report, lambda: stop() or not self._ports.may_load(app_id))
+        self._tell_valid_through(report)
 
-    def warm_up(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Look at every table and change nothing, so that a pass that comes later need not pay for a first look."""
-        for url in (url for stream in self._streams.values() for url in stream.tables):
-            if stop():
-                return
-            try:
-                self._ports.tables.state(url)
-            except KafkaDeltaExpressError as error:
-                self._ports.log.debug("a table cannot be looked at", table=url, problem=error.problem)  # a pass tells
+    def _begin(self, app_id: str) -> StreamReport:
+        now_s = self._ports.clock.monotonic_s()
+        return self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, told_s=now_s)).report
+
+    def look(self, app_ids: Collection[str]) -> None:
+        """Have streams looked at that another loader loads; `collect` has what was found.
+
+        So a standby knows how far they are, and a load that comes later need not pay for a first look. Each has a
+        thread, as for a load, and waits for no other.
+        """
+        wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._at_it)
+        if wanted:
+            self._ports.turns(_Turn(self._look, lambda: False, self._progress), wanted, hurries=lambda _at_it: True)
+
+    def _look(self, app_id: str, _stop: Callable[[], bool]) -> None:
+        report = self._begin(app_id)
+        report.is_look = True
+        try:
+            self._new_load(self._streams[app_id], report).look()
+        except KafkaDeltaExpressError as error:
+            report.failure = error
+            self._ports.log.warning(
+                "stream of another loader cannot be looked at",
+                app_id=app_id,
+                problem=error.problem,
+                remedy=error.remedy,
+            )
+        except Exception:
+            self._ports.log.exception("unexpected exception", app_id=app_id)
+
+    def _tell_valid_through(self, report: StreamReport) -> None:
+        if self._ports.valid_through is None:
+            return
+        try:
+            self._ports.valid_through.tell(report)
+        except Exception:  # a bug, or a dependency's: it never makes a load fail
+            self._ports.log.exception("unexpected exception", app_id=report.app_id)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -244,7 +274,7 @@ class LoaderService:
 
     def _run_stream(self, stream: Stream, report: StreamReport, stop: Callable[[], bool]) -> None:
         try:
-            StreamLoad(stream, self._settings, self._ports, report, self._looked).run(stop)
+            self._new_load(stream, report).run(stop)
         except KafkaDeltaExpressError as error:
             self._failed(report, error)
         except Exception as error:
@@ -255,6 +285,9 @@ class LoaderService:
         else:
             self._failures[stream.app_id] = 0
             self._notes.succeeded(stream.app_id)
+
+    def _new_load(self, stream: Stream, report: StreamReport) -> StreamLoad:
+        return StreamLoad(stream, self._settings, self._ports, report, self._looked)
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error

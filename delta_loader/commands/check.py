@@ -12,7 +12,7 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
 from delta_loader.checks.preflight import failed
-from delta_loader.commands.parts import opener_of, preflight_of, tables_of, threads
+from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
 from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         pool = stack.enter_context(threads())
-        checks = [*preflight_of(settings, pool).checks(), *_spark_checks(settings, stack)]
+        checks = [*preflight_of(settings, parallel_of(pool)).checks(), *_spark_checks(settings, stack)]
     echo(json.dumps(checks_as_json(checks), indent=2) if as_json else checks_as_text(checks))
     raise typer.Exit(exit_code(checks))
 

@@ -43,10 +43,10 @@ def opener_of(settings: Settings) -> Callable[[str], FsspecStore]:
     return stores_of(settings.stage.storage_options)
 
 
-def preflight_of(settings: Settings, pool: ThreadPoolExecutor) -> Preflight:
+def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
     """What can be looked at without Spark."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stage, ends, control = Stage(store, parallel_of(pool)), BrokerEnds(settings), _control_topic(settings)
+    stage, ends, control = Stage(store, parallel), BrokerEnds(settings), _control_topic(settings)
     return Preflight(settings, store, stage, opener_of(settings), ends, SystemClock(), control)
 
 

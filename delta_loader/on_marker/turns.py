@@ -90,9 +90,8 @@ class Turns:
         return self._due
 
     def begin_again(self) -> None:
-        """The lease was away: somebody else may have done anything, and nobody is answered."""
+        """The lease was away, or is there for more streams: somebody else may have done anything."""
         self._due = None
-        self.give_up()
 
     def next(self, now: datetime, *, paused: bool = False) -> Turn | None:
         """What to load now; None for nothing yet."""

@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING
 
 from common.ports import SystemClock
 from common.settings.values import ON_MARKER
+from common.stage.news import NEWS
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.listening import Listener
-from delta_loader.on_marker.news import LOOK_EVERY_S, StoredNews, ToldNews
+from delta_loader.on_marker.news import AskedNews, StoredNews, ToldNews
 from delta_loader.on_marker.turns import Turns
 from delta_loader.schedule import Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
     from common.settings import Settings
+    from delta_loader.jobs import Jobs
     from delta_loader.on_marker.asking import Desk
     from delta_loader.on_marker.ports import News
 
@@ -30,27 +34,42 @@ def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metri
 
 
 def turns_of(
-    settings: Settings, desk: Desk, control: Listener | None, *, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings,
+    desk: Desk,
+    control: Listener | None,
+    jobs: Jobs,
+    may_load: Callable[[str], bool],
+    *,
+    log: FilteringBoundLogger,
+    metrics: Metrics,
 ) -> Turns:
-    """By the settings' schedule, by what writers tell, and by request."""
+    """By the settings' schedule, by what writers tell, and by request; the stage is looked at by a job."""
     return Turns(
         Schedule(settings.loader.schedule),
         desk,
         SystemClock(),
         metrics,
-        news=_news(settings, control, log),
-        look_every_s=LOOK_EVERY_S if control is None else 0.0,  # then it costs no request
+        news=_news(settings, control, jobs, may_load, log),
+        look_every_s=0.0,  # it waits for no store, and the job has a pace of its own
         app_ids=_app_ids(settings),
         loads_per_minute=settings.loader.max_commits_per_minute,
     )
 
 
-def _news(settings: Settings, control: Listener | None, log: FilteringBoundLogger) -> News | None:
+def _news(
+    settings: Settings,
+    control: Listener | None,
+    jobs: Jobs,
+    may_load: Callable[[str], bool],
+    log: FilteringBoundLogger,
+) -> News | None:
     if settings.loader.schedule != ON_MARKER:
         return None
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stored = StoredNews(store, _app_ids(settings), log)
-    return stored if control is None else ToldNews(control, stored, SystemClock())
+    stored = StoredNews(store, _app_ids(settings), log, may_load)
+    asked = AskedNews(stored, SystemClock(), lambda: jobs.soon(NEWS))
+    jobs.add(NEWS, asked.look)
+    return asked if control is None else ToldNews(control, asked, SystemClock())
 
 
 def _app_ids(settings: Settings) -> list[str]:

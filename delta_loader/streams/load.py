@@ -143,6 +143,19 @@ class StreamLoad:
             self._settle(listing)
         self._tables.raise_failure()
 
+    def look(self) -> None:
+        """Find out how far the stream is, and change nothing. Raises KafkaDeltaExpressError."""
+        self._report.looked_s = self._ports.clock.monotonic_s()
+        listing, begun = self._ports.stage.listing(self._stream), self._ports.stage.generations(self._stream)
+        own, *_ = self._ports.parallel(self._ports.tables.state, self._stream.tables)
+        transactions = {} if own is None else own.transactions
+        self._ids = self._ids.at(begun, transactions, {*listing, *begun})
+        positions = {source: self._ids.position(transactions, source) for source in listing}
+        self._near.read(listing, positions.__getitem__)
+        for source, listed in listing.items():
+            self._telling.partition(source, positions[source], listed, self._found(source))
+        self._telling.stream(sum(len(listed.names) for listed in listing.values()), 0)
+
     # Discover and plan.
 
     def _stands(self, listing: Listing) -> bool:

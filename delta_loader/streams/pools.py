@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, local
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +25,8 @@ class OwnPools:
         self._threads = threads
         self._local = local()
         self._lock = Lock()
-        self._pools: list[ThreadPoolExecutor] = []
+        self._pools: WeakSet[ThreadPoolExecutor] = WeakSet()
+        """One that has lost its thread ends by itself."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
         """The results in the items' order."""
@@ -33,7 +35,7 @@ class OwnPools:
     def close(self) -> None:
         """End them; what is under way is not waited for."""
         with self._lock:
-            for pool in self._pools:
+            for pool in list(self._pools):
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -41,5 +43,5 @@ class OwnPools:
         if pool is None:
             pool = self._local.pool = ThreadPoolExecutor(self._threads)
             with self._lock:
-                self._pools.append(pool)
+                self._pools.add(pool)
         return pool

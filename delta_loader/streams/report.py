@@ -59,6 +59,8 @@ class StreamReport:
     """What one pass did for one stream, and found."""
 
     app_id: str
+    is_look: bool = False
+    """Whether nothing was to be loaded: another loader does that."""
     commits: int = 0
     rows: int = 0
     files: int = 0
@@ -101,7 +103,7 @@ class StreamReport:
 
     def begin(self) -> None:
         """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
-        self.held, self.failure = {}, None
+        self.held, self.failure, self.is_look = {}, None, False
 
 
 @dataclass(frozen=True, slots=True)

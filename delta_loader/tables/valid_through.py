@@ -5,7 +5,8 @@ Rules:
 1. It is a commit of its own, after the load's, and at most one in the time that the stream allows: a change of a
    table's metadata makes Delta refuse whatever else was being committed at that moment, somebody's OPTIMIZE or MERGE.
    In the load's own commit it would do so with each load, and the load would be no blind append any more.
-2. It never makes a load fail: what goes wrong is logged, and a later load tries again.
+2. It never makes a load fail: what goes wrong is logged, and a later load tries again. It is done in the thread of the
+   stream's own load, so that a store that hangs keeps no other stream from loading.
 3. The truth is the commits' user metadata. The property may lag behind it, and is never ahead.
 """
 
@@ -17,7 +18,7 @@ from common.errors import KafkaDeltaExpressError
 from delta_loader.core.valid_through import PROPERTY, moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -51,13 +52,12 @@ class ValidThrough:
         self._waiting_ms: dict[str, int] = {}
         self._told_s: dict[str, float] = {}
 
-    def tell(self, reports: Sequence[StreamReport]) -> None:
-        """After a pass: set what is new, where it is time (rule 1)."""
-        for report in reports:
-            if report.app_id in self._wanted and report.valid_through_ms is not None:
-                self._waiting_ms[report.app_id] = report.valid_through_ms
-        for app_id in list(self._waiting_ms):
-            self._tell_one(app_id)
+    def tell(self, report: StreamReport) -> None:
+        """After a load of a stream, in its thread: set what is new, where it is time (rule 1)."""
+        if report.app_id in self._wanted and report.valid_through_ms is not None:
+            self._waiting_ms[report.app_id] = report.valid_through_ms
+        if report.app_id in self._waiting_ms:
+            self._tell_one(report.app_id)
 
     def _tell_one(self, app_id: str) -> None:
         url, every_s = self._wanted[app_id]

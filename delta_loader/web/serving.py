@@ -14,6 +14,7 @@ from common.pages.problems import held_problems
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from delta_loader.checkpoints.beside import FAILING_REMEDY
+from delta_loader.jobs import REMEDY as JOB_REMEDY
 from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.on_marker.asking import Desk
 from delta_loader.ports import in_turn
@@ -92,6 +93,7 @@ class Serving:
         if unheard is not None:
             late = f"{unheard.problem}; news of markers come late while that is so"
             notes.append(with_remedy(late, unheard.remedy))
+        notes += [with_remedy(text, JOB_REMEDY) for text in self.loader.jobs.long_running]
         return Health(tuple(problems), (*self.pausing.notes, *notes, *self._held(self.loader)))
 
     def _held(self, loader: Loader) -> Iterator[str]:
@@ -124,9 +126,7 @@ class Serving:
             return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
         failed = any(report.failure for report in reports)
         loader, ended = self.loader, {report.app_id for report in reports}
-        at_it = [
-            app_id for app_id in (loader.service.book.entries if loader is not None else ()) if app_id not in ended
-        ]
+        at_it = [app_id for app_id in (sorted(loader.loaded_here) if loader is not None else ()) if app_id not in ended]
         answer = {"streams": [_report_json(report) for report in reports], "at_it": at_it}
         return json_page(500 if failed else 200, answer)
 

@@ -30,6 +30,7 @@ from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from delta_loader.checkpoints.beside import FAILING_REMEDY
 from delta_loader.core.preflight import Level as CheckLevel
+from delta_loader.jobs import REMEDY as JOB_REMEDY
 from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 
@@ -90,8 +91,9 @@ class LoaderView:
     def of_writers(self) -> Mapping[str, OfWriters]:
         """What is wrong with writers, as far as it shows here, by stream; a loader that stands by looks at nothing."""
         loader = self._loader()
-        entries = loader.service.book.entries if loader is not None and loader.may_load() else {}
-        return {app_id: self._writers.of(entry) for app_id, entry in entries.items()}
+        here = frozenset() if loader is None else loader.loaded_here
+        entries = {} if loader is None else loader.service.book.entries
+        return {app_id: self._writers.of(entry) for app_id, entry in entries.items() if app_id in here}
 
     def tell(self) -> None:
         """Set the gauges of lag."""
@@ -124,7 +126,7 @@ class LoaderView:
         levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED}
         helds = {entry.app_id: _held_at_all(entry, writers) for entry in book.entries.values()}
         verdict = _verdict(
-            len(book.entries), len(self.sources), sum(map(len, helds.values())), may_load=loader.may_load()
+            len(book.entries), len(self.sources), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
         )
         return Status(
             service="delta-loader",
@@ -136,7 +138,14 @@ class LoaderView:
             figures=self._figures(loader, book),
             problems=tuple(problems),
             streams=tuple(
-                self._flow(stream, book.entries[stream.app_id], len(helds[stream.app_id]), levels, now_s)
+                self._flow(
+                    stream,
+                    book.entries[stream.app_id],
+                    len(helds[stream.app_id]),
+                    levels,
+                    now_s,
+                    by_another=stream.app_id in loader.loaded_elsewhere,
+                )
                 for stream in self._streams
             ),
             stops=STOPS,
@@ -148,7 +157,7 @@ class LoaderView:
             events_title="Recent commits",
             events=tuple(book.events),
             dead_letters=_dead_letters(book.dead_letters),
-            is_known=loader.may_load() and all(entry.is_known for entry in book.entries.values()),
+            is_known=loader.may_load() and all(book.entries[app_id].is_known for app_id in loader.loaded_here),
         )
 
     def _starting(self) -> Status:
@@ -174,18 +183,28 @@ class LoaderView:
             Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
         )
 
-    def _flow(self, stream: Stream, entry: Entry, held: int, levels: Mapping[str, Level], now_s: float) -> StreamFlow:
+    def _flow(
+        self,
+        stream: Stream,
+        entry: Entry,
+        held: int,
+        levels: Mapping[str, Level],
+        now_s: float,
+        *,
+        by_another: bool,
+    ) -> StreamFlow:
         seen = entry.seen
         waiting = sum(one.waiting for one in seen.values())
         records = sum(one.lag for one in seen.values())
         staged = added([self._lag(source, one.staged, now_s) for source, one in seen.items()])
         loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
+        other = ", loaded by another loader" if by_another else ""
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
         return StreamFlow(
             app_id=stream.app_id,
             table=stream.table,
-            way=counted(len(seen), "Kafka partition") + left_out,
+            way=counted(len(seen), "Kafka partition") + other + left_out,
             stops=(
                 Stop("Kafka", None),
                 Stop("Staged", staged, f"{counted(waiting, 'marker')} waiting" if waiting else "nothing waits"),
@@ -254,6 +273,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
     ]
     problems += [Problem(Level.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
     problems += [Problem(Level.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems]
+    problems += [Problem(Level.WARNING, "A job takes long", text, JOB_REMEDY) for text in loader.jobs.long_running]
     if loader.lease is not None and loader.lease.problem is not None:
         problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, LEASE_REMEDY))
     if loader.unheard is not None:
@@ -284,9 +304,11 @@ def _state(loader: Loader) -> str:
     return "loading" if loader.service.is_loading else "waiting for the next load"
 
 
-def _verdict(streams: int, partitions: int, held: int, *, may_load: bool) -> str:
-    if not may_load:
+def _verdict(streams: int, partitions: int, held: int, elsewhere: int) -> str:
+    if elsewhere == streams:
         return "Another loader holds the lease and loads; this one takes over when that ends."
+    if elsewhere:
+        return f"{elsewhere:,} of {streams:,} streams are loaded by another loader; this one loads the others."
     if held:
         return f"{held:,} of {partitions:,} Kafka partitions are held; the others are loaded on."
     return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as the last load found them."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,10 @@ import structlog
 
 from common.errors import StoreError
 from common.metrics import Metrics
-from common.stage.news import news_path
+from common.stage.news import news_folder, news_path
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.asking import Asked, Desk
-from delta_loader.on_marker.news import StoredNews, ToldNews
+from delta_loader.on_marker.news import AskedNews, StoredNews, ToldNews
 from delta_loader.on_marker.turns import Turn, Turns
 from delta_loader.schedule import Schedule
 from delta_loader.streams.report import StreamReport
@@ -231,7 +232,7 @@ def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
             assert turn is not None
             world.turns.ended(turn, [], world.now, cut_short=True)
         else:
-            world.turns.begin_again()
+            world.turns.give_up()
         assert _is_answered(asked)
         assert asked.wait(0) is None
 
@@ -252,8 +253,17 @@ def test_after_the_lease_came_back_everything_is_loaded() -> None:
     assert world.look(1) == "all"
 
 
-def test_signs_are_taken_from_the_stage_once_with_those_of_streams_that_are_no_more() -> None:
-    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+class Aging(FsspecStore):
+    """In which the signs of one stream are two hours old."""
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        for found in super().list(prefix):
+            age_ms = 7_200_000 if news_folder("gone") in found.path else 0
+            yield replace(found, modified_ms=found.modified_ms - age_ms)
+
+
+def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_no_more() -> None:
+    store = Aging(f"memory://{uuid.uuid4().hex}")
     news = StoredNews(store, STREAMS, structlog.get_logger())
     assert news.take() == frozenset()
     for app_id in ("a/b=c", "gone"):
@@ -270,6 +280,34 @@ def test_a_store_that_is_away_has_no_news() -> None:
             raise StoreError(prefix)
 
     assert StoredNews(Away("memory://x"), STREAMS, structlog.get_logger()).take() == frozenset()
+
+
+def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    for app_id in ("orders", "a/b=c", "another config's"):
+        store.write(news_path(app_id, "w"), b"")
+    news = StoredNews(store, STREAMS, structlog.get_logger(), lambda app_id: app_id == "orders")
+    assert news.take() == {"orders"}
+    assert StoredNews(store, ["another config's"], structlog.get_logger()).take() == {"another config's"}
+    assert StoredNews(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
+
+
+def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_them() -> None:
+    said, clock, asked = Said(), HandClock(0.0), 0
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+
+    news = AskedNews(said, clock, ask)
+    said.streams = {"orders"}
+    assert (news.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
+    news.look()
+    assert news.take() == {"orders"}
+    assert (news.take(), asked) == (frozenset(), 1), "once a second"
+    clock.now_s = 1.0
+    news.take()
+    assert asked == 2
 
 
 class Topic(Said):

@@ -6,7 +6,7 @@ import itertools
 import time
 import uuid
 from dataclasses import dataclass, field, replace
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,18 +17,21 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from delta_loader import service as loader_service
+from delta_loader.core.valid_through import PROPERTY
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.pools import OwnPools
 from delta_loader.streams.turns import StreamTurns
+from delta_loader.tables.valid_through import ValidThrough
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from common.tables.delta_log import TableState
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.ports import ParallelMap
 
 NAMES = [f"stream{number}" for number in range(6)]
 
@@ -154,33 +157,118 @@ class BrokenTables(MemoryDeltaTables):
         return super().state(url)
 
 
-def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def many() -> dict[str, OneOfMany]:
+    """A staging for each stream."""
     root = f"memory://{uuid.uuid4().hex}"
-    stagings = {name: OneOfMany(f"{root}/{name}", topic=name) for name in NAMES}
-    hanging, broken, *well = stagings.values()
-    tables = BrokenTables(hanging.table, broken.table)
-    numbers = itertools.count()
+    return {name: OneOfMany(f"{root}/{name}", topic=name) for name in NAMES}
+
+
+def settings_of(stagings: Mapping[str, OneOfMany], **stream: object) -> Settings:
+    (stage_url, *_) = (staging.stage_url for staging in stagings.values())
     streams = [
-        {"app_id": name, "topics": [name], "table": staging.table, "columns": "id BIGINT"}
+        {"app_id": name, "topics": [name], "table": staging.table, "columns": "id BIGINT", **stream}
         for name, staging in stagings.items()
     ]
-    settings = Settings.model_validate(
-        {"kafka": {"bootstrap.servers": "127.0.0.1:1"}, "stage": {"url": hanging.stage_url}, "streams": streams}
+    return Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "127.0.0.1:1"}, "stage": {"url": stage_url}, "streams": streams}
     )
-    parallel, turns = OwnPools(2), StreamTurns(2, patience_s=3.0)
-    ports = Ports(
-        stage=Stage(hanging.store(hanging.stage_url), parallel),
+
+
+def ports_of(staging: OneOfMany, tables: MemoryDeltaTables, parallel: ParallelMap) -> Ports:
+    numbers = itertools.count()
+    return Ports(
+        stage=Stage(staging.store(staging.stage_url), parallel),
         tables=tables,
-        open_store=hanging.store,
+        open_store=staging.store,
         parallel=parallel,
         clock=SystemClock(),
         new_id=lambda: f"load-{next(numbers)}",
         log=structlog.get_logger(),
         metrics=Metrics(),
     )
-    service = LoaderService(settings.streams, settings.loader, replace(ports, turns=turns))
+
+
+def service_of(stagings: Mapping[str, OneOfMany], ports: Ports) -> LoaderService:
+    settings = settings_of(stagings)
+    return LoaderService(settings.streams, settings.loader, ports)
+
+
+class HangingProperties:
+    """One table's properties cannot be set: the store hangs, until the test lets it go on."""
+
+    def __init__(self, hangs: str) -> None:
+        self.hangs = hangs
+        self.goes_on = Event()
+        self.loop = get_ident()
+        self.threads: dict[str, int] = {}
+
+    def set_property(self, url: str, key: str, value: str) -> None:
+        assert (key, bool(value)) == (PROPERTY, True)
+        self.threads[url] = get_ident()
+        if url == self.hangs and get_ident() != self.loop:
+            assert self.goes_on.wait(180)
+
+
+def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> None:
+    stagings = many()
+    hanging, *well = stagings.values()
+    tables, properties, parallel = MemoryDeltaTables(), HangingProperties(hanging.table), OwnPools(2)
+    turns = StreamTurns(2, patience_s=0.5)
+    told = settings_of(stagings, valid_through_property="1s").streams
+    valid_through = ValidThrough(told, properties, SystemClock(), structlog.get_logger())
+    ports = replace(ports_of(hanging, tables, parallel), turns=turns, valid_through=valid_through)
+    service = service_of(stagings, ports)
+    for staging in stagings.values():
+        staging.flush(0, 0, 10)
+    reports = [report.app_id for _ in range(20) for report in service.run_pass()]
+    assert NAMES[0] not in reports
+    assert all(len(tables.tables[staging.table].commits) == 1 for staging in well)
+    assert {staging.table for staging in stagings.values()} == properties.threads.keys()
+    assert properties.loop not in properties.threads.values(), "the loop that decides what to load waits for no table"
+    properties.goes_on.set()
+    assert service.run_pass(to_the_end=True)
+    assert turns.close(5.0) == ()
+    parallel.close()
+
+
+def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
+    stagings = many()
+    other, broken, *own = stagings.values()
+    tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamTurns(2)
+    elsewhere = {NAMES[0], NAMES[1]}
+    ports = replace(ports_of(other, tables, parallel), turns=turns, may_load=lambda app_id: app_id not in elsewhere)
+    service = service_of(stagings, ports)
+    for staging in stagings.values():
+        staging.flush(0, 0, 10)
+    assert {report.app_id for report in service.run_pass(to_the_end=True)} == {*NAMES} - elsewhere
+    assert tables.tables.keys() == {staging.table for staging in own}
+
+    service.look(elsewhere)
+    end_s = time.monotonic() + 180
+    while not all(service.book.entries[name].is_known for name in elsewhere):
+        assert time.monotonic() < end_s
+        assert service.collect() == [], "a look is no load"
+    seen = service.book.entries[NAMES[0]].seen[other.source(0)]
+    assert (seen.lag, seen.waiting) == (10, 1)
+    assert service.book.entries[NAMES[1]].failure is not None
+    assert service.problems == ()
+    assert tables.tables.keys() == {staging.table for staging in own}
+
+    elsewhere.clear()  # the other loader has ended
+    service.run_pass(to_the_end=True)
+    assert service.book.entries[NAMES[0]].seen[other.source(0)].lag == 0
+    assert turns.close(5.0) == ()
+    parallel.close()
+
+
+def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stagings = many()
+    hanging, broken, *well = stagings.values()
+    tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)
+    turns = StreamTurns(2, patience_s=3.0)
+    service = service_of(stagings, replace(ports_of(hanging, tables, parallel), turns=turns))
     for begin in (0, 10, 20):
         for staging in stagings.values():
             staging.flush(0, begin, begin + 10)

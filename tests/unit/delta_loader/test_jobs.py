@@ -1,0 +1,107 @@
+"""What the loader does by the clock or by request: in threads of their own, and never twice at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from delta_loader.jobs import LONG_S, Jobs
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PATIENCE_S = 60.0
+
+
+class Store:
+    """One that answers when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Semaphore(0), threading.Event()
+        self.threads: set[int] = set()
+
+    def ask(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.asked.release()
+        assert self.answers.wait(PATIENCE_S)
+
+    def is_asked(self) -> bool:
+        return self.asked.acquire(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(0.0)
+
+
+@pytest.fixture
+def jobs(clock: HandClock) -> Iterator[Jobs]:
+    jobs = Jobs(clock, structlog.get_logger())
+    yield jobs
+    jobs.close()
+
+
+def test_one_that_hangs_delays_no_other_and_is_told_and_not_waited_for(jobs: Jobs, clock: HandClock) -> None:
+    hanging, well = Store(), Store()
+    well.answers.set()
+    jobs.add("clean-up", hanging.ask)
+    jobs.add("news", well.ask, every_s=0.01)
+    jobs.start()
+    jobs.soon("clean-up")
+    assert hanging.is_asked()
+    assert all(well.is_asked() for _ in range(3))
+    assert list(jobs.long_running) == []
+    clock.now_s += LONG_S + 1
+    assert list(jobs.long_running) == ["the job 'clean-up' has been running for 901 s"]
+    with capture_logs() as logs:
+        jobs.close(last_wait_s=0.0)
+    assert [one["job"] for one in logs if one["event"] == "stopping while a job hangs"] == ["clean-up"]
+    assert threading.get_ident() not in hanging.threads | well.threads
+    hanging.answers.set()
+
+
+def test_one_is_never_done_twice_at_a_time(jobs: Jobs) -> None:
+    store, other = Store(), Store()
+    other.answers.set()
+    jobs.add("checks", store.ask, every_s=0.01)
+    jobs.add("news", other.ask, every_s=0.01)
+    jobs.start()
+    assert store.is_asked()
+    for _ in range(5):
+        jobs.soon("checks")
+        assert other.is_asked()
+    assert not store.asked.acquire(blocking=False)
+    store.answers.set()
+    assert store.is_asked(), "and again after that"
+
+
+def test_an_exception_costs_the_run_and_not_the_job(jobs: Jobs) -> None:
+    tried = threading.Semaphore(0)
+
+    def fail() -> None:
+        tried.release()
+        msg = "a bug"
+        raise RuntimeError(msg)
+
+    with capture_logs() as logs:
+        jobs.add("checks", fail, every_s=0.01)
+        jobs.start()
+        assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(3))
+    assert {(one["event"], one.get("part")) for one in logs} == {("unexpected exception", "checks")}
+
+
+def test_nothing_is_done_before_the_start_and_after_the_end(jobs: Jobs) -> None:
+    store = Store()
+    store.answers.set()
+    jobs.add("checks", store.ask)
+    jobs.soon("checks")
+    jobs.start()
+    jobs.close()
+    jobs.soon("checks")
+    jobs.close()
+    assert store.threads == set()
