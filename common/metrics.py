@@ -271,7 +271,12 @@ LOADER_UNFIT = _gauge(
 )
 LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
 LOADER_LEASE_HELD = _gauge(
-    "delta_loader_lease_held", (), "1 while this loader holds the lease and may load, 0 while it stands by."
+    "delta_loader_lease_held", (), "1 while this loader holds the lease of a stream and may load, 0 while it stands by."
+)
+LOADER_STREAM_LEASE_HELD = _gauge(
+    "delta_loader_stream_lease_held",
+    ("app_id",),
+    "1 while this loader holds the lease of the stream and loads it, 0 while it stands by for it.",
 )
 LOADER_PAUSED_BY_REQUEST = _gauge(
     "delta_loader_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."

@@ -159,8 +159,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     streams = spark_turns(spark, settings.loader.parallel_streams)
     ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
 
-    def may_load(_app_id: str) -> bool:
-        return once or lease is None or lease.held()
+    def may_load(app_id: str) -> bool:
+        return once or lease is None or app_id in lease.held()
 
     ports = replace(ports, may_load=may_load)
     service = LoaderService(settings.streams, settings.loader, ports)
@@ -239,7 +239,8 @@ def _lease(
     me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     # A store of its own, so that a slow upload of the loader's does not keep a renewal waiting.
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, log=log, metrics=metrics)
+    streams = [stream.app_id for stream in settings.streams]
+    lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, streams, log=log, metrics=metrics)
     thread = LeaseThread(lease, log)
     stack.callback(thread.close)
     return lease, thread
@@ -279,13 +280,14 @@ def _run(loader: Loader, stopped: Event) -> None:
 
 
 def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
-    """Wait for the lease until its holder was seen alive for so long that it will keep it.
+    """Wait for the lease of all streams until their holders were seen alive for so long that they will keep it.
 
     Then this pass goes beside the holder's, which is as safe (core/lease.py, rule 5): who asked for it was promised
     that everything is loaded when it ends.
     """
     began_s = time.monotonic()
-    while loader.lease is not None and not loader.lease.held() and not stopped.wait(_LOOK_S):
+    streams = loader.service.book.entries.keys()
+    while loader.lease is not None and loader.lease.held() < streams and not stopped.wait(_LOOK_S):
         if time.monotonic() - began_s > loader.lease.patience_s:
             log.warning("loading beside the holder of the lease", holder=loader.lease.holder)
             return

@@ -26,18 +26,21 @@ from delta_loader.core.lease import (
     epoch_path,
     next_step,
     observed,
+    record_of,
     sending,
     stale,
 )
 from delta_loader.core.status import LeaseStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
     from common.ports import Clock, ObjectStore
 
-_RELEASE_TRIES = 3
+_TRIES = 5  # of an epoch that other loaders renew by, too
 _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
@@ -50,22 +53,30 @@ class LoaderLease:
     """One contender. ``me`` is a name that no other process ever has."""
 
     def __init__(
-        self, store: ObjectStore, clock: Clock, me: str, lease_s: float, *, log: FilteringBoundLogger, metrics: Metrics
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        me: str,
+        lease_s: float,
+        streams: Iterable[str],
+        *,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
     ) -> None:
-        """Touches nothing yet, and only watches until `contend`."""
+        """For ``streams``, by app id. Touches nothing yet, and only watches until `contend`."""
         self._store = store
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._state = LeaseState(me, lease_s)
+        self._state = LeaseState(me, lease_s, frozenset(streams))
         self._contending = False
         self._failing = ""
         self._released = False
         self._failing_since_s: float | None = None
 
-    def held(self) -> bool:
-        """Whether this process may load now."""
-        return not self._released and self._state.held(self._clock.monotonic_s())
+    def held(self) -> frozenset[str]:
+        """The streams that this process may load now."""
+        return frozenset() if self._released else self._state.held(self._clock.monotonic_s())
 
     def contend(self) -> None:
         """Take the lease from now on whenever it is free."""
@@ -73,15 +84,19 @@ class LoaderLease:
 
     @property
     def patience_s(self) -> float:
-        """After this time a lease that was not got has a holder that is alive."""
-        seen = self._state.seen
-        return 2 * max(self._state.lease_s, 0.0 if seen is None else seen.record.lease_s)
+        """After this time a stream that was not got has a holder that is alive."""
+        return 2 * max([self._state.lease_s, *(one.grant.lease_s for one in self._state.others)])
 
     @property
     def holder(self) -> str | None:
-        """Who holds the lease, as far as is known."""
-        seen = self._state.seen
-        return None if seen is None or seen.record.released else seen.record.holder
+        """Another loader that has a stream of this one's, or this one while it has all; None where nobody is known."""
+        state = self._state
+        return min(state.elsewhere.values(), default=state.me if state.is_mine else None)
+
+    @property
+    def elsewhere(self) -> frozenset[str]:
+        """The streams that another loader has, as far as is known."""
+        return frozenset(self._state.elsewhere) - self.held()
 
     @property
     def problem(self) -> str | None:
@@ -96,15 +111,20 @@ class LoaderLease:
         try:
             self._look()
             step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
-            if isinstance(step, Claim):
+            for _ in range(_TRIES):
+                if not isinstance(step, Claim):
+                    break
+                before = self._state.seen
                 self._create(step.epoch, released=False)
                 self._look()
                 step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
+                if self._state.seen == before:
+                    break  # nothing came of it, and another loader's epoch was not faster
             self._failing_since_s = None
         except StoreError as error:
             self._failed(error)
             step = None
-        self._metrics.set(catalogue.LOADER_LEASE_HELD, int(self.held()))
+        self._tell_metrics()
         # A claim that came to nothing is not repeated at once.
         return self._state.look_every_s if step is None or isinstance(step, Claim) else step.seconds
 
@@ -112,7 +132,7 @@ class LoaderLease:
         """Let the lease go, so that a standby need not wait for its end. The last call."""
         self._released = True
         try:
-            for _ in range(_RELEASE_TRIES):
+            for _ in range(_TRIES):
                 # A renewal whose answer was lost may have the epoch of the first try.
                 self._look()
                 if not self._state.is_mine:
@@ -120,7 +140,13 @@ class LoaderLease:
                 self._create(self._state.next_epoch, released=True)
         except StoreError as error:
             self._failed(error)
-        self._metrics.set(catalogue.LOADER_LEASE_HELD, 0)
+        self._tell_metrics()
+
+    def _tell_metrics(self) -> None:
+        held = self.held()
+        self._metrics.set(catalogue.LOADER_LEASE_HELD, int(bool(held)))
+        for app_id in self._state.streams:
+            self._metrics.set(catalogue.LOADER_STREAM_LEASE_HELD, int(app_id in held), app_id=app_id)
 
     def _look(self) -> None:
         """Find the highest epoch and what it says. Raises StoreError."""
@@ -139,8 +165,9 @@ class LoaderLease:
 
     def _create(self, epoch: Epoch, *, released: bool) -> None:
         """Ask for an epoch; whether it came to be is for the next look. Raises StoreError."""
-        record = LeaseRecord(self._state.me, released, self._state.lease_s, self._clock.wall_ms())
-        self._state = sending(self._state, epoch, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        record = record_of(self._state, now_s, self._clock.wall_ms(), released=released)
+        self._state = sending(self._state, epoch, now_s)
         self._store.create(epoch_path(epoch), record.to_bytes())
 
     def _failed(self, error: StoreError) -> None:
@@ -153,15 +180,23 @@ class LoaderLease:
         now, seen = self._state, self._state.seen
         if seen is None:
             return
-        holder = before.seen.record.holder if before.seen is not None and not before.seen.record.released else None
-        if now.is_mine and not before.is_mine:
-            self._log.info("lease taken", epoch=seen.epoch)
-        elif before.is_mine and not now.is_mine and seen.record.holder != now.me:
-            self._log.warning("lease lost", epoch=seen.epoch, holder=seen.record.holder)
-        elif not now.is_mine and seen.record.released:
-            self._log.info("lease released", epoch=seen.epoch, holder=seen.record.holder)
-        elif not now.is_mine and seen.record.holder != holder:
-            self._log.info("standing by", epoch=seen.epoch, holder=seen.record.holder)
+        had, have = _streams(before), _streams(now)
+        if have - had:
+            self._log.info("lease taken", epoch=seen.epoch, streams=sorted(have - had))
+        if had and not have and not self._released:
+            self._log.warning("lease lost", epoch=seen.epoch, holder=self.holder)
+        held = {one.grant.holder for one in now.grants}
+        for one in before.others:
+            if one.grant.holder not in held and seen.record.holder != now.me:
+                self._log.info("lease released", epoch=seen.epoch, holder=one.grant.holder)
+        if now.elsewhere != before.elsewhere:
+            for holder in sorted(set(now.elsewhere.values())):
+                streams = sorted(app_id for app_id, other in now.elsewhere.items() if other == holder)
+                self._log.info("standing by", epoch=seen.epoch, holder=holder, streams=streams)
+
+
+def _streams(state: LeaseState) -> frozenset[str]:
+    return frozenset() if state.mine is None or state.mine.streams is None else state.mine.streams
 
 
 class LeaseThread:
@@ -209,4 +244,5 @@ def lease_status(store: ObjectStore) -> LeaseStatus | None:
     if data is None:
         return None
     record = LeaseRecord.from_bytes(data, 0.0)
-    return LeaseStatus(record.holder, int(highest), record.released, found[highest].modified_ms)
+    grants = tuple((grant.holder, grant.streams) for grant in record.granted(highest))
+    return LeaseStatus(record.holder, int(highest), record.released, found[highest].modified_ms, grants)

@@ -66,16 +66,14 @@ class Loader:
 
     def may_load(self) -> bool:
         """Whether there is a stream that no other loader loads."""
-        return self.lease is None or self.lease.held()
+        return self.lease is None or bool(self.lease.held())
 
     @property
     def loaded_here(self) -> frozenset[str]:
         """The streams that no other loader loads."""
-        return frozenset(app_id for app_id in self.service.book.entries if self.lease is None or self.lease.held())
+        return frozenset(self.service.book.entries) if self.lease is None else self.lease.held()
 
     @property
     def loaded_elsewhere(self) -> frozenset[str]:
         """The streams that another loader is known to load."""
-        if self.lease is None or self.lease.held() or self.lease.holder is None:
-            return frozenset()
-        return frozenset(self.service.book.entries)
+        return frozenset() if self.lease is None else self.lease.elsewhere

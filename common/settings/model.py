@@ -223,14 +223,15 @@ class LoaderSettings(Section):
     lease_s: DurationS = Field(
         default=15.0,
         alias="lease",
-        description="Of several loaders over one stage one loads, and the others stand by. One that died without a "
-        "word is replaced after this time, one that was stopped at once. At least `1s`; `0s` for no lease: then "
-        "every loader loads, which is as safe and wastes work.",
+        description="Of several loaders of a stream one loads it, and the others stand by; loaders of other streams "
+        "of the same stage do not wait for it. One that died without a word is replaced after this time, one that "
+        "was stopped at once. At least `1s`; `0s` for no lease: then every loader loads, which is as safe and "
+        "wastes work.",
     )
     clean_up: str = Field(
         default="off",
         description="When to remove what nothing refers to, as `delta-loader clean` does: `off`, an interval such as "
-        "`1d`, or a cron line. It is looked at after each load.",
+        "`1d`, or a cron line. No load waits for it.",
     )
     clean_up_older_than_s: DurationS = Field(
         default=7 * 86400.0,

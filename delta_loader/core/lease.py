@@ -1,18 +1,23 @@
-"""Which of several loaders loads: a lease in the stage, decided here without I/O and without a wall clock.
+"""Which loader loads which streams: a lease in the stage, decided here without I/O and without a wall clock.
 
 Rules:
 
-1. The lease is a chain of epochs, each an object made by exclusive create. The highest one says who holds the lease,
-   or that its holder let it go. One below the highest says nothing: a late request may make it anew after it was
-   cleaned away.
-2. A holder renews by making the next epoch each third of the lease time. What it made is good for one lease time from
-   the moment at which it *first sent* the request, whenever that arrived.
-3. A contender makes the next epoch when it has seen the same one for its holder's whole lease time, by the contender's
-   own monotonic clock. No moment of one machine is ever compared with one of another. An epoch is seen after it was
+1. The lease is a chain of epochs, each an object made by exclusive create. The highest one says which loader loads
+   which streams (its grants); no stream is in two grants. One below the highest says nothing: a late request may make
+   it again after it was cleaned away.
+2. A loader takes or renews its grant by making the next epoch, with the other loaders' grants as they are. It renews
+   each third of the lease time. A grant is good for one lease time from the moment at which the epoch that renewed it
+   was *first sent*, whenever that arrived.
+3. A grant is over for another loader once that has seen the same renewal of it for its holder's whole lease time, by
+   its own monotonic clock. No moment of one machine is ever compared with one of another. An epoch is seen after it was
    sent, so a holder's time is over before its successor's begins.
 4. The answer to a create is not asked for. After each one the highest epoch is looked at, and that is the truth,
    whatever was lost, refused or doubled on the way.
-5. Safety never rests on the lease: a process may be stopped between asking whether it holds it and a commit. The txn
+5. A loader takes every stream of its config that is in no grant of another loader that lives, and only those: loaders
+   of different streams never wait for one another. Who has a stream keeps it for as long as it renews.
+6. An epoch of an older release has no grants. Its holder may load any stream, so it is waited for with all of them; and
+   an older release, which reads only who made the highest epoch, waits for as long as any loader has a grant.
+7. Safety never rests on the lease: a process may be stopped between asking whether it holds it and a commit. The txn
    actions decide then (docs/guarantees.md, G4). The lease saves work and conflicts.
 """
 
@@ -46,26 +51,56 @@ def epoch_of(path: str) -> Epoch | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """The streams that one loader loads."""
+
+    holder: str
+    """A name that no other process ever has."""
+    streams: frozenset[str] | None
+    """None for any: a release wrote it that does not say which."""
+    lease_s: float
+    renewed: Epoch
+    """The epoch that it was last renewed by."""
+
+    def has(self, app_id: str) -> bool:
+        """Whether a stream is in it."""
+        return self.streams is None or app_id in self.streams
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """What an epoch says."""
 
     holder: str
-    """A name that no other process ever has."""
+    """Who made it, or a loader that has a grant; what older releases read."""
     released: bool
-    """Whether the holder lets the lease go with this epoch."""
+    """Whether nobody has a grant."""
     lease_s: float
+    """The longest one of a grant."""
     created_ms: int
-    """By the holder's wall clock; for people only."""
+    """By its maker's wall clock; for people only."""
+    grants: tuple[Grant, ...] | None = None
+    """None in an epoch of an older release."""
 
     def to_bytes(self) -> bytes:
         """The object's content."""
-        fields = {
+        fields: dict[str, object] = {
             "version": 1,
             "holder": self.holder,
             "released": self.released,
             "lease_s": self.lease_s,
             "created_ms": self.created_ms,
         }
+        if self.grants is not None:
+            fields["grants"] = [
+                {
+                    "holder": grant.holder,
+                    "streams": None if grant.streams is None else sorted(grant.streams),
+                    "lease_s": grant.lease_s,
+                    "renewed": grant.renewed,
+                }
+                for grant in self.grants
+            ]
         return json.dumps(fields).encode()
 
     @classmethod
@@ -73,21 +108,44 @@ class LeaseRecord:
         """The inverse; what cannot be read is somebody's, and is waited for as ``otherwise_s`` says."""
         try:
             found = json.loads(data)
+            grants = found.get("grants")
             record = cls(
-                str(found["holder"]), found["released"] is True, float(found["lease_s"]), int(found["created_ms"])
+                str(found["holder"]),
+                found["released"] is True,
+                _lease_s(found["lease_s"], otherwise_s),
+                int(found["created_ms"]),
+                None if grants is None else tuple(_grant(one, otherwise_s) for one in grants),
             )
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError):
             return cls("unknown", released=False, lease_s=otherwise_s, created_ms=0)
-        return record if 0 < record.lease_s < math.inf else replace(record, lease_s=otherwise_s)
+        return record
+
+    def granted(self, epoch: Epoch) -> tuple[Grant, ...]:
+        """The grants of the epoch with this content (rule 6)."""
+        if self.grants is not None:
+            return self.grants
+        return () if self.released else (Grant(self.holder, None, self.lease_s, epoch),)
+
+
+def _grant(found: dict[str, object], otherwise_s: float) -> Grant:
+    streams = found["streams"]
+    named = frozenset(map(str, streams)) if isinstance(streams, list) else None
+    return Grant(
+        str(found["holder"]), named, _lease_s(found["lease_s"], otherwise_s), Epoch(int(str(found["renewed"])))
+    )
+
+
+def _lease_s(found: object, otherwise_s: float) -> float:
+    lease_s = float(str(found))
+    return lease_s if 0 < lease_s < math.inf else otherwise_s
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The highest epoch that was ever seen, and since when."""
+    """The highest epoch that was ever seen."""
 
     epoch: Epoch
     record: LeaseRecord
-    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +157,65 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenGrant:
+    """A grant of the highest epoch, and since when this renewal of it has been seen."""
+
+    grant: Grant
+    since_s: float
+
+    @property
+    def over_s(self) -> float:
+        """When it is over, where it is another loader's (rule 3)."""
+        return self.since_s + self.grant.lease_s
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseState:
     """What one contender knows. Times are its own monotonic clock's."""
 
     me: str
     lease_s: float
+    streams: frozenset[str]
+    """Those of its config."""
     seen: Seen | None = None
+    grants: tuple[SeenGrant, ...] = ()
     sent: Sent | None = None
     held_until_s: float | None = None
-    """None while it is known that another one holds the lease, or nobody."""
+    """None while it is known that this contender has no grant."""
 
-    def held(self, now_s: float) -> bool:
-        """Whether the lease is this contender's now (rules 2 and 3)."""
-        return self.held_until_s is not None and now_s < self.held_until_s
+    def held(self, now_s: float) -> frozenset[str]:
+        """The streams that are this contender's now (rules 2 and 3)."""
+        mine = self.mine
+        if mine is None or mine.streams is None or self.held_until_s is None or now_s >= self.held_until_s:
+            return frozenset()
+        return mine.streams
+
+    @property
+    def mine(self) -> Grant | None:
+        """This contender's grant in the highest epoch, be its time over or not."""
+        return next((one.grant for one in self.grants if one.grant.holder == self.me), None)
 
     @property
     def is_mine(self) -> bool:
-        """Whether the highest epoch is this contender's, be its time over or not."""
-        return self.seen is not None and self.seen.record.holder == self.me and not self.seen.record.released
+        """Whether there is one."""
+        return self.mine is not None
+
+    @property
+    def others(self) -> tuple[SeenGrant, ...]:
+        """The grants of other loaders that have a stream of this one's."""
+        return tuple(
+            one for one in self.grants if one.grant.holder != self.me and any(map(one.grant.has, self.streams))
+        )
+
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """The holder of each stream that another loader has, as far as is known."""
+        return {app_id: one.grant.holder for one in self.others for app_id in self.streams if one.grant.has(app_id)}
+
+    def free(self, now_s: float) -> frozenset[str]:
+        """The streams that no other loader that lives has (rule 5)."""
+        living = [one.grant for one in self.others if now_s < one.over_s]
+        return frozenset(app_id for app_id in self.streams if not any(grant.has(app_id) for grant in living))
 
     @property
     def next_epoch(self) -> Epoch:
@@ -144,18 +243,36 @@ class Claim:
 
 
 def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Claim:
-    """What to do now. Who is not ``contending`` yet only watches, so that it knows how long an epoch has stood."""
-    if state.is_mine:
-        due_s = now_s if state.held_until_s is None else state.held_until_s - state.lease_s * (1 - 1 / _RENEWALS)
-    elif state.seen is None or state.seen.record.released:
-        due_s = now_s
-    else:
-        due_s = state.seen.since_s + state.seen.record.lease_s
-    if due_s <= now_s and (contending or state.is_mine):
+    """What to do now. Who is not ``contending`` yet only watches, so that it knows how long a grant has stood."""
+    mine, free = state.mine, state.free(now_s)
+    have = frozenset() if mine is None or mine.streams is None else mine.streams
+    if contending and free - have:
         return Claim(state.next_epoch)
-    if state.is_mine:
-        return Wait(due_s - now_s)
-    return Wait(min(state.look_every_s, due_s - now_s) if due_s > now_s else state.look_every_s)
+    waits_s = []
+    if mine is not None:
+        due_s = now_s if state.held_until_s is None else state.held_until_s - state.lease_s * (1 - 1 / _RENEWALS)
+        if due_s <= now_s:
+            return Claim(state.next_epoch)
+        waits_s.append(due_s - now_s)
+    if free != have or free != state.streams:  # some are another loader's: it may end at any time
+        overs_s = (one.over_s - now_s for one in state.others if one.over_s > now_s)
+        waits_s += [state.look_every_s, *overs_s]
+    return Wait(min(waits_s, default=state.look_every_s))
+
+
+def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: bool = False) -> LeaseRecord:
+    """What the next epoch says, if this contender makes it (rules 2 and 5); ``released``: it gives its streams up."""
+    living = [one.grant for one in state.grants if one.grant.holder != state.me and now_s < one.over_s]
+    wanted = frozenset() if released else state.free(now_s)
+    mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch)] if wanted else []
+    grants = (*mine, *living)
+    return LeaseRecord(
+        holder=grants[0].holder if grants else state.me,
+        released=not grants,
+        lease_s=max((grant.lease_s for grant in grants), default=state.lease_s),
+        created_ms=created_ms,
+        grants=grants,
+    )
 
 
 def sending(state: LeaseState, epoch: Epoch, now_s: float) -> LeaseState:
@@ -169,12 +286,19 @@ def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float)
     """The state after ``epoch`` was found to be the highest; ``now_s`` is a moment after that."""
     if state.seen is not None and epoch <= state.seen.epoch:
         return state
-    state = replace(state, seen=Seen(epoch, record, now_s))
-    if not state.is_mine or state.sent is None or state.sent.epoch != epoch:
-        return replace(state, held_until_s=None)
-    return replace(state, held_until_s=state.sent.first_s + state.lease_s)
+    since_s = {(one.grant.holder, one.grant.renewed): one.since_s for one in state.grants}
+    grants = tuple(
+        SeenGrant(grant, since_s.get((grant.holder, grant.renewed), now_s)) for grant in record.granted(epoch)
+    )
+    before, state = state.mine, replace(state, seen=Seen(epoch, record), grants=grants)
+    mine, sent = state.mine, state.sent
+    if mine is not None and sent is not None and mine.renewed == sent.epoch:
+        return replace(state, held_until_s=sent.first_s + state.lease_s)
+    if mine is not None and before is not None and mine.renewed == before.renewed:
+        return state  # another loader's epoch has it as it was
+    return replace(state, held_until_s=None)
 
 
 def stale(epochs: Iterable[Epoch], highest: Epoch) -> list[Epoch]:
-    """What the holder of the highest may delete. The one before stays: somebody may be about to read it."""
+    """What a holder may delete below the highest. The one before stays: somebody may be about to read it."""
     return sorted(epoch for epoch in epochs if epoch < highest - 1)

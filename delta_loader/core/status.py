@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
+from common.remedies import CONFIG
 from delta_loader.core.valid_through import moment_text
 from delta_loader.core.ways.way import way_name
 
@@ -104,6 +105,12 @@ class LeaseStatus:
     """Whether the holder let it go, so that nobody holds it."""
     renewed_ms: int
     """By the store's clock."""
+    grants: tuple[tuple[str, frozenset[str] | None], ...] = ()
+    """Which loader loads which streams; None for a loader of a release that does not say."""
+
+    def unheld(self, app_ids: Iterable[str]) -> list[str]:
+        """The streams that no loader has the lease of."""
+        return [one for one in app_ids if not any(streams is None or one in streams for _, streams in self.grants)]
 
 
 _COLUMNS_SHOWN = 10
@@ -124,18 +131,23 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
 
 def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:
     """The status for machines. Keys are only ever added."""
+    streams = list(streams)
     return {
-        "lease": None if lease is None else _lease_json(lease),
+        "lease": None if lease is None else _lease_json(lease, streams),
         "streams": [_stream_json(stream) for stream in streams],
     }
 
 
-def _lease_json(lease: LeaseStatus) -> Json:
+def _lease_json(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> Json:
     return {
         "holder": None if lease.released else lease.holder,
         "last_holder": lease.holder,
         "epoch": lease.epoch,
         "renewed_ms": lease.renewed_ms,
+        "holders": [
+            {"holder": holder, "streams": None if of is None else [*sorted(of)]} for holder, of in lease.grants
+        ],
+        "unheld": list(lease.unheld(stream.app_id for stream in streams)),
     }
 
 
@@ -198,14 +210,24 @@ def _held_json(held: Held | None) -> Json:
 
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
     """The status for people."""
+    streams = list(streams)
     blocks = ["\n".join(_stream_lines(stream)) for stream in streams]
-    return "\n".join([*([] if lease is None else [_lease_line(lease)]), *blocks]) + "\n"
+    return "\n".join([*([] if lease is None else _lease_lines(lease, streams)), *blocks]) + "\n"
 
 
-def _lease_line(lease: LeaseStatus) -> str:
+def _lease_lines(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> list[str]:
     moment = datetime.fromtimestamp(lease.renewed_ms / 1000, UTC).isoformat(timespec="seconds")
     state = "released" if lease.released else "renewed"
-    return f"loader: {lease.holder} ({state} its lease at {moment}, epoch {lease.epoch})"
+    lines = [f"loader: {lease.holder} ({state} its lease at {moment}, epoch {lease.epoch})"]
+    if lease.released:
+        return lines
+    if len(lease.grants) > 1:
+        told = ((holder, "streams of its own" if of is None else ", ".join(sorted(of))) for holder, of in lease.grants)
+        lines += [f"  {holder} loads {of}" for holder, of in told]
+    unheld = lease.unheld(stream.app_id for stream in streams)
+    if unheld:
+        lines.append(f"  no loader holds the lease of {', '.join(unheld)} → start one: `delta-loader run {CONFIG}`")
+    return lines
 
 
 def _stream_lines(stream: StreamStatus) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import structlog
 
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
+from delta_loader.core.lease import Epoch, epoch_path
 from delta_loader.lease import LoaderLease, lease_status
 
 if TYPE_CHECKING:
@@ -37,19 +39,23 @@ def clock() -> HandClock:
     return HandClock()
 
 
-def contender(lake: Lake, clock: HandClock, name: str) -> LoaderLease:
+def contender(lake: Lake, clock: HandClock, name: str, streams: str = "orders") -> LoaderLease:
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
-    lease = LoaderLease(store, clock, name, LEASE_S, log=structlog.get_logger(), metrics=Metrics())
+    lease = LoaderLease(store, clock, name, LEASE_S, streams.split(), log=structlog.get_logger(), metrics=Metrics())
     lease.contend()
     lease.step()
     return lease
+
+
+def held(*leases: LoaderLease) -> list[str]:
+    return [" ".join(sorted(lease.held())) for lease in leases]
 
 
 def test_one_of_two_holds_renews_and_is_replaced_when_it_dies(lake: Lake, clock: HandClock) -> None:
     first, second = contender(lake, clock, "first"), contender(lake, clock, "second")
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
     for _ in range(20):
-        assert (first.held(), second.held()) == (True, False)
+        assert held(first, second) == ["orders", ""]
         clock.sleep_s(LEASE_S / 3)
         first.step()
         second.step()
@@ -64,7 +70,7 @@ def test_one_of_two_holds_renews_and_is_replaced_when_it_dies(lake: Lake, clock:
     assert second.held()
 
     first.step()
-    assert (first.held(), first.holder) == (False, "second")
+    assert (held(first), first.holder) == ([""], "second")
 
 
 def test_a_released_lease_goes_to_the_next_at_its_next_look(lake: Lake, clock: HandClock) -> None:
@@ -87,8 +93,70 @@ def test_a_folder_that_somebody_emptied_is_filled_again(lake: Lake, clock: HandC
     clock.sleep_s(LEASE_S / 3)
     first.step()
     second.step()
-    assert (first.held(), second.held()) == (True, False)
+    assert held(first, second) == ["orders", ""]
 
 
 def test_nobody_ever_held_it(lake: Lake) -> None:
     assert lease_status(FsspecStore(f"{lake.url}/stage", lake.storage_options)) is None
+
+
+def test_loaders_of_different_streams_wait_for_one_another_only_for_what_both_load(
+    lake: Lake, clock: HandClock
+) -> None:
+    orders, returns = contender(lake, clock, "first", "orders"), contender(lake, clock, "second", "returns")
+    both = contender(lake, clock, "third", "orders returns payments")  # a rolling update, which adds a stream
+    for _ in range(20):
+        assert held(orders, returns, both) == ["orders", "returns", "payments"]
+        assert both.elsewhere == {"orders", "returns"}
+        clock.sleep_s(LEASE_S / 3)
+        for lease in (orders, returns, both):
+            lease.step()
+    status = lease_status(FsspecStore(f"{lake.url}/stage", lake.storage_options))
+    assert status is not None
+    of = {"first": "orders", "second": "returns", "third": "payments"}
+    assert dict(status.grants) == {holder: frozenset({stream}) for holder, stream in of.items()}
+    assert status.unheld(["orders", "refunds"]) == ["refunds"]
+
+    orders.release()
+    both.step()
+    assert held(orders, both) == ["", "orders payments"]
+
+    for _ in range(4):  # the second one dies
+        clock.sleep_s(LEASE_S / 3)
+        both.step()
+    assert held(both) == ["orders payments returns"]
+    returns.step()
+    assert held(returns) == [""]
+    assert returns.elsewhere == {"returns"}
+
+
+def test_a_loader_of_an_older_release_is_waited_for_and_waits(lake: Lake, clock: HandClock) -> None:
+    store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
+
+    def older(epoch: int, *, released: bool) -> None:
+        """What a release made that knew one lease for all."""
+        fields = {"version": 1, "holder": "older", "released": released, "lease_s": LEASE_S, "created_ms": 0}
+        store.create(epoch_path(Epoch(epoch)), json.dumps(fields).encode())
+
+    older(1, released=False)
+    first, second = contender(lake, clock, "first", "orders"), contender(lake, clock, "second", "returns")
+    for epoch in (2, 3):
+        assert held(first, second) == ["", ""]
+        assert first.elsewhere == {"orders"}
+        clock.sleep_s(LEASE_S / 3)
+        older(epoch, released=False)
+        first.step()
+        second.step()
+    older(4, released=True)
+    first.step()
+    second.step()
+    assert held(first, second) == ["orders", "returns"]
+
+    first.release()
+    status = lease_status(store)
+    assert status is not None
+    assert (status.holder, status.released) == ("second", False), "an older release would take all of it"
+    second.release()
+    status = lease_status(store)
+    assert status is not None
+    assert status.released

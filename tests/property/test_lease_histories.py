@@ -1,31 +1,36 @@
-"""Two or three loaders' leases in a hostile world: any interleaving, pauses, crashes, lost and late requests.
+"""Two or three loaders' leases, of the same streams, of others and of some of both, in a hostile world: any
+interleaving, pauses, crashes, lost and late requests.
 
 The world and its store are those of tests/simulation; here nothing but the lease runs in it. What is checked at every
 step, and in the end, in peace:
 
 * the highest epoch never falls, and what it says never changes: each has one creator;
-* at most one contender holds the lease by its own clock. (A process may be stopped between asking and acting, so a
-  commit is not guarded by that. The txn actions do it.);
-* who was paused steps back at its next turn when there is a higher epoch;
-* once all faults have ended, and again when the holder dies, somebody holds the lease within two lease times of the
-  last request that came late. (A dead holder's renewal that arrives just before the lease would be taken over is
-  waited for once more: nobody can tell it from a living one's.)
+* at most one contender holds the lease of a stream by its own clock. (A process may be stopped between asking and
+  acting, so a commit is not guarded by that. The txn actions do it.);
+* who was paused steps back at its next turn when another one has its streams;
+* once all faults have ended, and again when a holder dies, each stream of a living contender is held within two lease
+  times of the last request that came late, whoever has other streams. (A dead holder's renewal that arrives just before
+  the lease would be taken over is waited for once more: nobody can tell it from a living one's.)
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.metrics import Metrics
-from delta_loader.core.lease import Epoch, LeaseRecord, epoch_of, epoch_path
+from delta_loader.core.lease import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
 from delta_loader.lease import LoaderLease
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import Chances, Crash, Process, World, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LEASE_S = 15.0
 STAGE = "memory://stage"
@@ -40,10 +45,10 @@ _WORLDS = (
 
 @dataclass
 class Contest:
-    """The contenders, and the books about them."""
+    """The contenders, by the streams of each, and the books about them."""
 
     world: World
-    count: int
+    streams: Sequence[str]
     bucket: Bucket = field(default_factory=Bucket)
     running: dict[int, tuple[Process, LoaderLease]] = field(default_factory=dict)
     highest: int = 0
@@ -53,7 +58,7 @@ class Contest:
 
     def turn(self) -> None:
         """One step of the world, dead contenders started anew now and then."""
-        for role in range(self.count):
+        for role in range(len(self.streams)):
             process = self.running[role][0] if role in self.running else None
             if (process is None or not process.alive) and self.world.rng.random() < 0.02:
                 self.start(role)
@@ -68,7 +73,8 @@ class Contest:
         self.started += 1
         process = Process(f"loader-{role}#{self.started}")
         store = SimulatedStore(self.world, self.bucket, STAGE)
-        lease = LoaderLease(store, WorldClock(self.world), process.name, LEASE_S, log=_SILENT, metrics=Metrics())
+        clock, streams = WorldClock(self.world), self.streams[role]
+        lease = LoaderLease(store, clock, process.name, LEASE_S, streams, log=_SILENT, metrics=Metrics())
         self.running[role] = (process, lease)
         lifetime = self.world.rng.choice([3, 50, 10_000])
 
@@ -94,9 +100,17 @@ class Contest:
         if highest:
             assert self.said.setdefault(highest, found[highest]) == found[highest], "an epoch has two creators"
         self.highest = highest
-        holding = [process.name for process, lease in self.running.values() if process.alive and lease.held()]
-        assert len(holding) <= 1, f"{holding} hold the lease at the same time"
-        self.holders.update(holding)
+        held = [(stream, process.name) for process, lease in self.living() for stream in lease.held()]
+        assert len({stream for stream, _ in held}) == len(held), f"{held} hold the lease at the same time"
+        self.holders.update(name for _, name in held)
+
+    def living(self) -> list[tuple[Process, LoaderLease]]:
+        return [one for one in self.running.values() if one[0].alive]
+
+    def unheld(self) -> set[str]:
+        """Streams that a living contender could load, and none does."""
+        wanted = {stream for role, one in self.running.items() if one[0].alive for stream in self.streams[role]}
+        return wanted.difference(*(lease.held() for _, lease in self.living()))
 
     @staticmethod
     def epoch(path: str) -> Epoch | None:
@@ -107,33 +121,37 @@ class Contest:
         self.world.heal()
         for _ in range(200):
             self.step()
-        for role in range(self.count):
+        for role in range(len(self.streams)):
             if role not in self.running or not self.running[role][0].alive:
                 self.start(role)
 
     def holder(self) -> tuple[Process, LoaderLease] | None:
-        return next((one for one in self.running.values() if one[0].alive and one[1].held()), None)
+        return next((one for one in self.living() if one[1].held()), None)
 
     def somebody_takes_over(self) -> None:
         since_ms = self.world.now_ms
-        while self.holder() is None:
+        while self.unheld():
             if self.world.has_late_requests:
                 since_ms = self.world.now_ms
             assert self.step(), "nothing happens any more"
             assert self.world.now_ms - since_ms < 2 * LEASE_S * 1000, "nobody took over within two lease times"
 
 
-def contest(seed: int, count: int, turns: int) -> Contest:
-    contest = Contest(World(seed, _WORLDS[seed % len(_WORLDS)]), count)
+def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
+    contest = Contest(World(seed, _WORLDS[seed % len(_WORLDS)]), streams)
     for _ in range(turns):
         contest.turn()
     return contest
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 2**32), count=st.integers(2, 3), turns=st.integers(50, 1500))
-def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, count: int, turns: int) -> None:
-    run = contest(seed, count, turns)
+@given(
+    seed=st.integers(0, 2**32),
+    streams=st.lists(st.sampled_from(["a", "b", "ab", "bc", "abc"]), min_size=2, max_size=3),
+    turns=st.integers(50, 1500),
+)
+def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, streams: list[str], turns: int) -> None:
+    run = contest(seed, streams, turns)
     run.heal()
     run.somebody_takes_over()
     holder = run.holder()
@@ -147,7 +165,7 @@ def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, count: in
 
 def test_the_worlds_are_hostile_enough() -> None:
     """A check of the check: the lease changes hands often, by death, by release and after pauses."""
-    runs = [contest(seed, 3, 1500) for seed in range(12)]
+    runs = [contest(seed, ["a"] * 3, 1500) for seed in range(12)]
     assert sum(len(run.holders) for run in runs) > 24
     assert sum(LeaseRecord.from_bytes(data, 1.0).released for run in runs for data in run.said.values()) > 5
     faults = {fault.name for run in runs for fault, count in run.world.faults.items() if count}
@@ -162,8 +180,10 @@ def test_a_dead_holders_late_renewal_is_waited_for_once_more() -> None:
     for _ in range(100):
         run.step()
     run.world.crash(dead)
-    renewal = LeaseRecord(dead.name, released=False, lease_s=LEASE_S, created_ms=0)
-    path = f"{STAGE}/{epoch_path(Epoch(run.highest + 1))}"
+    epoch = Epoch(run.highest + 1)
+    grants = (Grant(dead.name, frozenset("a"), LEASE_S, epoch),)
+    renewal = LeaseRecord(dead.name, released=False, lease_s=LEASE_S, created_ms=0, grants=grants)
+    path = f"{STAGE}/{epoch_path(epoch)}"
     soon_ms = run.world.now_ms + int(LEASE_S / 2 * 1000)  # the lease runs out after a third of it, or later
     while run.world.now_ms < soon_ms:
         run.step()
@@ -196,7 +216,7 @@ def test_a_holder_that_was_paused_steps_back_at_its_next_turn() -> None:
 
 def in_peace() -> Contest:
     """A world without a fault of its own, and contender 0 holds the lease."""
-    run = Contest(World(1, Chances(**dict.fromkeys((chance.name for chance in fields(Chances)), 0.0))), 2)
+    run = Contest(World(1, Chances(**dict.fromkeys((chance.name for chance in fields(Chances)), 0.0))), ["a", "a"])
     run.start(0)
     run.somebody_takes_over()
     return run

@@ -371,7 +371,9 @@ class History:
         return str(found)
 
     def _lease(self, process: Process, ports: Ports) -> LoaderLease:
-        lease = LoaderLease(self._store(STAGE), ports.clock, process.name, _LEASE_S, log=SILENT, metrics=ports.metrics)
+        streams = [stream.app_id for stream in self.kind.settings.streams]
+        store = self._store(STAGE)
+        lease = LoaderLease(store, ports.clock, process.name, _LEASE_S, streams, log=SILENT, metrics=ports.metrics)
 
         def keep() -> None:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,7 @@ from common.settings.values import StartAt
 from common.spans import Position, Topic
 from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
 from delta_loader.core.writers import Idle
+from delta_loader.jobs import Jobs
 from delta_loader.loader import Loader
 from delta_loader.on_marker.asking import Desk
 from delta_loader.on_marker.turns import Turns
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import TopicPartition
     from delta_loader.checks.fitness import Fitness
-    from delta_loader.cleaning.schedule import ScheduledCleanUp
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.preflight import Check
     from delta_loader.lease import LoaderLease
@@ -249,15 +250,15 @@ class LoaderPage:
         self.service = service
         self.ready = Loader(  # the parts that its pages do not look at are nothing
             service,
-            lambda: True,
+            Event(),
             None,
             None,
-            cast("ScheduledCleanUp", _Nothing()),
             cast("Fitness", _Nothing()),
             self.pausing,
             turns,
             StreamTurns(1),
             self.checkpoints,
+            Jobs(clock, log),
         )
         self.kafka = KafkaSays()
         writers = WritersView(self.settings.streams, self.history, self.kafka, flush_after_s=60.0)
@@ -333,11 +334,29 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     assert "→ put them back, or give them up with `bootstrap skip" in text
 
 
+def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.flush(0, 0, 10)
+    lease = SimpleNamespace(problem=None, holder="host-2", held=frozenset, elsewhere=frozenset({"orders"}))
+    page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
+    page.service.look(page.ready.loaded_elsewhere)
+    page.service.collect()
+    status = page.look()
+    assert (status.state, status.is_known) == ("standing by for host-2", False)
+    assert rows(status)["orders/0"] == (State.BEHIND, (None, 10, None), Lag(10, rows(status)["orders/0"][2].seconds))
+    assert "loaded by another loader" in status.streams[0].way
+    assert gauges(page.service._ports.metrics, "delta_loader_lag_positions") == {"0": 10.0}
+    assert gauges(page.metrics, "delta_loader_lag_seconds").keys() == {"0"}
+    assert healthcheck(page)[0] == 200
+
+
 def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp_path: Path) -> None:
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.load()
-    lease = SimpleNamespace(problem="the lease is away", holder=None, held=lambda: True)
+    lease = SimpleNamespace(
+        problem="the lease is away", holder=None, held=lambda: frozenset({"orders"}), elsewhere=frozenset()
+    )
     page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
     page.service._at_it["orders"] = _AtIt(StreamReport("orders"), clock.now_s)
     clock.now_s += STUCK_S + 1

@@ -10,6 +10,7 @@ from common.settings import Settings
 from delta_loader.core.lease import (
     Claim,
     Epoch,
+    Grant,
     LeaseRecord,
     LeaseState,
     Sent,
@@ -18,25 +19,38 @@ from delta_loader.core.lease import (
     epoch_path,
     next_step,
     observed,
+    record_of,
     sending,
     stale,
 )
-from delta_loader.core.status import LeaseStatus, to_json, to_text
+from delta_loader.core.status import LeaseStatus, StreamStatus, to_json, to_text
 
 LEASE_S = 15.0
-NEW = LeaseState("me", LEASE_S)
+ORDERS, RETURNS = frozenset({"orders"}), frozenset({"returns"})
+BOTH = ORDERS | RETURNS
+NEW = LeaseState("me", LEASE_S, ORDERS)
 
 
-def record(holder: str, *, released: bool = False, lease_s: float = LEASE_S) -> LeaseRecord:
+def record(*grants: Grant, lease_s: float = LEASE_S) -> LeaseRecord:
+    return LeaseRecord(grants[0].holder if grants else "me", not grants, lease_s, 1_700_000_000_000, grants)
+
+
+def grant(holder: str, epoch: int, streams: frozenset[str] | None = ORDERS, *, lease_s: float = LEASE_S) -> Grant:
+    return Grant(holder, streams, lease_s, Epoch(epoch))
+
+
+def older(holder: str, *, released: bool = False, lease_s: float = LEASE_S) -> LeaseRecord:
+    """What a release made that knew one lease for all streams."""
     return LeaseRecord(holder, released, lease_s, 1_700_000_000_000)
 
 
-def holding(epoch: int = 1, sent_s: float = 100.0, seen_s: float = 101.0) -> LeaseState:
-    return observed(sending(NEW, Epoch(epoch), sent_s), Epoch(epoch), record("me"), seen_s)
+def holding(epoch: int = 1, sent_s: float = 100.0, seen_s: float = 101.0, state: LeaseState = NEW) -> LeaseState:
+    made = record(grant("me", epoch, state.streams))
+    return observed(sending(state, Epoch(epoch), sent_s), Epoch(epoch), made, seen_s)
 
 
 def watching(epoch: int = 7, seen_s: float = 100.0, lease_s: float = LEASE_S) -> LeaseState:
-    return observed(NEW, Epoch(epoch), record("other", lease_s=lease_s), seen_s)
+    return observed(NEW, Epoch(epoch), record(grant("other", epoch, lease_s=lease_s)), seen_s)
 
 
 def step(state: LeaseState, now_s: float, *, contending: bool = True) -> Wait | Claim:
@@ -67,7 +81,7 @@ def test_a_holder_renews_after_a_third() -> None:
     state = holding(sent_s=100.0)
     assert step(state, 101.0) == Wait(4.0)
     assert step(state, 105.0) == Claim(Epoch(2))
-    renewed = observed(sending(state, Epoch(2), 105.0), Epoch(2), record("me"), 105.5)
+    renewed = observed(sending(state, Epoch(2), 105.0), Epoch(2), record(grant("me", 2)), 105.5)
     assert renewed.held(119.9)
     assert not renewed.held(120.0)
 
@@ -80,7 +94,7 @@ def test_a_request_that_was_sent_twice_counts_from_the_first_time() -> None:
     # The first may have arrived, and others may have begun to count then.
     state = sending(sending(holding(sent_s=100.0), Epoch(2), 105.0), Epoch(2), 113.0)
     assert state.sent == Sent(Epoch(2), 105.0)
-    assert not observed(state, Epoch(2), record("me"), 113.5).held(120.0)
+    assert not observed(state, Epoch(2), record(grant("me", 2)), 113.5).held(120.0)
 
 
 def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_nobody_else_has() -> None:
@@ -89,7 +103,7 @@ def test_a_holder_whose_time_is_over_takes_the_next_epoch_if_nobody_else_has() -
 
 
 def test_a_stale_holder_steps_back_as_soon_as_it_sees_a_higher_epoch() -> None:
-    state = observed(holding(sent_s=100.0), Epoch(9), record("other"), 104.0)
+    state = observed(holding(sent_s=100.0), Epoch(9), record(grant("other", 9)), 104.0)
     assert not state.held(104.0)
     assert step(state, 104.0) == Wait(1.5)
     assert step(state, 119.0) == Claim(Epoch(10))
@@ -100,17 +114,17 @@ def test_a_standby_waits_for_the_whole_lease_from_when_it_saw_the_epoch() -> Non
     assert step(state, 100.0) == Wait(1.5)
     assert step(state, 114.5) == Wait(0.5)
     assert step(state, 115.0) == Claim(Epoch(8))
-    again = observed(state, Epoch(8), record("other"), 112.0)
+    again = observed(state, Epoch(8), record(grant("other", 8)), 112.0)
     assert step(again, 115.0) == Wait(1.5)
 
 
 def test_the_same_epoch_seen_again_does_not_start_the_wait_anew() -> None:
-    assert observed(watching(seen_s=100.0), Epoch(7), record("other"), 114.0) == watching(seen_s=100.0)
+    assert observed(watching(seen_s=100.0), Epoch(7), record(grant("other", 7)), 114.0) == watching(seen_s=100.0)
 
 
 def test_a_lower_epoch_means_nothing() -> None:
-    assert observed(watching(), Epoch(3), record("me"), 110.0) == watching()
-    assert observed(holding(5), Epoch(4), record("other"), 102.0) == holding(5)
+    assert observed(watching(), Epoch(3), record(grant("me", 3)), 110.0) == watching()
+    assert observed(holding(5), Epoch(4), record(grant("other", 4)), 102.0) == holding(5)
 
 
 def test_the_holder_s_own_lease_time_is_waited_for() -> None:
@@ -120,20 +134,68 @@ def test_the_holder_s_own_lease_time_is_waited_for() -> None:
 
 
 def test_a_released_lease_is_taken_at_the_next_look() -> None:
-    state = observed(watching(), Epoch(8), record("other", released=True), 101.0)
+    state = observed(watching(), Epoch(8), record(), 101.0)
     assert step(state, 101.0) == Claim(Epoch(9))
 
 
 def test_who_released_holds_no_more() -> None:
-    state = observed(sending(holding(), Epoch(2), 102.0), Epoch(2), record("me", released=True), 102.0)
+    state = observed(sending(holding(), Epoch(2), 102.0), Epoch(2), record(), 102.0)
     assert not state.is_mine
     assert not state.held(102.0)
 
 
 def test_an_epoch_of_ours_that_this_state_did_not_send_is_no_lease_but_may_be_followed() -> None:
-    state = observed(NEW, Epoch(4), record("me"), 100.0)
+    state = observed(NEW, Epoch(4), record(grant("me", 4)), 100.0)
     assert not state.held(100.0)
     assert step(state, 100.0) == Claim(Epoch(5))
+
+
+def test_streams_that_no_other_loader_has_are_taken_and_only_those() -> None:
+    state = observed(LeaseState("me", LEASE_S, BOTH), Epoch(7), record(grant("other", 7)), 100.0)
+    assert step(state, 100.0) == Claim(Epoch(8))
+    made = record_of(state, 100.0, 0)
+    assert made.grants == (grant("me", 8, RETURNS), grant("other", 7))
+    assert (made.holder, made.released) == ("me", False)
+    state = observed(sending(state, Epoch(8), 100.0), Epoch(8), made, 100.5)
+    assert (state.held(101.0), state.elsewhere) == (RETURNS, {"orders": "other"})
+    assert step(state, 101.0) == Wait(1.5), "what another loader has may be free at any time"
+
+
+def test_a_loader_of_other_streams_is_no_reason_to_wait() -> None:
+    state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS)), 100.0)
+    assert (state.elsewhere, step(state, 100.0)) == ({}, Claim(Epoch(8)))
+
+
+def test_another_loaders_epoch_neither_renews_nor_ends_what_is_held() -> None:
+    state = observed(holding(1, sent_s=100.0), Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 104.0)
+    assert state.held(114.9) == ORDERS
+    assert not state.held(115.0)
+    assert step(state, 105.0) == Claim(Epoch(3))
+
+
+def test_a_grant_that_another_loaders_epoch_hands_on_grows_old() -> None:
+    state = observed(watching(7, seen_s=100.0), Epoch(8), record(grant("more", 8, RETURNS), grant("other", 7)), 112.0)
+    assert step(state, 114.0) == Wait(1.0)
+    assert step(state, 115.0) == Claim(Epoch(9))
+    assert record_of(state, 115.0, 0).grants == (grant("me", 9), grant("more", 8, RETURNS))
+
+
+def test_who_gives_its_streams_up_leaves_those_of_others() -> None:
+    state = observed(holding(1), Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 104.0)
+    left = record_of(state, 105.0, 0, released=True)
+    assert (left.grants, left.holder, left.released) == ((grant("other", 2, RETURNS),), "other", False)
+    last = record_of(holding(1), 105.0, 0, released=True)
+    assert (last.grants, last.holder, last.released) == ((), "me", True)
+
+
+def test_an_older_releases_holder_is_waited_for_with_all_streams() -> None:
+    state = observed(NEW, Epoch(7), older("other"), 100.0)
+    assert state.elsewhere == {"orders": "other"}
+    assert step(state, 114.5) == Wait(0.5)
+    renewed = observed(state, Epoch(8), older("other"), 112.0)
+    assert step(renewed, 115.0) == Wait(1.5)
+    assert step(renewed, 127.0) == Claim(Epoch(9))
+    assert step(observed(state, Epoch(8), older("other", released=True), 101.0), 101.0) == Claim(Epoch(9))
 
 
 def test_the_highest_epoch_and_the_one_before_are_kept() -> None:
@@ -148,7 +210,12 @@ def test_a_path_holds_its_epoch() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    for written in (record("a"), record("b", released=True, lease_s=2.5)):
+    for written in (
+        older("a"),
+        older("b", released=True, lease_s=2.5),
+        record(),
+        record(grant("a", 3), grant("b", 2, None)),
+    ):
         assert LeaseRecord.from_bytes(written.to_bytes(), 1.0) == written
 
 
@@ -160,16 +227,27 @@ def test_what_cannot_be_read_is_somebody_s(data: bytes) -> None:
 
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_lease_time_that_is_none_is_replaced(lease_s: float) -> None:
-    assert LeaseRecord.from_bytes(record("a", lease_s=lease_s).to_bytes(), 15.0) == record("a", lease_s=15.0)
+    assert LeaseRecord.from_bytes(older("a", lease_s=lease_s).to_bytes(), 15.0) == older("a", lease_s=15.0)
 
 
 def test_status_says_who_loads() -> None:
-    lease = LeaseStatus("host-1", 12, released=False, renewed_ms=1_767_225_600_000)
+    grants = (("host-1", ORDERS), ("host-2", RETURNS))
+    lease = LeaseStatus("host-1", 12, released=False, renewed_ms=1_767_225_600_000, grants=grants[:1])
     assert to_text([], lease) == "loader: host-1 (renewed its lease at 2026-01-01T00:00:00+00:00, epoch 12)\n"
     assert to_json([], lease) == {
-        "lease": {"holder": "host-1", "last_holder": "host-1", "epoch": 12, "renewed_ms": 1_767_225_600_000},
+        "lease": {
+            "holder": "host-1",
+            "last_holder": "host-1",
+            "epoch": 12,
+            "renewed_ms": 1_767_225_600_000,
+            "holders": [{"holder": "host-1", "streams": ["orders"]}],
+            "unheld": [],
+        },
         "streams": [],
     }
+    streams = [StreamStatus(app_id, "s3://lake/t", None, None, ()) for app_id in ("orders", "payments")]
+    text = to_text(streams, replace(lease, grants=grants))
+    assert "  host-1 loads orders\n  host-2 loads returns\n  no loader holds the lease of payments → " in text
     released = replace(lease, released=True)
     assert "released its lease" in to_text([], released)
     assert '"holder": None' in str(to_json([], released)).replace("'", '"')
