@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.tables.delta_log import read_table_state
 from tests.fakes.loading import settings_for
-from tests.fakes.staging import DECLARED, Staging
+from tests.fakes.staging import DECLARED, OneOfMany, Staging
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from devservices.processes import Child
@@ -26,10 +27,17 @@ PATIENCE_S = 300
 
 def config_of(staging: Staging, programs: Programs) -> Path:
     stream = settings_for(staging).streams[0]
+    declared = {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}
+    return config_with([declared], staging.stage_url, programs)
+
+
+def config_with(
+    streams: Sequence[Mapping[str, object]], stage_url: str, programs: Programs, name: str = "config.yaml"
+) -> Path:
     return programs.config(
         {
             "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-            "stage": {"url": staging.stage_url},
+            "stage": {"url": stage_url},
             "loader": {
                 "http": "127.0.0.1:0",
                 "schedule": "500ms",
@@ -37,14 +45,15 @@ def config_of(staging: Staging, programs: Programs) -> Path:
                 "spark": {"spark.master": "local[1]", "spark.driver.memory": "512m"},
             },
             "logs": {"format": "json"},
-            "streams": [{"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}],
-        }
+            "streams": list(streams),
+        },
+        name,
     )
 
 
-def loaded(staging: Staging) -> int | None:
+def loaded(staging: Staging, app_id: str = "orders") -> int | None:
     state = read_table_state(staging.store(staging.table))
-    return None if state is None else state.transactions.get("orders-0")
+    return None if state is None else state.transactions.get(f"{app_id}-0")
 
 
 def events(child: Child, name: str) -> list[dict[str, object]]:
@@ -68,11 +77,11 @@ def takes_the_lease(child: Child, times: int) -> None:
     child.wait_until(lambda: len(events(child, "lease taken")) == times, "the standby", PATIENCE_S)
 
 
-def loads(child: Child, staging: Staging, offset: int) -> None:
-    child.wait_until(lambda: loaded(staging) == offset, "the loader", PATIENCE_S)
+def loads(child: Child, staging: Staging, offset: int, app_id: str = "orders") -> None:
+    child.wait_until(lambda: loaded(staging, app_id) == offset, "the loader", PATIENCE_S)
 
 
-def lease_of(programs: Programs, config: Path) -> dict[str, object]:
+def lease_of(programs: Programs, config: Path) -> dict[str, Any]:
     found = json.loads(programs.succeed("delta-loader", "status", config, "--json"))["lease"]
     assert isinstance(found, dict)
     return found
@@ -117,6 +126,37 @@ def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: 
     loads(second, staging, 49)
     assert second.stop(PATIENCE_S) == 0
     assert lease_of(programs, config)["holder"] is None
+    assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
+
+
+def test_a_loader_stands_by_only_for_the_streams_that_another_one_loads(tmp_path: Path, programs: Programs) -> None:
+    orders, returns = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
+    streams = [
+        {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
+        for staging in (orders, returns)
+    ]
+    before = config_with(streams[:1], orders.stage_url, programs, "before.yaml")
+    after = config_with(streams, orders.stage_url, programs, "after.yaml")
+    for staging in (orders, returns):
+        staging.flush(0, 0, 10)
+    first = programs.start("delta-loader", "run", before)
+    loads(first, orders, 9)
+    second = programs.start("delta-loader", "run", after)
+    loads(second, returns, 9, "returns")
+    orders.flush(0, 10, 20)
+    loads(first, orders, 19)
+    lag = 'delta_loader_lag_positions{partition="0",topic="orders"} '
+    second.wait_until(lambda: f"{lag}0.0" in page(second, "/metrics"), "the standby's look", PATIENCE_S)
+    held = 'delta_loader_stream_lease_held{app_id="%s"} %.1f'
+    assert {held % ("orders", 0), held % ("returns", 1)} <= set(page(second, "/metrics").splitlines())
+    lease = lease_of(programs, after)
+    assert sorted(one["streams"] for one in lease["holders"]) == [["orders"], ["returns"]]
+    assert lease["unheld"] == []
+
+    assert first.stop(PATIENCE_S) == 0
+    orders.flush(0, 20, 30)
+    loads(second, orders, 29)
+    assert second.stop(PATIENCE_S) == 0
     assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
 
 
