@@ -186,9 +186,16 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     if not once:
         _add_jobs(serving.loader, clean_up, tables.alive)
-        may_run, is_loading = serving.loader.may_serve, streams.is_running
         services = services_thread(
-            settings, spark, parallel, stack, may_run=may_run, is_loading=is_loading, log=log, metrics=metrics
+            settings,
+            spark,
+            parallel,
+            stack,
+            may_run=serving.loader.may_serve,
+            is_loading=streams.is_running,
+            may_load=may_load,
+            log=log,
+            metrics=metrics,
         )
         serving.loader = replace(serving.loader, services=services)
     return serving.loader

@@ -50,6 +50,11 @@ def tables_of(settings: Settings) -> tuple[str, ...]:
     return tuple(found.values())
 
 
+def first_stream_of(settings: Settings, url: str) -> str:
+    """The app id of the first stream that has a table: the loader that loads it serves the table."""
+    return _streams_of(settings, url)[0].app_id
+
+
 def rules_of(settings: Settings, url: str) -> TableRules:
     """What the settings say of one table (rule 2)."""
     streams, wanted = _streams_of(settings, url), settings.table_services

@@ -20,7 +20,7 @@ from common.errors import KafkaDeltaExpressError
 from delta_loader.core.services.due import NOTHING, due
 from delta_loader.core.services.facts import Service
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp, PieceReport, RunReport, TableLook
-from delta_loader.table_services.facts import rules_of, tables_of
+from delta_loader.table_services.facts import first_stream_of, rules_of, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +55,10 @@ class TableServices:
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
+        may_load: Callable[[str], bool] = lambda _app_id: True,
     ) -> None:
-        """Touches nothing yet."""
+        """Touches nothing yet. Tables whose first stream this process ``may_load`` are served, the others elsewhere."""
+        self._may_load = may_load
         self._settings = settings
         self._looker = looker
         self._work = work
@@ -69,7 +71,9 @@ class TableServices:
         self, may_begin: Callable[[], bool] = lambda: True, only: str | None = None, *, at_any_time: bool = False
     ) -> RunReport:
         """Do what is due; ``at_any_time`` passes over the window and the budget, for who asks for it now."""
-        looks = look_at(self._settings, self._looker, self._clock, only)
+        here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
+        urls = here if only is None else [only]
+        looks = list(_looks(self._settings, self._looker, self._clock, urls))
         self._tell_looks(looks)
         progress, began_s = _Progress(), self._clock.monotonic_s()
         for look in sorted(looks, key=self._served_ms):

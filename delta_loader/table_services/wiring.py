@@ -32,12 +32,13 @@ def services_thread(
     *,
     may_run: Callable[[], bool],
     is_loading: Callable[[], bool],
+    may_load: Callable[[str], bool],
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> ServicesThread | None:
     """The thread, which ``stack`` ends; None when the settings want none. It is not started yet.
 
-    ``is_loading``: see `ServicesThread`.
+    ``is_loading``: see `ServicesThread`; ``may_load``: see `TableServices`.
 
     Raises ConfigError for a cron line that is none.
     """
@@ -45,7 +46,9 @@ def services_thread(
         return None
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     looker = FactsReader(settings, stage, stores_of(settings.stage.storage_options), parallel, SystemClock())
-    services = TableServices(settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics)
+    services = TableServices(
+        settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics, may_load=may_load
+    )
     thread = ServicesThread(services, settings.table_services, may_run, log, is_loading=is_loading)
     stack.callback(thread.close)
     return thread

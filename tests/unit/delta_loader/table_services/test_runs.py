@@ -140,6 +140,21 @@ def test_a_stop_is_obeyed_before_the_next_piece() -> None:
     assert world.done == ["memory://a"]
 
 
+def test_tables_of_streams_that_another_loader_loads_are_left_to_it() -> None:
+    world, wanted = World(), settings("a", "b")
+    services = TableServices(
+        wanted,
+        world,
+        world,
+        world.clock,
+        log=structlog.get_logger(),
+        metrics=Metrics(),
+        may_load=lambda app_id: app_id == wanted.streams[1].app_id,
+    )
+    assert {look.url for look in services.run().looks} == {*wanted.streams[1].tables}
+    assert set(world.done) == {wanted.streams[1].table}
+
+
 def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
     world = World(broken={"memory://a": Failed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"})
     wanted, metrics = settings("a", "b", "c", "d"), Metrics()
