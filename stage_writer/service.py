@@ -47,7 +47,6 @@ from stage_writer.partitions.waiting import Waiting
 from stage_writer.partitions.waiting import problems as waited_for
 from stage_writer.ports import (
     OUT_OF_RANGE,
-    ClaimVerdict,
     Incompatible,
     LostClaim,
     OtherTopic,
@@ -297,16 +296,11 @@ class StageWriter:
 
     def _guard(self, owned: Owned) -> ClaimGuard:
         """What a job of this partition asks before it claims (rules 6 and 7); called in the job's thread."""
-        source, lineage, read_until_s = owned.source, owned.lineage, self._clock.monotonic_s()
 
-        def guard() -> ClaimVerdict | OtherTopic:
-            found = None if lineage.topic_id is None else self._topic_look.since(source.topic, read_until_s)
-            if found is not None and is_other(lineage, found):
-                return OtherTopic(found)
-            ours = self._owned.get(source) is owned and self._freshness.is_fresh(self._clock.monotonic_s())
-            return ClaimVerdict.CLAIM if ours else ClaimVerdict.WAIT
+        def is_ours() -> bool:
+            return self._owned.get(owned.source) is owned and self._freshness.is_fresh(self._clock.monotonic_s())
 
-        return guard
+        return self._topic_look.guard(owned.source, owned.lineage, self._clock.monotonic_s(), is_ours)
 
     def _land(self) -> None:
         for owned in list(self._owned.values()):
@@ -590,10 +584,8 @@ class StageWriter:
     def _all_caught_up(self) -> bool:
         """Whether what was in Kafka at start-up is taken in, as far as it is ours; the rest has other owners."""
         goal = self._catching_up
-        if goal is None:
-            return False
-        if goal.is_nothing:
-            return True
+        if goal is None or goal.is_nothing:
+            return goal is not None
         ours = self._owned.values()
         if not self._joined or self._taking_up.waiting or self._intake.is_busy:
             return False

@@ -10,11 +10,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from stage_writer.partitions.places import is_other
+from stage_writer.ports import ClaimVerdict, OtherTopic
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from common.ports import Clock
-    from common.spans import Topic
+    from common.spans import Topic, TopicPartition
+    from stage_writer.ports import ClaimGuard, Lineage
 
 
 class KnowsTopics(Protocol):
@@ -32,6 +36,19 @@ class TopicLook:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[Topic, tuple[float, str | None]] = {}
+
+    def guard(
+        self, source: TopicPartition, lineage: Lineage, read_until_s: float, is_ours: Callable[[], bool]
+    ) -> ClaimGuard:
+        """What a job asks that flushes what was read of a partition until a moment of the monotonic clock."""
+
+        def guard() -> ClaimVerdict | OtherTopic:
+            found = None if lineage.topic_id is None else self.since(source.topic, read_until_s)
+            if found is not None and is_other(lineage, found):
+                return OtherTopic(found)
+            return ClaimVerdict.CLAIM if is_ours() else ClaimVerdict.WAIT
+
+        return guard
 
     def since(self, topic: Topic, moment_s: float) -> str | None:
         """The topic's id, asked for later than a moment of the monotonic clock; None when it has none.
