@@ -198,13 +198,18 @@ def restart(
             "--at",
             min=0,
             metavar="OFFSET",
-            help="Where the new chain begins, of a topic that is the same and has lost records: the first offset at "
-            "which Kafka has other records than those that were staged.",
+            help="Where the new chain begins. Of a topic that is the same and has lost records: the first offset at "
+            "which Kafka has other records than those that were staged. Of one that is held as other_stream or "
+            "other_topic: the first offset to load; by default behind what the table has, or Kafka's first one.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin new chains for a topic that was deleted and created again. The old ones' markers go into stray/."""
+    """Begin new chains for a topic that was deleted and created again, or that the table does not know.
+
+    The old ones' markers go into stray/. For other_stream and other_topic, as `delta-loader status` shows them, it lets
+    the table take the topic's records too, under positions of their own.
+    """
     if at is not None and partition is None:
         msg = "--at is an offset of one Kafka partition"
         raise UsageError(msg, "give --partition too")

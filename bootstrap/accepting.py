@@ -17,6 +17,7 @@ from common.stage.answers import Answer
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.history import read_history, store_lines
+from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.transactions import TxnIds
 from common.tables.went_back import WentBack, described, own_past, went_back, without_txn
 
@@ -72,7 +73,10 @@ class Accepting:
         own = plans.get(self.stream.table)
         if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
             table = tables.get(self.stream.table)
-            ids = TxnIds(self.stream.app_id, self.stream.several_topics)
+            identity = NO_IDENTITY
+            if table is not None:
+                identity = read_identity(self.stream, table, self.open_store(self.stream.table))
+            ids = TxnIds(self.stream.app_id, self.stream.several_topics, plain_topic=identity.plain_topic)
             ids = ids.at({}, {} if table is None else table.transactions, self.sources)
             now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
             for url in plans.keys() - {self.stream.table}:

@@ -38,6 +38,7 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.merged import ids_together, topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.delta_log import TableState, read_table_state
+from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Work:
         self._options = settings.stage.storage_options
         self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
+        self._identities: dict[tuple[str, str], TableIdentity] = {}
         self._turns = Turns(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
 
     # plan and write
@@ -139,7 +141,7 @@ class Work:
             case FromDelta():
                 beginnings = {one: staging.beginning_of(self._store, one) for one in ends}
                 begun = {one: found.generation for one, found in beginnings.items() if found is not None}
-                return from_table(table, stream, list(ends), begun)
+                return from_table(table, stream, list(ends), begun, self._identity(stream, table))
             case FromFile():
                 return _from_file(source, list(ends))
             case _:
@@ -155,7 +157,10 @@ class Work:
     def plan_restart(
         self, topic: str, partition: int | None, *, give_up: bool, at: Position | None = None
     ) -> tuple[Restart | Left, ...]:
-        """The plan for a topic that was created again, or for one of its partitions. Raises UsageError."""
+        """The plan for a topic that was created again, or that the table does not know, or for one of its partitions.
+
+        Raises UsageError.
+        """
         states = self._look(topic, partition)
         stream = self._settings.stream_of(topic)
         if stream is not None and not give_up:
@@ -243,20 +248,37 @@ class Work:
         return streams
 
     def _table(self, stream: Stream) -> TableState | None:
-        return read_table_state(FsspecStore(stream.table, self._options))
+        return self._state_of(stream, stream.table)
 
     def _table_position(self, source: TopicPartition) -> Position | None:
         stream = self._settings.stream_of(source.topic)
-        return None if stream is None else table_position(self._store, stream, source, self._table(stream))
+        if stream is None:
+            return None
+        table = self._table(stream)
+        return table_position(self._store, stream, source, table, self._identity(stream, table))
 
     def _tables(self, stream: Stream) -> dict[str, TableState]:
-        return {url: state for url in stream.tables if (state := read_table_state(self._open(url))) is not None}
+        return {url: state for url in stream.tables if (state := self._state_of(stream, url)) is not None}
+
+    def _state_of(self, stream: Stream, url: str) -> TableState | None:
+        """A table's state; what its positions belong to is remembered."""
+        store = self._open(url)
+        state = read_table_state(store)
+        if state is not None:
+            self._identities[stream.app_id, state.table_id] = read_identity(stream, state, store)
+        return state
+
+    def _identity(self, stream: Stream, table: TableState | None) -> TableIdentity:
+        return NO_IDENTITY if table is None else self._identities[stream.app_id, table.table_id]
 
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
         self._turns.look(source)  # before the chain: that is what makes a plan stale
-        return partition_state(self._store, stream, source, ends=ends, table=table, topic_id=topic_id)
+        identity = self._identity(stream, table)
+        return partition_state(
+            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity
+        )
 
 
 def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, name: str) -> Requested:
@@ -267,13 +289,18 @@ def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, na
 
 
 def from_table(
-    table: TableState | None, stream: Stream, partitions: Sequence[TopicPartition], begun: Mapping[TopicPartition, int]
+    table: TableState | None,
+    stream: Stream,
+    partitions: Sequence[TopicPartition],
+    begun: Mapping[TopicPartition, int],
+    identity: TableIdentity = NO_IDENTITY,
 ) -> Requested:
     """The positions of the table's txn actions for the chains that are there; ``begun`` are their generations."""
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
         raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")
-    ids = TxnIds(stream.app_id, stream.several_topics).at(begun, table.transactions, partitions)
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
+    ids = ids.at(begun, table.transactions, partitions)
     found = {source: ids.position(table.transactions, source) for source in partitions}
     positions = {source: position for source, position in found.items() if position is not None}
     if not positions:

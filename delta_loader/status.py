@@ -16,21 +16,22 @@ from common.stage.merged import ids_together, with_chains
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
+from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from common.tables.went_back import own_past, went_back, without_txn
 from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated
-from delta_loader.core.plan import Rootless, Run, Straddle, cuttable, next_run
+from delta_loader.core.identity import StreamIdentity
+from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
-from delta_loader.stage.generations import younger
 from delta_loader.streams.merged import repair_of
 from delta_loader.tables.went_back import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
@@ -121,13 +122,16 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
-    ids = TxnIds(stream.app_id, stream.several_topics).at(stage.generations(stream), transactions, sources)
+    begun, identities = stage.generations(stream), _identities(stream, state, open_store)
+    own = identities.get(stream.table, NO_IDENTITY)
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, sources)
     positions = {source: ids.position(transactions, source) for source in sources}
     wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
     tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
+    identity = StreamIdentity(stream, ids, begun, identities, transactions)
     found = {
-        source: younger((marker for name in names for marker in read.get(name, ())), ids.generations)
+        source: identity.younger(source, (marker for name in names for marker in read.get(name, ())))
         for source, names in wanted.items()
     }
     outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
@@ -137,7 +141,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         _partition_status(
             source,
             listed=listing.get(source),
-            position=positions[source],
+            position=None if _has_foreign(found.get(source, ())) else positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
             why=((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
@@ -164,6 +168,22 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         valid_through_ms=_valid_through_ms(stream, state, open_store),
         name=name_of_table(stream, stream.table),
     )
+
+
+def _identities(stream: Stream, state: TableState | None, open_store: OpenStore) -> dict[str, TableIdentity]:
+    """What the positions in each of the stream's tables belong to; ``state`` is the own one's."""
+    found: dict[str, TableIdentity] = {}
+    for url in stream.tables:
+        store = open_store(url)
+        table = state if url == stream.table else read_table_state(store)
+        if table is not None:
+            found[url] = read_identity(stream, table, store)
+    return found
+
+
+def _has_foreign(found: Iterable[Found]) -> bool:
+    """Whether something is staged that is not what the table's position is of."""
+    return any(isinstance(one, ForeignMarker) for one in found)
 
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:

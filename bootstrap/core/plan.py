@@ -123,8 +123,8 @@ def plan_partition(state: PartitionState, position: Position | None, why_none: s
 def _outcome(state: PartitionState, position: Position | None, why_none: str, author: Author) -> Outcome:
     if position is None:
         return LeftOut(f"{why_none}; {_begins_without(state)}")
-    if state.staged:
-        return _has_chain(state)
+    if state.foreign is not None or state.staged:
+        return _has_chain(state) if state.foreign is None else _is_foreign(state, state.foreign, position)
     if not state.ends.low <= position <= state.ends.high:
         return _not_in_kafka(state, position)
     if state.table is not None and state.table < position:
@@ -161,6 +161,14 @@ def _has_chain(state: PartitionState) -> Refused:
         f"{state.source} has a chain: the marker {last.path} is there{ends}",
         f"a chain is never overwritten: go back with `{repair('rewind', state.source)} --to …`, give positions up with "
         f"`{repair('skip', state.source)} --to …`, or leave the partition out of a file of positions (--from)",
+    )
+
+
+def _is_foreign(state: PartitionState, why: str, position: Position) -> Refused:
+    return Refused(
+        f"{state.source} is not what the table's positions belong to: {why}",
+        "give the stream another app_id, or begin a new chain with "
+        f"`{repair('restart', state.source)} --at {position} --yes`",
     )
 
 

@@ -10,7 +10,11 @@ Rules:
 3. A chain of the topic that is there is refused: its records would be loaded a second time. Where Kafka has lost the
    last records of that very topic, only the operator knows from which offset on it has others (``at``): what lies
    before it is taken for loaded, what lies behind it is loaded as new.
-4. The order: all markers are copied below ``stray/``; the beginning is written; then they go, highest first. From the
+4. A chain that the table's positions do not belong to (another stream's, another topic's: common/tables/identity.py)
+   begins again in the same way, behind what the table has of it under another app_id, at Kafka's first record, or
+   ``at`` the place that the operator names. What was staged from there on is staged again from Kafka, so it is not
+   given up; what the table has under another app_id is not loaded a second time.
+5. The order: all markers are copied below ``stray/``; the beginning is written; then they go, highest first. From the
    beginning on they are of an older generation, which nobody obeys, so a crash in between harms nothing, and the same
    command tidies up.
 """
@@ -55,6 +59,8 @@ class Left:
 def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = None) -> Restart | Left:
     """The plan for one partition. Raises UsageError when something would be lost (rule 2), or loaded twice (rule 3)."""
     older = tuple(reversed(state.older))
+    if state.foreign is not None:
+        return _beside(state, state.foreign, at, give_up=give_up)
     if at is not None:
         _require_place(state, at)
     elif not state.staged and state.beginning is None and state.table is None:
@@ -74,6 +80,24 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         )
     beginning = Beginning(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
     return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
+
+
+def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
+    """A chain of its own, beside what the table's positions belong to (rule 4). Raises UsageError."""
+    ends, loaded = state.ends, state.elsewhere
+    if at is not None and is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+        raise UsageError(msg, "leave --at out: it begins at the first records that Kafka has")
+    begin = max(ends.low, loaded or ends.low) if at is None else at
+    if not ends.low <= begin <= ends.high:
+        msg = f"the chain would begin at {begin}; Kafka has [{ends.low}, {ends.high}) of {state.source}"
+        raise UsageError(msg, f"give --at with an offset of {ends.low} to {ends.high}")
+    if loaded is not None and begin < loaded:
+        msg = f"the table has {state.source} up to {loaded}: from {begin} on its records would be loaded a second time"
+        raise UsageError(msg, f"give --at {loaded}")
+    notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
+    beginning = Beginning(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
+    return Restart(state.source, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:
@@ -107,16 +131,28 @@ def _require_place(state: PartitionState, at: Position) -> None:
         raise UsageError(msg, f"give an offset of {low} to {last}" if low <= last else "leave --at out")
 
 
-def _lost(state: PartitionState, *, give_up: bool) -> tuple[str, ...]:
+def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
+    """What is staged, and neither loaded nor staged again from Kafka where a chain begins at ``begin`` (rules 2, 4)."""
     broken = next((found for found in state.staged if found.marker is None), None)
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} cannot be read, so nobody can say what the old chain of {state.source} has"
         raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
-    end, loaded = state.chain.end, state.in_all_tables
+    loaded = state.in_all_tables if state.foreign is None else state.elsewhere
+    end = state.chain.end
+    if end is not None and begin is not None and _may_be_of_this_topic(state):
+        end = min(end, begin)
     if end is None or (loaded is not None and loaded >= end):
         return ()
-    begin = state.chain.markers[0].span.start if loaded is None else loaded
+    first = state.chain.markers[0].span.start if loaded is None else loaded
+    if first >= end:
+        return ()
     if not give_up:
-        msg = f"[{begin}, {end}) of the old {state.source} is staged and not loaded into every table"
-        raise UsageError(msg, f"load it with `delta-loader run {CONFIG} --once`, or give it up with --give-up")
-    return (f"[{begin}, {end}) of the old topic is given up: it was staged and never loaded",)
+        msg = f"[{first}, {end}) of the old {state.source} is staged and not loaded into every table"
+        load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"give --at {first}"
+        raise UsageError(msg, f"{load}, or give it up with --give-up")
+    return (f"[{first}, {end}) of the old topic is given up: it was staged and never loaded",)
+
+
+def _may_be_of_this_topic(state: PartitionState) -> bool:
+    """Whether Kafka may have what is staged: its topic is the same, as far as is known."""
+    return state.chain_topic_id is None or state.topic_id is None or _is_of_this_topic(state)

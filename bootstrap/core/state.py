@@ -58,6 +58,12 @@ class PartitionState:
     """The chain's."""
     topic_id: str | None = None
     """The broker's id of the topic that is there now; None where it has none."""
+    foreign: str | None = None
+    """Why what is staged is not what the table's positions belong to (common/tables/identity.py); None where it is."""
+    elsewhere: Position | None = None
+    """Up to where the table has it under the app_id that it was staged for, where that is another one."""
+    replaced_generation: int = 0
+    """The highest generation of the chains that the table has in its place."""
     owed_from: Position | None = None
     """From where on another table of the stream still lacks records that the own one has (common/tables/debts.py)."""
 
@@ -76,6 +82,12 @@ class PartitionState:
         if named:
             return named[-1]
         return None if self.beginning is None else self.beginning.topic_id
+
+    @property
+    def staged_for(self) -> tuple[str, ...]:
+        """The app_ids of the streams that the chain was staged for, each once."""
+        manifests = (found.marker.manifest for found in self.staged if found.marker is not None)
+        return tuple(dict.fromkeys(manifest.app_id for manifest in manifests if manifest is not None))
 
     @property
     def outboxes(self) -> tuple[str, ...]:

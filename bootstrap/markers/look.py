@@ -24,6 +24,7 @@ from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore, stores_of
 from common.tables.delta_log import read_table_state
+from common.tables.identity import read_identity
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Looker:
             name = MarkerName.parse(found.path)
             if name is not None and wanted.takes(name.topic_partition):
                 objects.setdefault(name.topic_partition, []).append((name, found))
-        tables: dict[str, dict[str, int]] = {}
+        tables: dict[str, tuple[dict[str, int], TxnIds]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
             chains = []
             for source, mine in sorted(objects.items()):
@@ -84,27 +85,28 @@ class Looker:
                 if stream is None:
                     continue
                 if stream.app_id not in tables:
-                    tables[stream.app_id] = self._transactions(stream)
+                    tables[stream.app_id] = self._positions(stream)
                 staged = [one for one in pool.map(self._read, sorted(mine)) if one is not None]
-                chains.append(self._chain(stream, source, staged, dict(mine), tables[stream.app_id]))
+                transactions, ids = tables[stream.app_id]
+                chains.append(self._chain(source, staged, dict(mine), transactions, ids))
         return chains
 
     def _chain(
         self,
-        stream: Stream,
         source: TopicPartition,
         staged: Sequence[StagedMarker],
         objects: dict[MarkerName, StoredObject],
         transactions: dict[str, int],
+        ids: TxnIds,
     ) -> PartitionChain:
         beginning = beginning_of(self._store, source)
         begun = {} if beginning is None else {source: beginning.generation}
-        ids = TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
+        ids = ids.at(begun, transactions, [source])
         generation = ids.generations[source]
         mine = tuple(one for one in staged if one.marker is None or not one.marker.is_older_than(generation))
         return PartitionChain(
             source,
-            stream.app_id,
+            ids.app_id,
             mine,
             ids.position(transactions, source),
             generation,
@@ -113,13 +115,17 @@ class Looker:
             {found.path: found.modified_ms for found in objects.values()},
         )
 
-    def _transactions(self, stream: Stream) -> dict[str, int]:
+    def _positions(self, stream: Stream) -> tuple[dict[str, int], TxnIds]:
+        """The txn actions of a stream's own table, and the ids that they have there."""
+        ids, store = TxnIds(stream.app_id, stream.several_topics), self._open(stream.table)
         try:
-            state = read_table_state(self._open(stream.table))
+            state = read_table_state(store)
+            if state is None:
+                return {}, ids
+            return dict(state.transactions), ids.in_table(read_identity(stream, state, store).plain_topic)
         except KafkaDeltaExpressError as error:
             self.problems.append(f"{stream.table}: {error.problem}")
-            return {}
-        return {} if state is None else dict(state.transactions)
+            return {}, ids
 
     def _read(self, item: tuple[MarkerName, StoredObject]) -> StagedMarker | None:
         name, found = item

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bootstrap.core.state import PartitionState
 from bootstrap.shell.stage import beginning_of, staged_markers
 from common.tables.debts import debts_of
+from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.beginnings import Beginning
     from common.tables.delta_log import TableState
+    from common.tables.identity import TableIdentity
 
 
 def partition_state(
@@ -28,16 +31,21 @@ def partition_state(
     ends: Ends,
     table: TableState | None,
     topic_id: str | None,
+    identity: TableIdentity = NO_IDENTITY,
 ) -> PartitionState:
-    """The stage is read here and now; the rest was looked up before. Raises StoreError and MarkerError."""
+    """The stage is read here and now; the rest was looked up before. Raises StoreError and MarkerError.
+
+    ``identity`` is what the table's positions belong to.
+    """
     beginning = beginning_of(store, source)
     transactions = {} if table is None else table.transactions
-    ids = _ids(stream, source, beginning, transactions)
+    ids = _ids(stream, source, beginning, transactions, identity)
     generation = ids.generations[source]
     debts = debts_of(ids, transactions, stream.side_tables, [source])
     markers = staged_markers(store, source)
-    older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(generation))
-    return PartitionState(
+    begun = 0 if beginning is None else beginning.generation
+    older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(begun))
+    state = PartitionState(
         source=source,
         app_id=stream.app_id,
         start=stream.start,
@@ -50,18 +58,62 @@ def partition_state(
         topic_id=topic_id,
         owed_from=min((debt.owed.start for debt in debts), default=None),
     )
+    foreign = _foreign(state, stream, ids, begun, identity)
+    if foreign is None:
+        return state
+    theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
+    return replace(
+        state,
+        table=None,  # What it says is of another chain.
+        owed_from=None,
+        foreign=foreign,
+        elsewhere=None if theirs is None else replace(ids, app_id=theirs).position(transactions, source),
+        replaced_generation=max(
+            (known.generation for other, known in identity.chains.items() if overlap(other, source)), default=0
+        ),
+    )
+
+
+def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
+    """Why what is staged, or is there to be staged, is not what the table's positions belong to."""
+    source = state.source
+    theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
+    if theirs is not None:
+        return f"it was staged for the app_id {theirs}, and the stream's is {stream.app_id}"
+    other = identity.in_its_place(source, ids.generation_of(source), several_topics=stream.several_topics)
+    if other is not None:
+        position = identity.chains[other].position
+        return f"the table {stream.table} has the positions of {other.topic} ({other} up to {position}) in its place"
+    known = identity.chains.get(source)
+    if known is None:
+        return None
+    if begun < known.generation:
+        return f"the table {stream.table} has generation {known.generation} of it, which this stage has not begun"
+    staged_id = state.chain_topic_id or state.topic_id
+    if begun == known.generation and None not in {known.topic_id, staged_id} and known.topic_id != staged_id:
+        return f"its topic has the id {staged_id}, and the table {stream.table} has one with the id {known.topic_id}"
+    return None
 
 
 def table_position(
-    store: ObjectStore, stream: Stream, source: TopicPartition, table: TableState | None
+    store: ObjectStore,
+    stream: Stream,
+    source: TopicPartition,
+    table: TableState | None,
+    identity: TableIdentity = NO_IDENTITY,
 ) -> Position | None:
     """The next position that the table wants. Raises StoreError and MarkerError."""
     transactions = {} if table is None else table.transactions
-    return _ids(stream, source, beginning_of(store, source), transactions).position(transactions, source)
+    return _ids(stream, source, beginning_of(store, source), transactions, identity).position(transactions, source)
 
 
 def _ids(
-    stream: Stream, source: TopicPartition, beginning: Beginning | None, transactions: Mapping[str, int]
+    stream: Stream,
+    source: TopicPartition,
+    beginning: Beginning | None,
+    transactions: Mapping[str, int],
+    identity: TableIdentity,
 ) -> TxnIds:
     begun = {} if beginning is None else {source: beginning.generation}
-    return TxnIds(stream.app_id, stream.several_topics).at(begun, transactions, [source])
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
+    return ids.at(begun, transactions, [source])

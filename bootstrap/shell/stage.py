@@ -70,7 +70,7 @@ def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> N
 
 
 def restart(store: ObjectStore, plan: Restart) -> None:
-    """Carry a restart out, in the order that bootstrap/core/restart.py gives (rule 4 there)."""
+    """Carry a restart out, in the order that bootstrap/core/restart.py gives (rule 5 there)."""
     for found in plan.put_aside:
         _copy(store, found.path)
     if plan.beginning is not None:

@@ -7,12 +7,17 @@ Rules:
    by it what of the stream lies in the table, without Spark and without a loader that runs.
 3. ``answers`` is there in a commit that carries out an operator's answer to a table that went back, and only there. So
    the log itself proves that the RESTORE was answered.
-4. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). One that is not named
+4. Every commit that moves positions says of *all* chains that the table has something of how far it is with them,
+   which topic (by the broker's id, where it is known) they belong to, and which topic the txn actions do not name. So
+   the newest own commit alone tells what the table's positions belong to (common/tables/identity.py). Commits of older
+   releases only have the spans that they brought.
+5. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). One that is not named
    is 0, so that metadata of a topic that was never made anew reads as it always did.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -71,9 +76,15 @@ class CommitMetadata:
     answers: Answered | None = None
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of the chains that it speaks of; one that is not here has generation 0."""
+    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    """How far the table is with each chain that it has something of (rule 4)."""
+    topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """The broker's ids of the topics that these positions belong to, where they are known."""
+    plain_topic: str | None = None
+    """The topic that txn actions do not name; empty for none. None in a commit that does not say (rule 4)."""
 
     def generation(self, source: TopicPartition) -> int:
-        """The generation of a Kafka partition's chain that this commit speaks of (rule 4)."""
+        """The generation of a Kafka partition's chain that this commit speaks of (rule 5)."""
         return self.generations.get(source, 0)
 
     def to_json(self) -> str:
@@ -90,8 +101,11 @@ class CommitMetadata:
             replaced=replaced_to_stored(self.replaced),
             answers=None if self.answers is None else _stored_answer(self.answers),
             generations=generations_to_stored(self.generations),
+            positions=nested(self.positions) or None,
+            topic_ids=_topic_ids_to_stored(self.positions, self.topic_ids),
+            plain_topic=self.plain_topic,
         )
-        optional = ("counts", "replaced", "answers", "generations")
+        optional = ("counts", "replaced", "answers", "generations", "positions", "topic_ids", "plain_topic")
         absent = {name for name in optional if getattr(content, name) is None}
         return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
 
@@ -108,11 +122,27 @@ class CommitMetadata:
             counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
             answers = None if content.answers is None else _answer(content.answers)
             generations = generations_from_stored(content.generations)
+            positions = flat(content.positions or {})
+            topic_ids = _topic_ids_from_stored(positions, content.topic_ids or {})
         except (ValidationError, ValueError):
             return None
-        through_ms = content.valid_through_ms
-        return cls(content.commit_id, content.app_id, spans, through_ms, counts, replaced, answers, generations)
+        return cls(
+            content.commit_id,
+            content.app_id,
+            spans,
+            content.valid_through_ms,
+            counts,
+            replaced,
+            answers,
+            generations,
+            positions,
+            topic_ids,
+            content.plain_topic,
+        )
 
+
+_ALL = "*"
+"""Stands for all partitions of a topic that are not named."""
 
 GenerationsByPartition = dict[str, dict[str, Annotated[int, Field(ge=1)]]]
 
@@ -137,6 +167,9 @@ class _Content(BaseModel):
     replaced: ReplacedByPartition | None = None
     answers: _Answer | None = None
     generations: GenerationsByPartition | None = None
+    positions: dict[str, dict[str, int]] | None = None
+    topic_ids: dict[str, dict[str, str | None]] | None = None
+    plain_topic: str | None = None
 
 
 class _Stored(BaseModel):
@@ -184,3 +217,32 @@ def generations_from_stored(stored: GenerationsByPartition | None) -> dict[Topic
         for topic, partitions in (stored or {}).items()
         for partition, generation in partitions.items()
     }
+
+
+def _topic_ids_to_stored(
+    positions: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str]
+) -> dict[str, dict[str, str | None]] | None:
+    """By topic the id that most of its partitions have, and what differs from it; None for nothing."""
+    by_topic: dict[str, dict[str, str | None]] = {}
+    for source in sorted(positions):
+        by_topic.setdefault(source.topic, {})[str(source.partition)] = topic_ids.get(source)
+    stored: dict[str, dict[str, str | None]] = {}
+    for topic, ids in by_topic.items():
+        most = Counter(ids.values()).most_common(1)[0][0]
+        differing = {partition: found for partition, found in ids.items() if found != most}
+        if most is not None or differing:
+            stored[topic] = {_ALL: most, **differing}
+    return stored or None
+
+
+def _topic_ids_from_stored(
+    positions: Mapping[TopicPartition, Position], stored: Mapping[str, Mapping[str, str | None]]
+) -> dict[TopicPartition, str]:
+    """The inverse of `_topic_ids_to_stored`."""
+    found: dict[TopicPartition, str] = {}
+    for source in positions:
+        ids = stored.get(source.topic, {})
+        topic_id = ids.get(str(source.partition), ids.get(_ALL))
+        if topic_id is not None:
+            found[source] = topic_id
+    return found

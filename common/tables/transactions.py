@@ -7,17 +7,24 @@ Rules:
 2. A topic that was deleted and created again begins at offset 0 once more. Its chain has the next generation, and its
    txn action the same app id with ``@`` and the generation behind it: versions never go back within an app id, and the
    positions of the two topics are never taken for each other's. No topic has an ``@`` in its name.
+3. The ids of a stream of one topic do not name it, those of any other stream do. Which of the two a topic has is
+   decided by the first commit to a table and stays so (common/tables/identity.py): a stream that gets another topic, or
+   loses one, goes on at the positions that it has. At most one topic, the table's *plain* one, is not named.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from common.spans import Offset, Position, TopicPartition, position_after
+from common.spans import Offset, Partition, Position, Topic, TopicPartition, position_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+_ID = re.compile(r"(?:-(?P<topic>.+))?-(?P<partition>\d{1,10})(?:@(?P<generation>\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,26 @@ class TxnIds:
     """Whether the topic is part of the id: the stream names several topics, or a regular expression."""
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The generation of each Kafka partition's chain (rule 2); 0 where there is none."""
+    plain_topic: str | None = None
+    """The topic that its ids do not name (rule 3); empty for none, None where a table's commits do not say."""
+
+    def in_table(self, plain_topic: str | None) -> TxnIds:
+        """The ids in a table whose plain topic is this one."""
+        return self if plain_topic == self.plain_topic else replace(self, plain_topic=plain_topic)
+
+    def is_plain(self, topic: str) -> bool:
+        """Whether the ids of a topic do not name it."""
+        return not self.several_topics if self.plain_topic is None else topic == self.plain_topic
 
     def of(self, source: TopicPartition, generation: int | None = None) -> str:
         """The app id of one Kafka partition's chain; of another generation than its newest where one is given."""
         if generation is None:
-            generation = self.generations.get(source, 0)
+            generation = self.generation_of(source)
         return self._first(source) + (f"@{generation}" if generation else "")
+
+    def generation_of(self, source: TopicPartition) -> int:
+        """The generation of a Kafka partition's chain (rule 2)."""
+        return self.generations.get(source, 0)
 
     def position(self, transactions: Mapping[str, int], source: TopicPartition) -> Position | None:
         """The next position that the table wants; None when it has no txn action for the Kafka partition's chain."""
@@ -60,6 +81,17 @@ class TxnIds:
         return replace(self, generations=newest)
 
     def _first(self, source: TopicPartition) -> str:
-        if self.several_topics:
-            return f"{self.app_id}-{source.topic}-{source.partition}"
-        return f"{self.app_id}-{source.partition}"
+        named = "" if self.is_plain(source.topic) else f"-{source.topic}"
+        return f"{self.app_id}{named}-{source.partition}"
+
+    def chain_of(self, txn_id: str, plain_topic: str) -> tuple[TopicPartition, int] | None:
+        """The inverse of `of`: whose id it is, with the generation; None for one of another stream.
+
+        ``plain_topic`` is the topic of ids that name none.
+        """
+        match = _ID.fullmatch(txn_id.removeprefix(self.app_id)) if txn_id.startswith(self.app_id) else None
+        if match is None:
+            return None
+        source = TopicPartition(Topic(match["topic"] or plain_topic), Partition(int(match["partition"])))
+        found = source, int(match["generation"] or 0)
+        return found if self.of(*found) == txn_id else None

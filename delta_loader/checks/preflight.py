@@ -20,6 +20,7 @@ from common.remedies import CONFIG, quoted
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
+from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.went_back import described, went_back
 from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
 from delta_loader.stage.waiting import oldest_waiting_ms
@@ -127,7 +128,8 @@ class Preflight:
 
     def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:
         """The age of the oldest marker that the table does not have."""
-        written_ms = oldest_waiting_ms(self.stage, stream, state)
+        identity = NO_IDENTITY if state is None else read_identity(stream, state, self.open_store(stream.table))
+        written_ms = oldest_waiting_ms(self.stage, stream, state, identity)
         return None if written_ms is None else self.clock.wall_ms() - written_ms
 
     def _kafka(self, stream: Stream) -> Check:

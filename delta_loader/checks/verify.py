@@ -204,7 +204,7 @@ class Verifier:
         if own.first_version:
             state = read_table_state(self.open_store(stream.table))
             transactions = transactions if state is None else {**state.transactions, **transactions}
-        ids = TxnIds(stream.app_id, stream.several_topics, own.generations)
+        ids = replace(own.ids, generations=own.generations)
         return debts_of(ids, transactions, stream.side_tables, own.positions)
 
     def _merged(

@@ -11,7 +11,8 @@ Rules:
    (core/debts.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
 4. What a load brings begins at its run's start, which is the own table's position; another table that is further,
    after a crash between two commits and a chain that was rebuilt, gets what lies beyond its own.
-5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py).
+5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It says of all chains of the
+   table, not only of those that the commit moves, what their positions belong to (common/tables/identity.py).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING
 from common.spans import Span
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import counts_of
+from common.tables.identity import NO_IDENTITY, KnownChain, TableIdentity
 from delta_loader.core.shares import Share, SparkWrite, share_of
 from delta_loader.core.ways.way import PLAIN, Way, through_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from common.spans import Offset, Position, TopicPartition
     from common.stage.markers import Marker, StagedFile
@@ -47,10 +49,17 @@ class Target:
     """The table's version that was looked at: nothing up to it had put the table back (common/tables/went_back.py)."""
     way: Way = PLAIN
     """How rows reach it."""
+    identity: TableIdentity = NO_IDENTITY
+    """What the stream's positions in it belong to."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table once the commit is in it, as the version right after this one."""
-        return replace(self, transactions={**self.transactions, **commit.advances}, version=version)
+        moved, identity = {**self.transactions, **commit.advances}, self.identity.after(commit.metadata)
+        return replace(self, transactions=moved, version=version, identity=identity)
+
+    def ids(self, ids: TxnIds) -> TxnIds:
+        """The stream's ids as this table has them."""
+        return ids.in_table(self.identity.plain_topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +202,15 @@ def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Share:
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
     """The first of a marker's positions that the table lacks (rule 4)."""
-    start, position = load.start_of(marker), ids.position(target.transactions, marker.name.topic_partition)
+    start = load.start_of(marker)
+    position = target.ids(ids).position(target.transactions, marker.name.topic_partition)
     return start if position is None else max(start, position)
 
 
 def _commit(
     target: Target, naming: Naming, load: Load, markers: tuple[Marker, ...], valid_through_ms: int | None
 ) -> TableCommit:
-    ids = naming.ids
+    ids = target.ids(naming.ids)
     spans: dict[TopicPartition, Span] = {}
     runs: dict[TopicPartition, list[Marker]] = {}
     for marker in markers:  # Each partition's markers come in order.
@@ -217,13 +227,37 @@ def _commit(
         files=tuple(file for share in shares for file in share.added),
         expected={ids.of(source): target.transactions.get(ids.of(source)) for source in spans},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
-        metadata=CommitMetadata(
-            naming.commit_id,
-            ids.app_id,
-            spans,
-            valid_through_ms,
-            counts,
-            generations={source: ids.generations[source] for source in spans if ids.generations.get(source)},
+        metadata=with_identity(
+            CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
+            target,
+            ids,
+            {
+                source: KnownChain(ids.generation_of(source), span.end, _topic_id(runs[source]))
+                for source, span in spans.items()
+            },
         ),
         written=tuple(write for share in shares for write in share.written),
+    )
+
+
+def _topic_id(markers: Iterable[Marker]) -> str | None:
+    """The broker's id of the topic that a run came from, as the last of its markers that has one says."""
+    named = [marker.manifest.topic_id for marker in markers if marker.manifest is not None]
+    return next((found for found in reversed(named) if found is not None), None)
+
+
+def with_identity(
+    metadata: CommitMetadata, target: Target, ids: TxnIds, moved: Mapping[TopicPartition, KnownChain]
+) -> CommitMetadata:
+    """The metadata that also says what all of the table's positions belong to, once some chains have moved (rule 5)."""
+    chains = target.identity.with_chains(moved)
+    plain = target.identity.plain_topic
+    if plain is None:  # The first commit decides.
+        plain = next((str(source.topic) for source in sorted(moved) if ids.is_plain(source.topic)), "")
+    return replace(
+        metadata,
+        generations={source: known.generation for source, known in chains.items() if known.generation},
+        positions={source: known.position for source, known in chains.items()},
+        topic_ids={source: known.topic_id for source, known in chains.items() if known.topic_id is not None},
+        plain_topic=plain,
     )

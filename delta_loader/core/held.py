@@ -14,7 +14,17 @@ from common.stage.markers import Marker
 from common.stage.merged import is_merged
 from common.stage.stored import UPGRADE
 from common.stage.turns import turn_path
-from delta_loader.core.plan import Gap, Idle, NextRun, Rootless, Run, Straddle, Uncuttable, UnreadableMarker
+from delta_loader.core.plan import (
+    ForeignMarker,
+    Gap,
+    Idle,
+    NextRun,
+    Rootless,
+    Run,
+    Straddle,
+    Uncuttable,
+    UnreadableMarker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,8 +82,8 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"{first.previous} that is gone",
                 _root_again(source, first),
             )
-        case UnreadableMarker() as found:
-            return _unreadable(source, found)
+        case UnreadableMarker() | ForeignMarker() as found:
+            return _unusable(source, found)
         case _:
             assert_never(outcome)
 
@@ -91,8 +101,10 @@ def _root_again(source: TopicPartition, first: Marker) -> str:
     )
 
 
-def _unreadable(source: TopicPartition, found: UnreadableMarker) -> Held:
+def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
     """Why a marker is not loaded; one of a newer release is well, and would be staged the same again."""
+    if isinstance(found, ForeignMarker):
+        return Held(found.reason, found.problem, found.remedy)
     if found.is_newer:
         return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
     return Held(

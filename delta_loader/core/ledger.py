@@ -22,7 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.spans import MAX_POSITION, Offset, Partition, Position, Span, Topic, TopicPartition, position_after
+from common.spans import Offset, Position, Span, TopicPartition, position_after
+from common.tables.identity import plain_of
 from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.history import DataFile, TableVersion, total_rows
 
@@ -97,7 +98,8 @@ class Ledger:
         self._dead_letters = dead_letters
         self._sparse = sparse or dead_letters
         self._merged = merged
-        self._ids = ids
+        self.ids = ids
+        """As the newest of the stream's commits that says it has them (common/tables/identity.py)."""
         self._topics = topics
         self._live: dict[str, DataFile] = {}
         self._added_by: dict[str, int] = {}
@@ -126,7 +128,11 @@ class Ledger:
         for file in version.added:
             self._live[file.path] = file
             self._added_by[file.path] = version.version
-        ours = version.metadata is not None and version.metadata.app_id == self._ids.app_id
+        ours = version.metadata is not None and version.metadata.app_id == self.ids.app_id
+        if ours and version.metadata is not None:
+            said = version.metadata.plain_topic
+            plain = plain_of(version.metadata, self.ids, version.transactions) if said is None else said
+            self.ids = self.ids if plain is None else self.ids.in_table(plain)
         if not version.changes_data:
             self._take_arrangement(version, removed)
         elif not ours:
@@ -318,20 +324,8 @@ class Ledger:
             self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
 
     def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
-        """The inverse of `TxnIds.of`, with the generation; None for somebody else's."""
-        if not app_id.startswith(f"{self._ids.app_id}-"):
-            return None
-        place, _, generation = app_id.removeprefix(f"{self._ids.app_id}-").partition("@")
-        topic, _, number = place.rpartition("-")
-        if not self._ids.several_topics:
-            topic = topic or self._topics[0]
-        if not (number.isascii() and number.isdigit() and len(number) < len(str(MAX_POSITION))):
-            return None
-        source = TopicPartition(Topic(topic), Partition(int(number)))
-        if generation and not generation.isdecimal():
-            return None
-        found = source, int(generation or 0)
-        return found if self._ids.of(*found) == app_id else None
+        """The chain of a txn action, with the generation; None for somebody else's."""
+        return self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
 
     def _fault(
         self,

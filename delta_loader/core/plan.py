@@ -15,6 +15,8 @@ Rules:
    Partitions take turns, the one that waits longest first, so that a backlog of one does not starve the others.
 6. A marker that straddles is a load of its own, after all runs: it costs a Spark job, and what keeps Spark from reading
    its files may hold its own Kafka partition and no other.
+7. A marker of another stream or topic holds its Kafka partition, wherever it lies: not even what the table's position
+   seems to cover may be passed over.
 """
 
 from __future__ import annotations
@@ -47,9 +49,25 @@ class UnreadableMarker:
     problem: str
     is_newer: bool = False
     """Whether it is well, and of a newer release than this one."""
+    app_id: str | None = None
+    """The stream that it was staged for; None where its content does not say."""
 
 
-Found = Marker | UnreadableMarker
+@dataclass(frozen=True, slots=True)
+class ForeignMarker:
+    """A marker whose positions are not the table's, but another stream's or topic's (delta_loader/core/identity.py).
+
+    It is never loaded, never covered, and nothing beyond it is loaded.
+    """
+
+    name: MarkerName
+    reason: str
+    """The short name."""
+    problem: str
+    remedy: str
+
+
+Found = Marker | UnreadableMarker | ForeignMarker
 
 
 def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
@@ -62,11 +80,13 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
     if marker.manifest is None:
         return marker
     strange = [table.url for table in marker.tables if table.files and comparable(table.url) not in tables]
+    app_id = marker.manifest.app_id
     if strange:
-        return UnreadableMarker(marker.name, f"it stages files for {strange[0]}, which is not a table of this stream")
-    problem = next((why for table in marker.tables if (why := _no_schema(table.schema)) is not None), None)
-    if problem is not None:
-        return UnreadableMarker(marker.name, problem)
+        problem = f"it stages files for {strange[0]}, which is not a table of this stream"
+        return UnreadableMarker(marker.name, problem, app_id=app_id)
+    problem = next((why for table in marker.tables if (why := _no_schema(table.schema)) is not None), "")
+    if problem:
+        return UnreadableMarker(marker.name, problem, app_id=app_id)
     staged = tuple(replace(table, url=tables.get(comparable(table.url), table.url)) for table in marker.tables)
     return replace(marker, manifest=replace(marker.manifest, tables=staged))
 
@@ -159,7 +179,7 @@ class Idle:
     """Everything that is staged is loaded."""
 
 
-NextRun = Run | Straddle | Uncuttable | Gap | Rootless | UnreadableMarker | Idle
+NextRun = Run | Straddle | Uncuttable | Gap | Rootless | UnreadableMarker | ForeignMarker | Idle
 
 
 def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
@@ -167,17 +187,27 @@ def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
     ordered = sorted(chain, key=_order)
     if position is None:
         first = ordered[0] if ordered else None
-        if first is None or isinstance(first, UnreadableMarker):
+        if not isinstance(first, Marker):
             return first or Idle()
         if first.previous is not None:
             return Rootless(first)
         position = first.span.start
+    return _foreign(ordered, position) or _run_from(position, ordered)
+
+
+def _foreign(ordered: Iterable[Found], position: Position) -> ForeignMarker | None:
+    """What position seems to cover, and is none of the table's (rule 7)."""
+    below = (found for found in ordered if isinstance(found, ForeignMarker) and _start(found) < position)
+    return next(below, None)
+
+
+def _run_from(position: Position, ordered: Iterable[Found]) -> NextRun:
     run: list[Marker] = []
     straddling: Marker | None = None
     for found in ordered:
         if _start(found) > position:
             return _end_of_run(run) or _straddle(position, straddling) or Gap(position, _start(found))
-        if isinstance(found, UnreadableMarker):
+        if not isinstance(found, Marker):
             if found.name.start == position:
                 return _end_of_run(run) or found
         elif found.span.start == position:

@@ -21,6 +21,7 @@ from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history
+from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.log_files import COMMIT, LOG
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -88,7 +89,8 @@ class Explainer:
         store = self.open_store(stream.table)
         state = read_table_state(store)
         transactions = {} if state is None else state.transactions
-        ids = TxnIds(stream.app_id, stream.several_topics)
+        identity = NO_IDENTITY if state is None else read_identity(stream, state, store)
+        ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
         ids = ids.at(self.stage.generations(stream), transactions, [source])
         asked = Asked(stream.app_id, source, offset, ids.generations.get(source, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))

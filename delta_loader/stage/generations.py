@@ -2,8 +2,9 @@
 
 Rules (common/stage/beginnings.py has the others):
 
-1. A marker of a lower generation than its partition's is neither loadable nor covered: its positions are another
-   topic's. It is a stray wherever it lies, and goes as soon as it is seen.
+1. A marker of a lower generation than the stage has begun is neither loadable nor covered: its positions are another
+   topic's. It is a stray wherever it lies, and goes as soon as it is seen. One that only the table is ahead of stays:
+   it is of another stage (delta_loader/core/identity.py).
 2. A partition's highest marker is where writers go on, and is never settled. So it has to be one of the chain: what
    lies above that, and is older, goes first. So does what is older at the low end, where it would keep all above it.
 3. A marker of a higher generation is one that cannot be read yet: the topic got a new chain since the pass began, and
@@ -15,7 +16,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
-from delta_loader.core.plan import UnreadableMarker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,23 +55,6 @@ def older(found: Iterable[Found], generations: Mapping[TopicPartition, int]) -> 
     """The markers of lower generations than their partitions', highest first."""
     strays = (one for one in found if isinstance(one, Marker) and _is_older(one, generations))
     return tuple(sorted(strays, key=lambda marker: marker.name, reverse=True))
-
-
-def younger(found: Iterable[Found], generations: Mapping[TopicPartition, int]) -> list[Found]:
-    """All but the markers of lower generations than their partitions'."""
-    kept = (one for one in found if not (isinstance(one, Marker) and _is_older(one, generations)))
-    return [readable(one, generations) for one in kept]
-
-
-def readable(found: Found, generations: Mapping[TopicPartition, int]) -> Found:
-    """The marker itself, but for one of a higher generation than its partition's (rule 3)."""
-    if not isinstance(found, Marker) or found.manifest is None:
-        return found
-    generation, known = found.manifest.generation, generations.get(found.name.topic_partition, 0)
-    if generation <= known:
-        return found
-    problem = f"it is of generation {generation} of its topic, and the chain that has been begun is of {known}"
-    return UnreadableMarker(found.name, f"{problem}; a run that begins now looks again")
 
 
 def _is_older(marker: Marker, generations: Mapping[TopicPartition, int]) -> bool:

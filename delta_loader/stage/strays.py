@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
+    from delta_loader.core.identity import StreamIdentity
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
     from delta_loader.stage.reading import Stage
@@ -32,10 +33,11 @@ _MOST = 16
 class StrayKeeper:
     """The strays of one stream in one pass."""
 
-    def __init__(self, stage: Stage, tables: Mapping[str, str]) -> None:
+    def __init__(self, stage: Stage, tables: Mapping[str, str], identity: StreamIdentity) -> None:
         """``tables`` spells the tables' URLs, as `Stage.read` wants them."""
         self._stage = stage
         self._tables = tables
+        self._identity = identity
 
     def put_aside(
         self, listing: Listing, positions: Mapping[TopicPartition, Position | None], found: Iterable[Found]
@@ -105,7 +107,12 @@ class StrayKeeper:
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
         read = self._stage.read(listing, names, self._tables)
         # Of two objects for one position the one with content counts, as it does in a plan.
-        return {name: min(found, key=_by_hand) for name, found in read.items()}
+        counting = {name: min(found, key=_by_hand) for name, found in read.items()}
+        return {
+            name: judged
+            for name, found in counting.items()
+            for judged in self._identity.judged(name.topic_partition, [found])
+        }
 
 
 def _reach(position: Position, branch: Branch, near: Iterable[Found]) -> Position:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.tables.debts import DeferredRanges
+from common.tables.identity import NO_IDENTITY
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from common.settings import Stream
     from common.tables.delta_log import TableState
+    from common.tables.identity import TableIdentity
     from delta_loader.stage.reading import Stage
 
 
-def oldest_waiting_ms(stage: Stage, stream: Stream, state: TableState | None) -> int | None:
+def oldest_waiting_ms(
+    stage: Stage, stream: Stream, state: TableState | None, identity: TableIdentity = NO_IDENTITY
+) -> int | None:
     """When the oldest marker was written that the stream's tables do not all have; None when there is none.
 
-    ``state`` is that of the stream's own table. Raises StoreError.
+    ``state`` is that of the stream's own table, ``identity`` what its positions belong to. Raises StoreError.
     """
     listing, transactions = stage.listing(stream), {} if state is None else state.transactions
-    ids = TxnIds(stream.app_id, stream.several_topics)
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
     ids = ids.at(stage.generations(stream), transactions, listing)
     deferred = DeferredRanges.read(transactions)
     written: list[int] = []

@@ -28,7 +28,9 @@ from delta_loader.core.commits import (
     rows_commit,
 )
 from delta_loader.core.held import Held, held, no_table, not_written
+from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.plan import (
+    ForeignMarker,
     Limits,
     Load,
     Loadable,
@@ -43,7 +45,7 @@ from delta_loader.core.plan import (
 from delta_loader.core.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
 from delta_loader.core.ways.way import through_spark
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
-from delta_loader.stage.generations import put_older_aside, younger
+from delta_loader.stage.generations import put_older_aside
 from delta_loader.stage.strays import StrayKeeper
 from delta_loader.streams.merged import MergedLoads
 from delta_loader.streams.near import NearMarkers
@@ -86,7 +88,7 @@ class StreamLoad:
         self._telling = Telling(report, self._log, ports.metrics, ports.clock)
         self._ids = TxnIds(stream.app_id, stream.several_topics)
         self._limits = Limits(settings.max_files, settings.max_bytes)
-        self._look_back = LookBack(stream.app_id, self._ids, ports.tables, ports.stage, looked)
+        self._look_back = LookBack(stream, self._ids, ports.tables, ports.stage, looked)
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
         self._patience = Patience(ports.clock, ports.new_id)
         evolver = Evolver.of(stream, ports, self._log)
@@ -104,6 +106,7 @@ class StreamLoad:
             log=self._log,
         )
         self._urls = self._tables.urls
+        self._begun: Mapping[TopicPartition, int] = {}
         self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False
@@ -122,8 +125,11 @@ class StreamLoad:
         self._tables.look()
         begun = self._ports.stage.generations(self._stream)
         target = self._tables.own
-        self._ids = self._ids.at(begun, {} if target is None else target.transactions, {*listing, *begun})
-        self._look_back.ids = self._ids
+        if target is not None:
+            self._ids = target.ids(self._ids).at(begun, target.transactions, {*listing, *begun})
+        else:
+            self._ids = self._ids.at(begun, {}, {*listing, *begun})
+        self._look_back.ids, self._begun = self._ids, begun
         self._merged.look((one for one in listing if listing[one].waiting(self._position(one))), self._position)
         if not self._stands(listing):
             listing = self._put_strays_aside(listing)
@@ -183,7 +189,13 @@ class StreamLoad:
     def _position_now(self, source: TopicPartition) -> Position | None:
         """By a new look, for what is no transaction of ours; None also when the table went back."""
         self._tables.look()
-        return None if self._tables.went_back else self._finished(source)
+        if self._tables.went_back or self._is_foreign(source):
+            return None
+        return self._finished(source)
+
+    def _is_foreign(self, source: TopicPartition) -> bool:
+        """Whether what is staged of a Kafka partition is not what the table's position is of."""
+        return any(isinstance(found, ForeignMarker) for found in self._found(source))
 
     def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
         """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
@@ -227,16 +239,25 @@ class StreamLoad:
         return forgotten
 
     def _found(self, source: TopicPartition) -> list[Found]:
-        return self._near.of(source, self._ids.generations)
+        return self._identity.younger(source, self._near.of(source))
+
+    @property
+    def _identity(self) -> StreamIdentity:
+        """What markers are judged by, as the tables were last seen."""
+        targets, own = self._tables.targets, self._tables.own
+        identities = {url: target.identity for url, target in targets.items()}
+        transactions = {} if own is None else own.transactions
+        return StreamIdentity(self._stream, self._ids, self._begun, identities, transactions)
 
     def _put_strays_aside(self, listing: Listing) -> Listing:
         """Before anything is planned: what is certain to be a late claim goes out of the way (core/strays.py)."""
         self._near.read(listing, self._position)
         positions = {source: self._finished(source) for source in listing}
+        near = [found for source in listing for found in self._near.of(source)]
+        listing, older = put_older_aside(self._ports.stage, listing, self._begun, near, self._urls)
         near = [found for source in listing for found in self._found(source)]
-        listing, older = put_older_aside(self._ports.stage, listing, self._ids.generations, near, self._urls)
-        near = younger(near, self._ids.generations)
-        listing, late = StrayKeeper(self._ports.stage, self._urls).put_aside(listing, positions, near)
+        keeper = StrayKeeper(self._ports.stage, self._urls, self._identity)
+        listing, late = keeper.put_aside(listing, positions, near)
         self._telling.strays((*older, *late))
         return listing
 
@@ -286,7 +307,8 @@ class StreamLoad:
         def must_end(source: TopicPartition) -> bool:
             return self._stop() or bool(self._tables.went_back) or source in self._report.held
 
-        paying = Paying(self._stream, self._tables, self._ports, self._limits, self._commit, must_end)
+        commit, identity = self._commit, self._identity
+        paying = Paying(self._stream, self._tables, self._ports, self._limits, commit, identity, must_end)
         paying.run(listing, self._ids)
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
@@ -397,10 +419,11 @@ class StreamLoad:
 
         keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
         settling = Settling(self._ports.stage, self._urls, self._finished, look_again)
-        self._telling.settled(settling.run(listing, self._ids.generations, keep_after_ms))
+        self._telling.settled(settling.run(listing, self._identity, keep_after_ms))
 
     def _tell(self, listing: Listing) -> None:
         for source, listed in listing.items():
-            self._telling.partition(source, self._position(source), listed, self._found(source))
+            position = None if self._is_foreign(source) else self._position(source)
+            self._telling.partition(source, position, listed, self._found(source))
         left_out = {*self._tables.failed, *(debt.url for debt in self._tables.debts(listing))}
         self._telling.stream(sum(len(listed.names) for listed in listing.values()), len(left_out))

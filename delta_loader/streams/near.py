@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delta_loader.stage.generations import younger
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -44,7 +42,6 @@ class NearMarkers:
             for source, names in wanted.items()
         }
 
-    def of(self, source: TopicPartition, generations: Mapping[TopicPartition, int]) -> list[Found]:
-        """Those of a Kafka partition, without those of older generations."""
-        found = (marker for markers in self._known.get(source, {}).values() for marker in markers)
-        return younger(found, generations)
+    def of(self, source: TopicPartition) -> list[Found]:
+        """Those of a Kafka partition."""
+        return [marker for markers in self._known.get(source, {}).values() for marker in markers]

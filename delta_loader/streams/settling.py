@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_loader.core.settle import settle_candidates, settled
-from delta_loader.stage.generations import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
+    from delta_loader.core.identity import StreamIdentity
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
     from delta_loader.stage.reading import Stage
@@ -34,7 +34,7 @@ class Settling:
     look_again: Callable[[], bool]
     """Look at the tables; False when nothing may be deleted now."""
 
-    def run(self, listing: Listing, generations: Mapping[TopicPartition, int], keep_after_ms: int) -> int:
+    def run(self, listing: Listing, identity: StreamIdentity, keep_after_ms: int) -> int:
         """Settle what was staged before a time; how many markers went. Raises KafkaDeltaExpressError."""
 
         def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
@@ -50,7 +50,7 @@ class Settling:
             if position is None or not names:
                 continue
             found = self.stage.read(listing, names, self.tables)
-            chain = [readable(marker, generations) for markers in found.values() for marker in markers]
+            chain = identity.judged(source, (marker for markers in found.values() for marker in markers))
             ended[source] = settled(chain, position)
             gone += [marker for marker in chain if marker.name in ended[source]]
         self.stage.delete(listing, ended)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from common.tables.delta_log import read_table_state
+from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.log_files import COMMIT, LOG, newest_checkpoint
 from common.tables.urls import comparable
 from delta_loader.core.cleaning import RETRIES_S
@@ -108,7 +109,10 @@ class FactsReader:
     def _waiting_ms(self, url: str) -> int | None:
         found: list[int] = []
         for stream in _streams_of(self.settings, url):
-            oldest = oldest_waiting_ms(self.stage, stream, read_table_state(self.open_store(stream.table)))
+            store = self.open_store(stream.table)
+            state = read_table_state(store)
+            identity = NO_IDENTITY if state is None else read_identity(stream, state, store)
+            oldest = oldest_waiting_ms(self.stage, stream, state, identity)
             found += [] if oldest is None else [oldest]
         return min(found, default=None)
 

@@ -21,7 +21,6 @@ from delta_loader.core.commits import Naming, TableCommit
 from delta_loader.core.debts import first_part, paid
 from delta_loader.core.held import ANEW
 from delta_loader.core.plan import Run, Straddle, cuttable, next_run, plan_load
-from delta_loader.stage.generations import younger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.tables.debts import Debt
     from common.tables.transactions import TxnIds
+    from delta_loader.core.identity import StreamIdentity
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Limits, Load, NextRun
     from delta_loader.service import Ports
@@ -48,6 +48,7 @@ class Paying:
     limits: Limits
     commit: Callable[[TableCommit], bool]
     """False when the tables were looked at anew."""
+    identity: StreamIdentity
     must_end: Callable[[TopicPartition], bool]
     """Whether nothing more of a Kafka partition may be committed in this pass."""
 
@@ -66,7 +67,7 @@ class Paying:
             start = max(start, self.tables.position(debt.url, debt.source) or start)
             if start >= debt.owed.end:
                 break
-            load = self._next(debt, start, listing, ids)
+            load = self._next(debt, start, listing)
             self.tables.ensure(load, [debt.url])
             load = self._whole(debt, load)
             commit = self.tables.side_commit(debt.url, Naming(ids, self.ports.new_id()), load, owed=True)
@@ -84,9 +85,9 @@ class Paying:
             with self.tables.tried(own.url):
                 self.commit(paid(TableCommit(own, ids.app_id, (), {}, {}, metadata), debt, ids))
 
-    def _next(self, debt: Debt, start: Position, listing: Listing, ids: TxnIds) -> Load:
+    def _next(self, debt: Debt, start: Position, listing: Listing) -> Load:
         """The next part of it, in this table alone. Raises TableError where there is none (rule 1)."""
-        outcome = self._staged(debt, start, listing, ids)
+        outcome = self._staged(debt, start, listing)
         if isinstance(outcome, Run | Straddle):
             load = plan_load({debt.source: first_part(outcome, debt.owed.end)}, self.limits)
             if load is not None:
@@ -94,13 +95,13 @@ class Paying:
         problem = f"it lacks what came from {start} to {debt.owed.end} of {debt.source}, which is not staged any more"
         raise _waits(debt, start, problem)
 
-    def _staged(self, debt: Debt, start: Position, listing: Listing, ids: TxnIds) -> NextRun | None:
+    def _staged(self, debt: Debt, start: Position, listing: Listing) -> NextRun | None:
         if debt.source not in listing:
             return None
         with self.tables.tried(self.stream.table):  # the stage is no table
             names = listing[debt.source].around(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
-        found = younger([marker for name in names for marker in read.get(name, ())], ids.generations)
+        found = self.identity.younger(debt.source, [marker for name in names for marker in read.get(name, ())])
         has_offsets = self.stream.kafka_columns or debt.url == self.stream.dead_letters
         return cuttable(next_run(start, found), [debt.url], kafka_columns=has_offsets)
 

@@ -18,6 +18,7 @@ from common import metrics as catalogue
 from common.errors import MarkerError, TableError
 from common.metrics import Metrics
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
+from common.tables.identity import identity_of
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import Target
 from delta_loader.core.held import Held
@@ -206,13 +207,19 @@ class Replacements:
         source, rows = request.name.topic_partition, targets[0]
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
-        if TxnIds(stream.app_id, stream.several_topics).generation(rows.transactions, source):
+        if self._ids(stream, rows).generation(rows.transactions, source):
             problem = "its topic was made anew, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
         refused = next((reason for target in targets if (reason := misfit(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+
+    def _ids(self, stream: Stream, rows: Target) -> TxnIds:
+        """The stream's ids in its own table."""
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        history = () if rows.version is None else self.tables.history(rows.url, rows.version)
+        return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)
 
     def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
         """The commits that are not made yet, in their order (core/replace.py, rules 2 and 5); why not, if not."""

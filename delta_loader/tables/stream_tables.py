@@ -142,8 +142,9 @@ class StreamTables:
         require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
-        target = Target(url, state.table_id, shape, state.transactions, state.version, way)
-        self.went_back += self._look_back.look([target])
+        seen = Target(url, state.table_id, shape, state.transactions, state.version, way)
+        target, back = self._look_back.look(seen)
+        self.went_back += [] if back is None else [(target, back)]
         self.targets[url] = target
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
@@ -261,7 +262,7 @@ class StreamTables:
     def position(self, url: str, source: TopicPartition) -> Position | None:
         """A table's own position."""
         target = self.targets.get(url)
-        return None if target is None else self._look_back.ids.position(target.transactions, source)
+        return None if target is None else target.ids(self._look_back.ids).position(target.transactions, source)
 
     def raise_failure(self) -> None:
         """Raise what one of the tables failed with."""

@@ -13,35 +13,49 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, quoted
 from common.stage.answers import Answer, answer_path
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.identity import KnownChain, TableIdentity, identity_of
 from common.tables.went_back import Kind, OwnPast, WentBack, described, own_past, went_back, without_txn
-from delta_loader.core.commits import TableCommit
+from delta_loader.core.commits import TableCommit, with_identity
 from delta_loader.core.held import Held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.tables.transactions import TxnIds
     from delta_loader.core.commits import Target
     from delta_loader.ports import DeltaTables, NewId
     from delta_loader.stage.reading import Stage
 
-Looked = dict[tuple[str, str], tuple[str, int]]
-"""By stream and table URL, the table's id and the version up to which nothing had gone back: of what that stream
-loaded, for streams may share a table."""
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is known of a table's history: of what one stream loaded, for streams may share a table."""
+
+    table_id: str
+    version: int
+    """Up to which nothing had gone back."""
+    identity: TableIdentity
+
+
+Looked = dict[tuple[str, str], Examined]
+"""By stream and table URL."""
 
 
 class LookBack:
     """What one pass over one stream sees of its tables' histories."""
 
-    def __init__(self, app_id: str, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
+    def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
         """Touches nothing yet; ``looked`` is kept from pass to pass."""
-        self._app_id = app_id
+        self._stream = stream
+        self._app_id = stream.app_id
         self.ids = ids
         """Of the chains' newest generations, once they are known."""
         self._tables = tables
@@ -49,24 +63,24 @@ class LookBack:
         self._looked = looked
         self._pasts: dict[tuple[str, int], OwnPast] = {}
 
-    def look(self, targets: Iterable[Target]) -> list[tuple[Target, WentBack]]:
-        """The tables that went back. Raises TableError."""
-        found: list[tuple[Target, WentBack]] = []
-        for target in targets:
-            place = self._app_id, target.url
-            if target.version is None or self._looked.get(place) == (target.table_id, target.version):
-                continue
-            back = went_back(self._tables.history(target.url, target.version), self._app_id)
-            if back is None:
-                self._looked[place] = (target.table_id, target.version)
-            else:
-                found.append((target, back))
-        return found
+    def look(self, target: Target) -> tuple[Target, WentBack | None]:
+        """The table with what its positions belong to, and how it went back, if it did. Raises TableError."""
+        if target.version is None:
+            return target, None
+        place, known = (self._app_id, target.url), self._looked.get((self._app_id, target.url))
+        if known is not None and known.table_id == target.table_id and known.version == target.version:
+            return replace(target, identity=known.identity), None
+        back = went_back(self._tables.history(target.url, target.version), self._app_id)
+        history = self._tables.history(target.url, target.version)
+        identity = identity_of(history, self._stream, self.ids, target.transactions)
+        if back is None:
+            self._looked[place] = Examined(target.table_id, target.version, identity)
+        return replace(target, identity=identity), back
 
     def landed(self, target: Target) -> None:
         """A commit of ours is in the table, right after the version that was looked at."""
         if target.version is not None:
-            self._looked[self._app_id, target.url] = (target.table_id, target.version)
+            self._looked[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
 
     def without_txn(
         self, target: Target, unplaced: Iterable[TopicPartition], rootless: Iterable[TopicPartition]
@@ -89,24 +103,23 @@ class LookBack:
     def obedience(self, target: Target, answer: Answer, new_id: NewId) -> TableCommit:
         """The commit that carries an answer out (rule 2)."""
         positions: Mapping[TopicPartition, Position] = answer.positions
+        ids = target.ids(self.ids)
         advances = {
-            self.ids.of(source, answer.generations.get(source, 0)): int(position) - 1
+            ids.of(source, answer.generations.get(source, 0)): int(position) - 1
             for source, position in positions.items()
         }
+        moved = {
+            source: KnownChain(answer.generations.get(source, 0), position) for source, position in positions.items()
+        }
+        answered = Answered(answer.version, answer.decision, positions)
+        metadata = CommitMetadata(new_id(), self._app_id, {}, None, answers=answered, generations=answer.generations)
         return TableCommit(
             target=target,
             app_id=self._app_id,
             files=(),
             expected={txn_id: target.transactions.get(txn_id) for txn_id in advances},
             advances=advances,
-            metadata=CommitMetadata(
-                new_id(),
-                self._app_id,
-                {},
-                None,
-                answers=Answered(answer.version, answer.decision, positions),
-                generations=answer.generations,
-            ),
+            metadata=with_identity(metadata, target, ids, moved),
         )
 
 

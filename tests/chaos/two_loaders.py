@@ -102,7 +102,8 @@ def race(folder: Path, store: S3Kind, seed: int, seconds: float) -> list[str]:
         root = server.create_bucket("race")
         crossing = Crossing(random.Random(seed))  # noqa: S311 - a test's luck
         proxy = started.enter_context(running_proxy(server.endpoint_url, crossing, remembers=False))
-        streams = [Staging(root, app_id, storage_options=dict(server.storage_options)) for app_id in _APPS]
+        options = dict(server.storage_options)
+        streams = [Staging(root, app_id, app_id=app_id, storage_options=options) for app_id in _APPS]
         services = Services(folder)
         started.callback(services.end)
         for number, order in enumerate((streams, streams[::-1]), start=1):

@@ -74,6 +74,9 @@ class Staging:
     created_ms: int = 1_767_225_600_000
     previous: dict[int, Position] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
+    app_id: str = "orders"
+    topic_id: str | None = None
+    generation: int = 0
     name_of: Callable[[int], str | None] = "n{}".format
     """What a row has as its name, by its offset."""
 
@@ -156,7 +159,7 @@ class Staging:
         manifest = Manifest(
             span=span,
             previous=self.previous.get(partition) if previous is None else Position(previous),
-            app_id="orders",
+            app_id=self.app_id,
             origin=Origin.FLUSH,
             writer="test",
             created_ms=self.created_ms + start,
@@ -165,6 +168,8 @@ class Staging:
             lowest_timestamp_ms=self.created_ms + start,
             highest_timestamp_ms=self.created_ms + end - 1,
             tables=tuple(tables),
+            topic_id=self.topic_id,
+            generation=self.generation,
         )
         name = MarkerName(source, span.start)
         self.store(self.stage_url).create(name.path, manifest_to_bytes(source, manifest))
@@ -247,8 +252,12 @@ class JoinedStaging(Staging):
         return {"_kafka_topic": topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset // 2}
 
 
+@dataclass
 class OneOfMany(Staging):
-    """One stream of several over a stage that lies beside their roots."""
+    """One stream of several over a stage that lies beside their roots; its app_id is its topic's name."""
+
+    def __post_init__(self) -> None:
+        self.app_id = self.topic
 
     @property
     def stage_url(self) -> str:

@@ -50,7 +50,9 @@ def test_every_marker_moves_the_tables_own_txn() -> None:
     # The position that was typed by hand is nobody's record.
     counts = Counts(records=0, rows=1, tombstones=0, dead_letters=0, given_up=(Span(Position(10), Position(11)),))
     spans = {SOURCE: Span(Position(0), Position(20))}
-    assert commit.metadata == CommitMetadata("c1", "app", spans, 7, {SOURCE: counts})
+    positions = {SOURCE: Position(20)}
+    metadata = CommitMetadata("c1", "app", spans, 7, {SOURCE: counts}, positions=positions, plain_topic="orders")
+    assert commit.metadata == metadata
     assert ROWS.after(commit, 1).transactions == {"app-0": 19}
 
 

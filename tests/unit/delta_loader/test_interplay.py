@@ -83,7 +83,7 @@ def accept(staging: Staging, tables: MemoryDeltaTables, version: int, position: 
 
 def test_a_table_that_two_streams_share_is_looked_at_for_each_of_them(staging: Staging) -> None:
     settings = settings_for(staging).model_dump(mode="json", exclude_unset=True)
-    other = Staging(staging.root, "payments")
+    other = Staging(staging.root, "payments", app_id="payments")
     settings["streams"].append({**settings["streams"][0], "app_id": "payments", "topics": ["payments"]})
     shared = Settings.model_validate(settings)
     tables = Restorable()

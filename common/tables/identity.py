@@ -1,0 +1,194 @@
+"""Which stream, topic and generation a table's positions belong to, as its own commits say.
+
+Rules:
+
+1. A position belongs to an app_id, a chain (a Kafka partition, or several joined ones), the broker's topic id, and a
+   generation. Nothing that differs in any of them is ever compared with it: the same offsets of another topic are
+   other records.
+2. Every own commit that moves positions names all of the table's chains (common/tables/commit_metadata.py, rule 4), so
+   the newest one is enough. Where that was written by an older release, older ones are read too: they name the chains
+   that they moved, and what no commit names is read from the txn actions. Topic ids are not known then, and nothing is
+   compared with an unknown one.
+3. A table without own commits is new, or kafka-delta-ingest's: its txn actions are the stream's.
+4. The ids of one topic, the *plain* one, do not name it (common/tables/transactions.py, rule 3). It is the topic of the
+   stream that had one topic when it first committed.
+5. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not gone on
+   with, and the other way round, but from a new generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.spans import Offset, Position, position_after
+from common.stage.merged import topics_of
+from common.tables.history import read_history, store_lines
+from common.tables.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.tables.commit_metadata import CommitMetadata
+    from common.tables.delta_log import TableState
+    from common.tables.history import LoggedCommit
+
+MOST_OLDER = 2_000
+"""How many commits are read for what commits of older releases say."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChain:
+    """A chain that a table has something of."""
+
+    generation: int
+    position: Position
+    topic_id: str | None = None
+    """None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """What the positions of one stream in one table belong to."""
+
+    plain_topic: str | None = None
+    """The topic that txn actions do not name; empty for none, None while no commit says."""
+    chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)
+
+    def after(self, metadata: CommitMetadata) -> TableIdentity:
+        """The table's once a commit with this metadata is in it."""
+        if not metadata.positions:
+            return self
+        return TableIdentity(metadata.plain_topic, _named_by(metadata))
+
+    def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
+        """All chains once some have moved; those that these take the place of are left out (rule 5)."""
+        kept = {
+            source: known
+            for source, known in self.chains.items()
+            if source not in moved and not any(overlap(source, other) for other in moved)
+        }
+        for source, known in moved.items():
+            before = self.chains.get(source)
+            same = before is not None and before.generation == known.generation
+            topic_id = before.topic_id if same and before is not None and known.topic_id is None else known.topic_id
+            kept[source] = replace(known, topic_id=topic_id)
+        return kept
+
+    def in_its_place(self, source: TopicPartition, generation: int, *, several_topics: bool) -> TopicPartition | None:
+        """The chain that the table has instead of a staged one, which may not be loaded beside it; None for none.
+
+        ``generation`` is the staged chain's, ``several_topics`` says whether the stream has more than one.
+        """
+        for other, known in self.chains.items():
+            if other != source and overlap(other, source) and generation <= known.generation:
+                return other
+        if several_topics or generation or not self.plain_topic or self.plain_topic == source.topic:
+            return None
+        if any(known.topic == source.topic for known in self.chains):
+            return None
+        return min((other for other in self.chains if other.topic == self.plain_topic), default=None)
+
+
+NO_IDENTITY = TableIdentity()
+"""Of a table that no commit says anything of."""
+
+
+def overlap(one: TopicPartition, other: TopicPartition) -> bool:
+    """Whether two chains have a Kafka partition in common."""
+    return one.partition == other.partition and not set(topics_of(one.topic)).isdisjoint(topics_of(other.topic))
+
+
+def identity_of(
+    history: Iterable[LoggedCommit], stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
+) -> TableIdentity:
+    """What a table's own commits say, from the newest down (rule 2); ``transactions`` are the newest ones."""
+    chains: dict[TopicPartition, KnownChain] = {}
+    plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
+    for number, commit in enumerate(history, 1):
+        metadata = commit.metadata
+        if metadata is not None and metadata.app_id == ids.app_id:
+            named = _named_by(metadata)
+            for source, known in named.items():
+                newer = chains.get(source)
+                if newer is None and not any(overlap(source, other) for other in chains):
+                    chains[source] = known
+                elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
+                    chains[source] = replace(newer, topic_id=known.topic_id)
+            if metadata.positions:
+                plain = metadata.plain_topic if plain is None else plain
+                break
+            plain = plain_of(metadata, ids, transactions) if plain is None else plain
+        if number >= MOST_OLDER:
+            break
+    return with_transactions(TableIdentity(plain, chains), stream, ids, transactions)
+
+
+def read_identity(stream: Stream, state: TableState, store: ObjectStore) -> TableIdentity:
+    """What the newest state of a table and its log, below ``store``, say. Raises StoreError."""
+    ids = TxnIds(stream.app_id, stream.several_topics)
+    return identity_of(read_history(state.version, store_lines(store)), stream, ids, state.transactions)
+
+
+def with_transactions(
+    identity: TableIdentity, stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
+) -> TableIdentity:
+    """The same with the positions that txn actions have by now, and with the chains that they alone name."""
+    chains, topics = dict(identity.chains), {source.topic for source in identity.chains}
+    in_table = ids.in_table(identity.plain_topic)
+    plain = identity.plain_topic or stream.topics[0]
+    for txn_id, last in transactions.items():
+        found = in_table.chain_of(txn_id, plain)
+        if found is None:
+            continue
+        source, generation = found
+        known, position = chains.get(source), position_after(Offset(last))
+        if known is not None and known.generation >= generation:
+            if known.generation == generation and known.position != position:
+                chains[source] = replace(known, position=position)
+        elif known is not None or source.topic in topics or _takes_alone(stream, source, identity.chains):
+            chains[source] = KnownChain(generation, position)
+    return replace(identity, chains=chains)
+
+
+def _takes_alone(stream: Stream, source: TopicPartition, named: Iterable[TopicPartition]) -> bool:
+    """Whether a chain that only a txn action names is the stream's, and no commit names one in its place."""
+    return stream.takes(source.topic) and not any(overlap(source, other) for other in named)
+
+
+def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, KnownChain]:
+    """The chains that a commit names: all of the table's, or those that one of an older release moved."""
+    positions: Mapping[TopicPartition, Position] = metadata.positions
+    if not positions:
+        answered = {} if metadata.answers is None else metadata.answers.positions
+        positions = {source: span.end for source, span in metadata.spans.items()} | dict(answered)
+    return {
+        source: KnownChain(metadata.generation(source), position, metadata.topic_ids.get(source))
+        for source, position in positions.items()
+    }
+
+
+def _is_plain(txn_id: str, app_id: str) -> bool:
+    """Whether a txn action is a Kafka partition's of this stream and names no topic."""
+    partition, _, generation = txn_id.removeprefix(f"{app_id}-").partition("@")
+    return txn_id.startswith(f"{app_id}-") and partition.isdecimal() and (not generation or generation.isdecimal())
+
+
+def _no_plain(ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
+    """What is known of the plain topic of a table whose txn actions all name theirs; None without any."""
+    named = ids.in_table("")
+    return "" if any(named.chain_of(name, "") is not None for name in transactions) else None
+
+
+def plain_of(metadata: CommitMetadata, ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
+    """The plain topic, by a commit of an older release: its span ends where the txn action that names none stands."""
+    for source, span in metadata.spans.items():
+        generation = metadata.generation(source)
+        plain = transactions.get(ids.in_table(source.topic).of(source, generation)) == span.last_offset
+        named = transactions.get(ids.in_table("").of(source, generation)) == span.last_offset
+        if plain and not (named and ids.several_topics):
+            return source.topic
+    return None

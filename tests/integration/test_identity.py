@@ -1,0 +1,181 @@
+"""Edits of a config that change whose records a position counts: held by name, and loaded once after the remedy."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from deltalake import DeltaTable
+
+from common.ports import SystemClock
+from common.settings import load_settings
+from delta_loader.shell.delta import SparkDeltaTables
+from tests.fakes.loading import loader_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+class Edited:
+    """A pipeline whose config is edited; the writer and the operator's commands are the real programs."""
+
+    def __init__(self, kafka: KafkaCluster, folder: Path, programs: Programs, spark: SparkSession) -> None:
+        self.kafka, self.programs, self.spark, self.folder = kafka, programs, spark, folder
+        self.staging = Staging(str(folder))
+        self.config = folder
+        self.sent: Counter[tuple[str, int]] = Counter()
+
+    def edit(self, topics: list[str], app_id: str = "orders", stage: str = "stage") -> None:
+        """Write the config anew."""
+        self.config = self.programs.config(
+            {
+                "kafka": {"bootstrap.servers": self.kafka.bootstrap_servers},
+                "stage": {"url": f"{self.folder}/{stage}"},
+                "writer": {"http": None, "group_id": f"group-{stage}", "flush_records": 5},
+                "loader": {"http": None, "marker_retention": "0s"},
+                "streams": [{"app_id": app_id, "topics": topics, "table": self.staging.table, "columns": "id BIGINT"}],
+            }
+        )
+
+    def send(self, topic: str, records: int) -> None:
+        """Send records, and stage all that is there."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        for _ in range(records):
+            producer.produce(topic, b'{"id": 7}', partition=0)
+            self.sent[topic, sum(one == topic for one, _ in self.sent.elements())] += 1
+        assert producer.flush(30) == 0
+        self.programs.succeed("stage-writer", "run", self.config, "--until-caught-up")
+
+    def load(self) -> None:
+        """A pass of the loader."""
+        settings = load_settings(self.config, {})
+        tables = SparkDeltaTables(self.spark, SystemClock())
+        (report,) = loader_for(_At(self.staging, settings.stage.url), tables, settings).run_pass()
+        assert report.failure is None, report.failure
+
+    def held(self) -> dict[str, str]:
+        """By topic, why it is held, as status says it."""
+        streams = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)["streams"]
+        partitions = [one for stream in streams for one in stream["partitions"]]
+        return {one["topic"]: one["held"]["reason"] for one in partitions if one["held"]}
+
+    def remedy(self) -> str:
+        """The only command that status prints for what is held."""
+        streams = json.loads(self.programs.run("delta-loader", "status", self.config, "--json").stdout)["streams"]
+        (text,) = {one["held"]["remedy"] for stream in streams for one in stream["partitions"] if one["held"]}
+        return str(text.split("`")[1])
+
+    def obey(self) -> None:
+        """Carry the printed command out."""
+        program, *arguments = shlex.split(self.remedy())
+        self.programs.succeed(program, *arguments)
+
+    def rows(self) -> Counter[tuple[str, int]]:
+        """What the table holds, by topic and offset."""
+        table = DeltaTable(self.staging.table).to_pyarrow_table(columns=["_kafka_topic", "_kafka_offset"])
+        return Counter(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+class _At(Staging):
+    """The same tables over another stage."""
+
+    def __init__(self, staging: Staging, stage_url: str) -> None:
+        super().__init__(staging.root, staging.topic)
+        self._stage_url = stage_url
+
+    @property
+    def stage_url(self) -> str:
+        return self._stage_url
+
+
+def recreated(kafka: KafkaCluster, topic: str) -> None:
+    """Create a topic that is being deleted again."""
+    end_s = time.monotonic() + 180
+    while True:
+        try:
+            kafka.create_topic(topic)
+        except KafkaException:  # the old one is still being deleted
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+        else:
+            return
+
+
+@pytest.fixture
+def edited(kafka: KafkaCluster, tmp_path: Path, programs: Programs, spark: SparkSession) -> Edited:
+    return Edited(kafka, tmp_path, programs, spark)
+
+
+def test_a_renamed_topic_is_held_and_taken_too_by_the_command_that_status_prints(
+    edited: Edited, new_topic: Callable[..., str]
+) -> None:
+    orders, renamed = new_topic(), new_topic()
+    edited.edit([orders])
+    edited.send(orders, 12)
+    edited.load()
+    edited.edit([renamed])
+    edited.send(renamed, 25)
+    edited.load()
+    assert edited.held() == {renamed: "other_topic"}
+    assert {topic for topic, _ in edited.rows()} == {orders}
+    edited.obey()
+    edited.send(renamed, 3)
+    edited.load()
+    assert edited.held() == {}
+    edited.edit([orders, renamed])
+    edited.send(orders, 4)
+    edited.load()
+    assert (edited.held(), edited.rows()) == ({}, edited.sent)
+
+
+def test_another_app_id_is_held_and_goes_on_behind_the_first(edited: Edited, new_topic: Callable[..., str]) -> None:
+    orders = new_topic()
+    edited.edit([orders])
+    edited.send(orders, 12)
+    edited.load()
+    edited.edit([orders], app_id="orders_prod")
+    edited.send(orders, 5)
+    edited.load()
+    assert edited.held() == {orders: "other_stream"}
+    edited.obey()
+    edited.send(orders, 2)
+    edited.load()
+    assert (edited.held(), edited.rows()) == ({}, edited.sent)
+
+
+def test_a_topic_of_that_name_with_another_id_in_another_stage_is_held(
+    edited: Edited, new_topic: Callable[..., str]
+) -> None:
+    orders = new_topic()
+    edited.edit([orders])
+    edited.send(orders, 12)
+    edited.load()
+    edited.kafka.delete_topic(orders)  # what a move to another cluster looks like to the table
+    recreated(edited.kafka, orders)
+    edited.edit([orders], stage="other-stage")
+    producer = Producer({"bootstrap.servers": edited.kafka.bootstrap_servers})
+    for _ in range(7):
+        producer.produce(orders, b'{"id": 8}', partition=0)
+    assert producer.flush(30) == 0
+    edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
+    edited.load()
+    assert edited.held() == {orders: "other_topic"}
+    edited.obey()
+    edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
+    edited.load()
+    assert edited.held() == {}
+    assert edited.rows() == edited.sent + Counter({(orders, offset): 1 for offset in range(7)})

@@ -1,0 +1,404 @@
+"""A position belongs to an app_id, a topic, a topic id and a generation: edits of a config lose and double nothing."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.restart import Left, Restart, plan_restart
+from bootstrap.core.state import Ends
+from bootstrap.shell.looking import partition_state
+from bootstrap.shell.stage import restart
+from common.errors import UsageError
+from common.settings import Settings
+from common.spans import Position, Span
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.identity import KnownChain, identity_of
+from common.tables.transactions import TxnIds
+from delta_loader.core.commits import TableCommit
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import JoinedStaging, Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.core.state import PartitionState
+    from common.spans import TopicPartition
+    from common.tables.identity import TableIdentity
+    from delta_loader.streams.report import StreamReport
+
+
+@dataclass
+class OtherStage(Staging):
+    """A stage of its own beside the same tables: another pipeline's, or another Kafka cluster's."""
+
+    @property
+    def stage_url(self) -> str:
+        return f"{self.root}/other-stage"
+
+
+@dataclass
+class Pipeline:
+    """A loader whose config is edited between its passes."""
+
+    root: str = field(default_factory=lambda: f"memory://{uuid.uuid4().hex}")
+    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+
+    def staging(self, topic: str = "orders", topic_id: str | None = None) -> Staging:
+        return Staging(self.root, topic, topic_id=topic_id)
+
+    def load(self, *topics: str, app_id: str = "orders", staging: Staging | None = None) -> StreamReport:
+        staging = staging or self.staging()
+        given = settings_for(staging, marker_retention="1ms").model_dump(mode="json", exclude_unset=True)
+        given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
+        settings = Settings.model_validate(given)
+        (report,) = loader_for(staging, self.tables, settings).run_pass()
+        assert report.failure is None, report.failure
+        return report
+
+    def begun(self, topic: str) -> list[int]:
+        """Where the files of a topic begin that the table has, each as often as it has it."""
+        names = [path.rpartition("/")[2] for path in self.tables.tables[self.staging().table].paths]
+        return sorted(int(name.removeprefix(f"{topic}-0-")[:20]) for name in names if name.startswith(f"{topic}-0-"))
+
+    @property
+    def identity(self) -> TableIdentity:
+        table = self.tables.tables[self.staging().table]
+        stream = settings_for(self.staging()).streams[0]
+        history = self.tables.history(self.staging().table, len(table.commits))
+        return identity_of(history, stream, TxnIds("orders", several_topics=False), table.transactions)
+
+    def forget(self) -> None:
+        """Make the table's commits those of a release that did not say what its positions belong to."""
+        table = self.tables.tables[self.staging().table]
+        table.commits = [replace(one, metadata=_as_before(one.metadata)) for one in table.commits]
+
+
+def _as_before(metadata: CommitMetadata) -> CommitMetadata:
+    moved = {source: metadata.generation(source) for source in metadata.spans}
+    generations = {source: generation for source, generation in moved.items() if generation}
+    return replace(metadata, positions={}, topic_ids={}, plain_topic=None, generations=generations)
+
+
+def reasons(report: StreamReport) -> dict[str, str]:
+    return {str(source): held.reason for source, held in report.held.items()}
+
+
+def flushes(staging: Staging, *edges: int) -> None:
+    for start, end in itertools.pairwise(edges):
+        staging.flush(0, start, end)
+
+
+@pytest.fixture
+def pipeline() -> Pipeline:
+    return Pipeline()
+
+
+@pytest.mark.parametrize("release", ["this", "the last"])
+def test_a_topic_that_is_renamed_under_its_app_id_is_held_and_nothing_of_it_is_settled(
+    pipeline: Pipeline, release: str
+) -> None:
+    flushes(pipeline.staging(), 0, 10, 20)
+    pipeline.load("orders")
+    if release == "the last":
+        pipeline.forget()
+    renamed = pipeline.staging("orders_v2")
+    flushes(renamed, 0, 8, 15, 20, 25)
+    for _ in range(2):
+        report = pipeline.load("orders_v2")
+        assert reasons(report) == {"orders_v2/0": "other_topic"}
+    (held,) = report.held.values()
+    assert "orders/0 up to 20" in held.problem
+    assert "orders_v2" in held.problem
+    assert "app_id" in held.remedy
+    assert "bootstrap restart" in held.remedy
+    assert len([path for path in renamed.markers() if "orders_v2" in path]) == 4
+    assert pipeline.begun("orders_v2") == []
+    assert report.seen[renamed.source(0)].lag == 20  # as far as the stage tells; not 0
+    assert not reasons(pipeline.load("orders"))  # the edit is taken back
+
+
+def test_a_partition_that_only_the_renamed_topic_has_is_held_with_the_others(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(), 0, 10)
+    pipeline.load("orders")
+    pipeline.staging("orders_v2").flush(5, 0, 10)
+    assert reasons(pipeline.load("orders_v2")) == {"orders_v2/5": "other_topic"}
+
+
+def test_two_pipelines_of_one_app_id_do_not_take_each_others_positions(pipeline: Pipeline) -> None:
+    payments = OtherStage(pipeline.root, "payments")
+    flushes(payments, 0, 20, 40, 60)
+    flushes(pipeline.staging(), 0, 100)
+    pipeline.load("orders")
+    assert reasons(pipeline.load("payments", staging=payments)) == {"payments/0": "other_topic"}
+    assert not reasons(pipeline.load("orders"))
+
+
+@pytest.mark.parametrize("release", ["this", "the last"])
+@pytest.mark.parametrize("others", [(), (0, 10, 20, 30, 40, 50, 60), (0, 10)])
+def test_a_stream_moves_from_one_topic_to_several_and_back(
+    pipeline: Pipeline, others: Sequence[int], release: str
+) -> None:
+    orders, renamed = pipeline.staging(), pipeline.staging("orders_v2")
+    flushes(orders, 0, 20, 40)
+    pipeline.load("orders")
+    if release == "the last":
+        pipeline.forget()
+    flushes(renamed, *others)
+    assert not reasons(pipeline.load("orders", "orders_v2"))
+    flushes(orders, 40, 50)
+    assert not reasons(pipeline.load("orders", "orders_v2"))
+    end = others[-1] if others else 0
+    if others:
+        flushes(renamed, end, end + 10, end + 20)
+        assert not reasons(pipeline.load("orders_v2"))
+        assert pipeline.begun("orders_v2") == list(range(0, end + 20, 10))
+    flushes(orders, 50, 70)
+    assert not reasons(pipeline.load("orders"))
+    flushes(orders, 70, 80)
+    assert not reasons(pipeline.load("orders", "payments"))
+    assert pipeline.begun("orders") == [0, 20, 40, 50, 70]
+
+
+def test_a_stream_moves_from_several_topics_to_one_that_it_has_not_had(pipeline: Pipeline) -> None:
+    orders, payments = pipeline.staging(), pipeline.staging("payments")
+    flushes(orders, 0, 20)
+    flushes(payments, 0, 10)
+    pipeline.load("orders", "payments")
+    flushes(orders, 20, 30)
+    assert not reasons(pipeline.load("orders"))
+    flushes(pipeline.staging("refunds"), 0, 5)
+    assert not reasons(pipeline.load("refunds"))
+    assert (pipeline.begun("orders"), pipeline.begun("payments"), pipeline.begun("refunds")) == ([0, 20], [0], [0])
+
+
+def test_a_name_and_an_expression_of_it_are_the_same_stream(pipeline: Pipeline) -> None:
+    orders = pipeline.staging()
+    flushes(orders, 0, 20)
+    pipeline.load("orders")
+    flushes(orders, 20, 30)
+    assert not reasons(pipeline.load("^orders$"))
+    flushes(orders, 30, 40)
+    assert not reasons(pipeline.load("orders"))
+    assert pipeline.begun("orders") == [0, 20, 30]
+
+
+def test_the_topic_of_that_name_on_another_cluster_is_another_one(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(topic_id="A"), 0, 20, 40)
+    pipeline.load("orders")
+    other = OtherStage(pipeline.root, topic_id="B")
+    flushes(other, 0, 10, 20, 30)
+    for _ in range(2):
+        report = pipeline.load("orders", staging=other)
+        assert reasons(report) == {"orders/0": "other_topic"}
+    (held,) = report.held.values()
+    assert "id B" in held.problem
+    assert "id A" in held.problem
+    assert len(other.markers()) == 3
+    flushes(other, 30, 50)  # beyond the table's position by now
+    assert reasons(pipeline.load("orders", staging=other)) == {"orders/0": "other_topic"}
+    assert pipeline.begun("orders") == [0, 20]
+
+
+def test_a_chain_that_changes_its_topic_within_is_loaded_up_to_there(pipeline: Pipeline) -> None:
+    orders = pipeline.staging(topic_id="A")
+    flushes(orders, 0, 10)
+    orders.topic_id = "B"
+    flushes(orders, 10, 20)
+    assert reasons(pipeline.load("orders")) == {"orders/0": "other_topic"}
+    assert pipeline.begun("orders") == [0]
+
+
+def test_ids_that_become_known_are_recorded_and_those_that_are_not_are_compared_with_nothing(
+    pipeline: Pipeline,
+) -> None:
+    orders = pipeline.staging()
+    flushes(orders, 0, 10)
+    pipeline.load("orders")
+    assert pipeline.identity.chains[orders.source(0)] == KnownChain(0, Position(10), None)
+    pipeline.forget()
+    orders.topic_id = "A"
+    flushes(orders, 10, 20)
+    assert not reasons(pipeline.load("orders"))
+    assert pipeline.identity.chains[orders.source(0)] == KnownChain(0, Position(20), "A")
+    orders.topic_id = None  # a broker that has no ids took over
+    flushes(orders, 20, 30)
+    orders.flush(1, 0, 5)
+    assert not reasons(pipeline.load("orders"))
+    known = {orders.source(0): KnownChain(0, Position(30), "A"), orders.source(1): KnownChain(0, Position(5))}
+    assert pipeline.identity.chains == known  # of all partitions, in each commit
+    assert set(pipeline.tables.tables[orders.table].commits[-1].metadata.positions) == set(known)
+
+
+def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(), 0, 10, 20)
+    pipeline.load("orders")
+    report = pipeline.load("orders", app_id="orders_prod")
+    assert reasons(report) == {"orders/0": "other_stream"}
+    (held,) = report.held.values()
+    assert "app_id is orders_prod" in held.problem
+    assert "orders/0 up to 20 under that app_id" in held.problem
+    assert "--at 20" in held.remedy
+    assert pipeline.begun("orders") == [0, 10]
+    assert not reasons(pipeline.load("orders"))
+
+
+def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pipeline: Pipeline) -> None:
+    elsewhere = Staging(f"{pipeline.root}/elsewhere", app_id="returns")
+    marker = elsewhere.flush(0, 0, 10)
+    data = elsewhere.store(elsewhere.stage_url).read(marker.name.path)
+    assert data is not None
+    pipeline.staging().store(pipeline.staging().stage_url).write(marker.name.path, data)
+    assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
+
+
+def test_a_table_of_another_program_goes_on_where_its_txn_actions_say(pipeline: Pipeline) -> None:
+    orders = pipeline.staging(topic_id="A")
+    flushes(orders, 0, 10)
+    pipeline.load("orders")
+    table = pipeline.tables.tables[orders.table]
+    table.commits.clear()  # kafka-delta-ingest leaves txn actions and no metadata of ours
+    table.transactions |= {"orders-0": 14, "orders-1": 4}
+    flushes(orders, 10, 15, 20)
+    assert not reasons(pipeline.load("orders"))
+    assert pipeline.begun("orders") == [15]
+    assert table.commits[-1].metadata.positions == {orders.source(0): 20, orders.source(1): 5}
+
+
+def test_topics_that_are_joined_from_now_on_are_not_loaded_again(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(), 0, 10)
+    pipeline.load("orders")
+    joined = JoinedStaging(pipeline.root)
+    joined.flush(0, 0, 20)
+    settings = settings_for(joined)
+    (report,) = loader_for(joined, pipeline.tables, settings).run_pass()
+    assert reasons(report)["orders+payments/0"] == "other_topic"
+    (other,) = loader_for(JoinedStaging(f"{pipeline.root}/new"), MemoryDeltaTables(), settings).run_pass()
+    assert not other.held
+
+
+def test_a_stage_that_has_not_begun_the_tables_generation_is_another_ones(pipeline: Pipeline) -> None:
+    """A new stage, for a topic that was made anew before: its markers are no strays."""
+    orders = pipeline.staging()
+    flushes(orders, 0, 10)
+    pipeline.load("orders")
+    begin_anew(pipeline, orders, give_up=False, at=Position(10))
+    other = OtherStage(pipeline.root)
+    flushes(other, 0, 10)
+    table = pipeline.tables.tables[orders.table]
+    moved = CommitMetadata("x", "orders", {orders.source(0): Span(Position(10), Position(12))}, None)
+    named = replace(moved, generations={orders.source(0): 1})
+    table.commits.append(TableCommit(None, "orders", (), {}, {}, named))  # type: ignore[arg-type]
+    table.transactions["orders-0@1"] = 11
+    assert reasons(pipeline.load("orders", staging=other)) == {"orders/0": "other_topic"}
+    assert len(other.markers()) == 1
+
+
+# The remedy: bootstrap restart.
+
+
+def state_of(
+    pipeline: Pipeline, staging: Staging, topics: Sequence[str], app_id: str = "orders", high: int = 100
+) -> PartitionState:
+    given = settings_for(staging).model_dump(mode="json", exclude_unset=True)
+    given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
+    (stream,) = Settings.model_validate(given).streams
+    url = staging.table
+    state = pipeline.tables.state(url)
+    assert state is not None
+    ids = TxnIds(app_id, stream.several_topics)
+    return partition_state(
+        staging.store(staging.stage_url),
+        stream,
+        staging.source(0),
+        ends=Ends(Position(0), Position(high)),
+        table=state,
+        topic_id=staging.topic_id,
+        identity=identity_of(pipeline.tables.history(url, state.version), stream, ids, state.transactions),
+    )
+
+
+def begin_anew(
+    pipeline: Pipeline, staging: Staging, app_id: str = "orders", *, give_up: bool, at: Position | None = None
+) -> Restart:
+    plan = plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=at)
+    assert isinstance(plan, Restart)
+    restart(staging.store(staging.stage_url), plan)
+    return plan
+
+
+def stage_again(staging: Staging, *edges: int) -> None:
+    """What writers stage once a chain was begun anew."""
+    staging.previous.clear()
+    staging.generation = 1
+    flushes(staging, *edges)
+
+
+def test_a_renamed_topic_is_taken_too_by_a_chain_of_its_own(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(), 0, 10, 20)
+    pipeline.load("orders")
+    renamed = pipeline.staging("orders_v2")
+    flushes(renamed, 0, 8, 25)
+    plan = begin_anew(pipeline, renamed, give_up=False)
+    assert plan.beginning is not None
+    assert (plan.beginning.position, plan.beginning.generation, len(plan.put_aside)) == (0, 1, 2)
+    stage_again(renamed, 0, 12, 25)
+    assert not reasons(pipeline.load("orders_v2"))
+    assert pipeline.begun("orders_v2") == [0, 12]
+    assert not reasons(pipeline.load("orders", "orders_v2"))
+    assert (pipeline.begun("orders"), pipeline.begun("orders_v2")) == ([0, 10], [0, 12])
+
+
+def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline) -> None:
+    orders = pipeline.staging()
+    flushes(orders, 0, 10, 20, 30)
+    pipeline.load("orders")
+    flushes(orders, 30, 40)
+    with pytest.raises(UsageError, match="a second time"):
+        begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(20))
+    with pytest.raises(UsageError, match=r"\[30, 35\)"):
+        begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
+    plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
+    assert plan.beginning is not None
+    assert plan.beginning.position == 30
+    orders.app_id = "orders_prod"
+    stage_again(orders, 30, 40)
+    assert not reasons(pipeline.load("orders", app_id="orders_prod"))
+    assert pipeline.begun("orders") == [0, 10, 20, 30]
+
+
+def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline: Pipeline) -> None:
+    flushes(pipeline.staging(topic_id="A"), 0, 20, 40)
+    pipeline.load("orders")
+    other = OtherStage(pipeline.root, topic_id="B")
+    flushes(other, 0, 10, 20, 30)
+    with pytest.raises(UsageError, match=r"\[0, 25\)"):
+        begin_anew(pipeline, other, give_up=False, at=Position(25))
+    begin_anew(pipeline, other, give_up=False, at=Position(0))
+    stage_again(other, 0, 30)
+    assert not reasons(pipeline.load("orders", staging=other))
+    assert pipeline.begun("orders") == [0, 0, 20]
+
+
+def test_a_chain_that_is_the_tables_own_is_left_as_it_is(pipeline: Pipeline) -> None:
+    orders = pipeline.staging(topic_id="A")
+    flushes(orders, 0, 10)
+    pipeline.load("orders")
+    assert isinstance(plan_restart(state_of(pipeline, orders, ["orders"]), give_up=False), Left)
+
+
+def test_an_id_says_whose_it_is() -> None:
+    ids = TxnIds("orders", several_topics=True, plain_topic="orders")
+
+    def place(found: tuple[TopicPartition, int] | None) -> tuple[str, int] | None:
+        return None if found is None else (str(found[0]), found[1])
+
+    assert place(ids.chain_of("orders-3@2", "orders")) == ("orders/3", 2)
+    assert place(ids.chain_of("orders-a-b-3", "orders")) == ("a-b/3", 0)
+    for other in ("orders-orders-3", "orders-03", "orders-3:from", "ordersx-3", "orders-3@0", "orders"):
+        assert ids.chain_of(other, "orders") is None
