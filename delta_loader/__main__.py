@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
+    from delta_loader.table_services.thread import ServicesThread
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is looked at."""
@@ -132,7 +133,6 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
-    from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415
     from delta_loader.wiring import spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
 
     parallel = OwnPools(THREADS)
@@ -186,19 +186,35 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     )
     if not once:
         _add_jobs(serving.loader, clean_up, tables.alive)
-        services = services_thread(
-            settings,
-            spark,
-            parallel,
-            stack,
-            may_run=serving.loader.may_serve,
-            is_loading=streams.is_running,
-            may_load=may_load,
-            log=log,
-            metrics=metrics,
-        )
+        services = _services(settings, spark, parallel, serving.loader, stack, log=log, metrics=metrics)
         serving.loader = replace(serving.loader, services=services)
     return serving.loader
+
+
+def _services(
+    settings: Settings,
+    spark: SparkSession,
+    parallel: ParallelMap,
+    loader: Loader,
+    stack: ExitStack,
+    *,
+    log: FilteringBoundLogger,
+    metrics: Metrics,
+) -> ServicesThread | None:
+    """What maintains the tables of the streams that this loader loads; None when the settings want nothing."""
+    from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415 - see _loader
+
+    return services_thread(
+        settings,
+        spark,
+        parallel,
+        stack,
+        may_run=loader.may_serve,
+        is_loading=loader.streams.is_running,
+        may_load=lambda app_id: app_id in loader.loaded_here,
+        log=log,
+        metrics=metrics,
+    )
 
 
 def _fitness(
