@@ -40,9 +40,10 @@ NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 LONGEST_BYTES = 100
 """Of a column, a value or a topic in a name, as it is escaped."""
-_DIGEST = "sha256-"
+DIGEST = "sha256-"
 
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(32)}
+ESCAPED = "\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(32)))
+"""The characters that `escape` writes as a percent sign and two digits."""
 _FILE = re.compile(
     r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX), re.ASCII
 )
@@ -144,7 +145,7 @@ def _parsed(path: str) -> DataFileName | None:
 
 def escape(text: str) -> str:
     """Escape one part of a folder name as Hive and Spark do."""
-    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+    return "".join(f"%{ord(char):02X}" if char in ESCAPED else char for char in text)
 
 
 def folder(value: str | None) -> str:
@@ -156,7 +157,7 @@ def shortened(text: str) -> str:
     """The text itself, or a digest of one that would not fit into a name (rule 3)."""
     if len(escape(text).encode()) <= LONGEST_BYTES:
         return text
-    return _DIGEST + hashlib.sha256(text.encode()).hexdigest()[:32]
+    return DIGEST + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def delta_path(path: str) -> str:

@@ -31,6 +31,7 @@ from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
 from delta_loader.shell.gateway import Gateway
 from delta_loader.shell.letters import letters_frame
+from delta_loader.shell.long_values import digestible, with_digests, with_values
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
@@ -86,8 +87,19 @@ def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit
             rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
         if any(write.root is None for write in commit.written) and not through_spark(work.way):
             rows = _clustered(spark, rows, work.partition_by)
-        adds = gateway.java(transaction.writeFiles(rows))
+        frame = DataFrame(rows, spark)
+        digested = _digestible(gateway, transaction, frame, work.partition_by)
+        written = with_digests(frame, digested)._jdf  # noqa: SLF001 - as below
+        adds = with_values(gateway, gateway.java(transaction.writeFiles(written)), frame, digested)
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
+
+
+def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
+    """The partition columns whose long values go by a digest (long_values.py)."""
+    metadata = transaction.metadata()
+    properties = dict(gateway.java(metadata.configuration()))
+    features = set(gateway.texts(transaction.protocol().readerAndWriterFeatureNames()))
+    return digestible(rows, partition_by, properties, features, str(metadata.schemaString()))
 
 
 def rows_of(

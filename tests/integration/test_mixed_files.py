@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.ports import SystemClock
+from common.settings.loading import LoadSetting
+from common.stage.data_files import folder
 from common.storage.store import FsspecStore
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -14,8 +17,6 @@ from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, spark_reader
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from delta_loader.streams.report import StreamReport
@@ -84,6 +85,28 @@ def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: S
     assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "not_written"}
     loaded = {row["_kafka_partition"] for row in spark_reader(spark)(staging.table)}
     assert loaded == {1, 2}
+
+
+@pytest.mark.parametrize("way", ["mixed", "append"])
+def test_a_value_that_is_too_long_for_a_folder_holds_nothing(tmp_path: Path, spark: SparkSession, way: str) -> None:
+    """Of two such values, one of them escaped, each row has its own again, and the others' folders have their names."""
+    long = ["x" * 300, "x" * 299 + "/"]
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 84, days=[*DAYS, *long], mixed=True)
+    settings = settings_for(staging)
+    if way == "append":
+        stream = settings.streams[0].model_copy(update={"load": LoadSetting.APPEND})
+        settings = settings.model_copy(update={"streams": (stream,)})
+    tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
+    (report,) = loader_for(staging, tables, settings).run_pass()
+    assert (report.failure, report.held, report.rows) == (None, {}, 84)
+    for read in (spark_reader(spark), delta_rs_reader(None)):
+        rows = read(staging.table)
+        expected = {offset: [*DAYS, *long][offset % 42] for offset in range(84)}
+        assert {int(str(row["_kafka_offset"])): row["day"] for row in rows} == expected
+    folders = {path.name for path in Path(staging.table.removeprefix("file://")).iterdir() if path.is_dir()}
+    assert {folder(value) for value in long} == {name.removeprefix("day=") for name in folders if "sha256-" in name}
+    assert {f"day={day}" for day in DAYS} <= folders
 
 
 def test_what_is_settled_leaves_nothing_in_the_stage(tmp_path: Path, spark: SparkSession) -> None:

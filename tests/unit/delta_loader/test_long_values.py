@@ -1,0 +1,45 @@
+"""Which partition columns may go by a digest while Spark writes: none that Delta evaluates or writes down."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from common.schema import parse_ddl, schema_to_json
+from common.schema.types import Field, Primitive, StructType
+from delta_loader.shell.long_values import digestible
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS = cast("DataFrame", SimpleNamespace(dtypes=[("day", "string"), ("sku", "string"), ("year", "int")]))
+PLAIN = schema_to_json(parse_ddl("day STRING, sku STRING, year INT"))
+GENERATED = schema_to_json(
+    StructType(
+        (
+            Field("day", Primitive.STRING, metadata_json='{"delta.generationExpression":"substr(at, 1, 10)"}'),
+            Field("sku", Primitive.STRING),
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "features", "schema", "found"),
+    [
+        ({}, (), PLAIN, ["day", "sku"]),
+        ({"delta.columnMapping.mode": "none", "delta.enableIcebergCompatV2": "false"}, (), PLAIN, ["day", "sku"]),
+        ({"delta.columnMapping.mode": "name"}, (), PLAIN, []),
+        ({"delta.enableIcebergCompatV2": "true"}, (), PLAIN, []),
+        ({"delta.randomizeFilePrefixes": "true"}, (), PLAIN, []),
+        ({}, ("materializePartitionColumns",), PLAIN, []),
+        ({"delta.constraints.short": "length(sku) < 9"}, (), PLAIN, ["day"]),
+        ({}, (), GENERATED, ["sku"]),
+    ],
+)
+def test_a_column_that_delta_looks_at_keeps_its_values(
+    properties: dict[str, str], features: tuple[str, ...], schema: str, found: list[str]
+) -> None:
+    assert digestible(ROWS, ["day", "sku", "year", "made"], properties, features, schema) == found
