@@ -234,6 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
     routes: ClassVar[Routes]
     hosts: ClassVar[HostNames]
     server: _BoundedServer
+    default_request_version = "HTTP/1.0"  # so that what cannot be read is answered with a status, too
 
     def handle(self) -> None:
         """One request, which is received whole before any of it counts (rule 3)."""

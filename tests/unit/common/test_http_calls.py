@@ -285,5 +285,6 @@ def test_a_second_host_is_refused_and_none_is_served(serve: Callable[..., HttpSe
 def test_a_request_that_cannot_be_read_harms_nothing(serve: Callable[..., HttpServer], request_line: bytes) -> None:
     server = serve()
     with connect(server, request_line + b"\r\n\r\n") as asking:
-        assert b" 200 " not in received(asking)
+        answer = received(asking)
+        assert answer.startswith((b"HTTP/1.0 4", b"HTTP/1.0 5")) if request_line else not answer
     assert ask(server, "GET", "/version")[0] == 200
