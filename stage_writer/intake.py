@@ -7,6 +7,7 @@ Rules:
 2. Rows go to the partition as it was when they were read. One that went meanwhile, or began again at its chain's end,
    gets none of them: they are read again.
 3. Pieces of one record go into one buffer, without a flush between them.
+4. An exception that nothing raises on purpose concerns the partitions whose batches it met, and no others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import Clock
     from common.spans import TopicPartition
@@ -34,9 +35,11 @@ SLICES_A_STEP = 4
 class Intake:
     """What was polled and is not in the buffers yet."""
 
-    def __init__(self, teller: Teller, clock: Clock) -> None:
+    def __init__(self, teller: Teller, clock: Clock, failed: Callable[[Owned, Exception], None]) -> None:
+        """``failed`` is told of the partitions that rule 4 is about."""
         self._teller = teller
         self._clock = clock
+        self._failed = failed
         self._waiting: deque[tuple[Converts, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
 
     @property
@@ -53,9 +56,15 @@ class Intake:
         while self._waiting:
             converter, owners, slices = self._waiting[0]
             left = SLICES_A_STEP
-            while left and (found := self._next(slices)) is not None:
-                self._buffer(converter, found, owners, owned)
-                left -= not found[-1][1].is_piece
+            try:
+                while left and (found := self._next(slices)) is not None:
+                    self._buffer(converter, found, owners, owned)
+                    left -= not found[-1][1].is_piece
+            except Exception as error:  # noqa: BLE001 - rule 4
+                left = 1
+                for ours in owners.values():
+                    if owned.get(ours.source) is ours:
+                        self._failed(ours, error)
             if not left:
                 return  # the rest waits, and what came after it too: a partition's rows are in order
             self._waiting.popleft()

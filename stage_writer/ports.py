@@ -33,6 +33,7 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 
 OUT_OF_RANGE = "out_of_range"
+UNEXPECTED = "unexpected"
 """Of a `PartitionFault`: Kafka does not have the position that is wanted."""
 TRUNCATED = "topic_truncated"
 """Of a `PartitionFault`: Kafka has lost records before that position, under the same topic id."""

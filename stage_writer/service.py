@@ -19,6 +19,7 @@ Rules:
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
 8. A rewind is noticed at the next claim. A partition without new records has none, so the marker that it goes on from
    is looked at now and then; one partition at most in each round, for the store may be slow.
+9. An exception that nothing raises on purpose, of a flush or of a conversion, holds its partitions and ends nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions.catching_up import CatchingUp, require_all
 from stage_writer.partitions.idling import Idling
 from stage_writer.partitions.partition import Flight, Held, Owned
-from stage_writer.partitions.places import Place, Places, is_other, of_chain, other_topic
+from stage_writer.partitions.places import Place, Places, is_other, of_chain, other_topic, place_of, unexpected
 from stage_writer.partitions.renewing import Renewing
 from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.partitions.topic_look import TopicLook
@@ -47,6 +48,7 @@ from stage_writer.partitions.waiting import Waiting
 from stage_writer.partitions.waiting import problems as waited_for
 from stage_writer.ports import (
     OUT_OF_RANGE,
+    UNEXPECTED,
     Incompatible,
     LostClaim,
     OtherTopic,
@@ -139,7 +141,7 @@ class StageWriter:
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
         self._outlets = outlets
-        self._intake = Intake(self._teller, clock)
+        self._intake = Intake(self._teller, clock, self._unexpected)
         self._ends: dict[TopicPartition, Position] = {}
         self._pressure = Pressure()
         self._filing = filing
@@ -250,16 +252,8 @@ class StageWriter:
             owned = self._owned.get(source)
             if owned is None or owned.taken <= owned.buffer.end:
                 del self._ends[source]
-                self._reached_end(source, position)
-
-    def _reached_end(self, source: TopicPartition, position: Position) -> None:
-        owned = self._owned.get(source)
-        if owned is not None and owned.wait is None and position >= owned.buffer.end:
-            owned.caught_up, owned.read_to = True, position
-            if not owned.buffer.is_empty:
-                # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
-                # would be a position that Kafka no longer has, once retention has taken it.
-                owned.buffer.end = position
+                if owned is not None:
+                    owned.reach_end(position)
 
     # Launch and land.
 
@@ -284,14 +278,19 @@ class StageWriter:
     def _begin(self, owned: Owned, reason: FlushReason) -> None:
         if owned.buffer.is_empty or owned.flight is not None:
             return
-        if owned.task is not None:
-            owned.buffer.state = owned.task.seal(owned.buffer)
-        owned.buffer.outlet = owned.outlet
-        stream, guard = owned.converter.stream, self._guard(owned)
-        job = self._stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
+        stream, guard, stage = owned.converter.stream, self._guard(owned), self._stage
+        try:
+            if owned.task is not None:
+                owned.buffer.state = owned.task.seal(owned.buffer)
+            owned.buffer.outlet = owned.outlet
+            job = stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
+        except Exception as error:  # noqa: BLE001 - rule 9
+            self._unexpected(owned, error)
+            return
         arrow_bytes = owned.buffer.arrow_bytes
         owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
-        owned.converter = self._schemas.newest(owned.converter)
+        if owned.taken <= owned.buffer.end:  # else rows of the old columns are on their way into the next buffer
+            owned.converter = self._schemas.newest(owned.converter)
         owned.buffer = self._new_buffer(owned.buffer.end, owned.converter)
 
     def _guard(self, owned: Owned) -> ClaimGuard:
@@ -311,6 +310,9 @@ class StageWriter:
                 outcome = flight.running.result()
             except (StoreError, BrokerError) as error:
                 self._try_later(flight, error)
+                continue
+            except Exception as error:  # noqa: BLE001 - rule 9
+                self._unexpected(owned, error)
                 continue
             self._failing_since_s = None
             match outcome:
@@ -543,8 +545,14 @@ class StageWriter:
         if owned.tail is None and owned.lineage.generation == 0:
             self._begin_again(owned)
             return
-        place = Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
-        self._hold(other_topic(owned.source), owned.converter, place)
+        self._hold(other_topic(owned.source), owned.converter, place_of(owned))
+
+    def _unexpected(self, owned: Owned, error: Exception) -> None:
+        """Hold a partition for an exception that nothing raises on purpose (rule 9); raises one that is."""
+        if isinstance(error, KafkaDeltaExpressError):
+            raise error
+        self._log.error("unexpected exception", partition=str(owned.source), exc_info=error)
+        self._hold(unexpected(owned.source, error), owned.converter, place_of(owned))
 
     def _hold(
         self, fault: PartitionFault, converter: Converter, place: Place | None, incompatible: Incompatible | None = None
@@ -570,7 +578,8 @@ class StageWriter:
                 mended = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or place.differs(held.place) or reached or mended:
+            reached = reached or mended or held.reason == UNEXPECTED
+            if held.place is None or place.differs(held.place) or reached:
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)
@@ -586,12 +595,8 @@ class StageWriter:
         goal = self._catching_up
         if goal is None or goal.is_nothing:
             return goal is not None
-        ours = self._owned.values()
-        if not self._joined or self._taking_up.waiting or self._intake.is_busy:
-            return False
-        if not all(owned.caught_up or goal.is_reached(owned.source, owned.buffer.end) for owned in ours):
-            return False
-        return goal.others_have_the_rest()
+        is_busy = not self._joined or bool(self._taking_up.waiting) or self._intake.is_busy
+        return not is_busy and goal.is_done(self._owned.values())
 
     def _report_group(self, event: str, sources: Collection[TopicPartition]) -> None:
         self._metrics.set(catalogue.WRITER_PARTITIONS, len(self._owned))

@@ -18,11 +18,12 @@ from common.spans import Position
 from common.stage.merged import has_reached, topics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from common.ports import Clock
     from common.settings import Stream
     from common.spans import TopicPartition
+    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import RecordSource
 
 ASK_EVERY_S = 2.0
@@ -55,6 +56,12 @@ class CatchingUp:
     def is_reached(self, source: TopicPartition, position: Position) -> bool:
         """Whether a position is at or after the end of a partition at the start; any is of one that came later."""
         return has_reached(position, self._targets.get(source, Position(0)))
+
+    def is_done(self, ours: Iterable[Owned]) -> bool:
+        """Whether these partitions are read to the goal, and others have the rest. Raises what that raises."""
+        if not all(owned.caught_up or self.is_reached(owned.source, owned.buffer.end) for owned in ours):
+            return False
+        return self.others_have_the_rest()
 
     def others_have_the_rest(self) -> bool:
         """Whether each partition has an owner (rules 2 and 3). Raises BrokerError."""

@@ -72,6 +72,15 @@ class Owned:
     task: PartitionTask | None = None
     """Of a stream with a topology: then ``converter`` is the task's own."""
 
+    def reach_end(self, position: Position) -> None:
+        """Kafka has nothing before ``position`` that was not read."""
+        if self.wait is None and position >= self.buffer.end:
+            self.caught_up, self.read_to = True, position
+            if not self.buffer.is_empty:
+                # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
+                # would be a position that Kafka no longer has, once retention has taken it.
+                self.buffer.end = position
+
     def filling(self) -> Filling:
         """What the flush decision looks at."""
         buffer, flight = self.buffer, self.flight

@@ -23,7 +23,7 @@ from common.spans import Partition, Position, TopicPartition
 from common.stage.beginnings import Beginning
 from common.stage.merged import is_merged, require_inputs
 from common.stage.state_files import EMPTY_STATE
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, Lineage, PartitionFault
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, Lineage, PartitionFault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Topic
     from common.stage.state_files import StateFiles
+    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import RecordSource, Stage, Tail, Workers
 
 
@@ -149,6 +150,22 @@ def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
     """The fault, where it is that Kafka has lost records: of a chain that has none it only ends before the place."""
     has_none = place.tail is None or place.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
+
+
+def place_of(owned: Owned) -> Place:
+    """Where the chain of a partition ends that is read."""
+    return Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
+
+
+def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:
+    """What no code here raises on purpose; other partitions are not worse off for it."""
+    text = (str(error).splitlines() or [""])[0][:500]
+    return PartitionFault(
+        source,
+        f"{source} cannot be staged: unexpected {type(error).__name__}{f': {text}' if text else ''}",
+        "report it with the log; it is read again from its chain's end every half a minute, and nothing is lost",
+        UNEXPECTED,
+    )
 
 
 def other_topic(source: TopicPartition) -> PartitionFault:

@@ -46,6 +46,7 @@ from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
+from stage_writer.partitions.partition import Owned
 from stage_writer.partitions.topic_look import TopicLook
 from stage_writer.partitions.waiting import Waiting
 from stage_writer.ports import LostClaim, Tail
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import Piece
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
-    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import FlushOutcome, StateStore
     from stage_writer.tasks.kept import KeptTask
     from stage_writer.tasks.topology import _Changed
@@ -402,17 +402,14 @@ def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
 
 
 def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object]:
-    reached_end = writer_service.StageWriter._reached_end
+    reach_end = Owned.reach_end
 
-    def regardless(self: writer_service.StageWriter, source: TopicPartition, position: Position) -> None:
-        owned = self._owned.get(source)
-        wait = None if owned is None else owned.wait
-        if owned is not None:
-            owned.wait = None
-            reached_end(self, source, position)
-            owned.wait = wait
+    def regardless(self: Owned, position: Position) -> None:
+        wait, self.wait = self.wait, None
+        reach_end(self, position)
+        self.wait = wait
 
-    return patch.object(writer_service.StageWriter, "_reached_end", regardless)
+    return patch.object(Owned, "reach_end", regardless)
 
 
 def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:

@@ -12,6 +12,8 @@ Rules:
    every reader later.
 5. What is held is counted as it is: many small pieces cost many times their bytes, so they are joined as they come, and
    what a piece or an open file costs by itself is counted too.
+6. Rows have exactly their table's columns, which is asserted where they enter. A buffer keeps its columns; those that a
+   stream gains come with a new one.
 """
 
 from __future__ import annotations
@@ -240,7 +242,15 @@ class TableRows:
         return encoded + int(self._waiting.rows_bytes * ratio)
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows in; their schema is the table's."""
+        """Take rows in. Raises ValueError when their schema is not the table's: a file would have none (rule 6)."""
+        if not rows.schema.equals(self._table.arrow_schema):
+            given, wanted = (
+                {f"{one.name}: {one.type}" for one in found} for found in (rows.schema, self._table.arrow_schema)
+            )
+            msg = (
+                f"rows for {self._table.url} have other columns than their buffer: {', '.join(sorted(given ^ wanted))}"
+            )
+            raise ValueError(msg)
         if rows.num_rows:
             self._waiting.add(rows)
         if self._waiting.rows_bytes >= self._filing.row_group_bytes:

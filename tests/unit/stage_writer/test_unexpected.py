@@ -1,0 +1,182 @@
+"""What nothing raises on purpose: it holds the partitions that it meets, and ends no writer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from common.metrics import Metrics
+from common.schema import parse_ddl, to_arrow_schema
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.evolved import Evolved
+from common.stage.markers import TableKind
+from common.storage.store import FsspecStore
+from stage_writer.core.convert import StreamConverter, table_format
+from stage_writer.core.flushing import Limits
+from stage_writer.core.parquet.buffer import TableRows
+from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.schemas import LOOK_AT_SCHEMAS_S
+from stage_writer.service import LOOK_AT_HELD_S, StageWriter
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.group import HandClock, InTurn, LonelyMember
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.ports import Converter, FlushJob
+
+BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs", "orders"))
+
+
+class Group(LonelyMember):
+    """Records with values that the test gives."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__(clock, {BOMBS: 0, ORDERS: 0})
+        self.values: dict[TopicPartition, list[object]] = {BOMBS: [], ORDERS: []}
+
+    def produce(self, source: TopicPartition, *values: object) -> None:
+        self.values[source].extend(values)
+        self.ends[source] = len(self.values[source])
+
+    def _batch(self, source: TopicPartition) -> MessageBatch:
+        batch = super()._batch(source)
+        values = [json.dumps(self.values[source][offset]).encode() for offset in batch.offsets.tolist()]
+        return replace(batch, values=pa.array(values, pa.binary()))
+
+
+class World:
+    """A writer of two streams: one explodes in many slices, one gains columns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = Settings.model_validate(
+            {
+                "kafka": {"bootstrap.servers": "nowhere:1"},
+                "stage": {"url": f"{folder}/stage"},
+                "streams": [
+                    {
+                        "app_id": "bombs",
+                        "topics": ["bombs"],
+                        "table": f"{folder}/bombs",
+                        "columns": "id BIGINT, items ARRAY<BIGINT>",
+                        "explode": "items",
+                        "kafka_columns": False,
+                    },
+                    {
+                        "app_id": "orders",
+                        "topics": ["orders"],
+                        "table": f"{folder}/orders",
+                        "columns": "id BIGINT",
+                        "unknown_fields": "evolve",
+                        "kafka_columns": False,
+                    },
+                ],
+            }
+        )
+        self.store, self.clock = FsspecStore(f"{folder}/stage"), HandClock()
+        self.group = Group(self.clock)
+        names = iter(range(10_000))
+        self.stage = ObjectStage(self.store, FsspecStore, self.clock, lambda: f"{next(names):032x}", "w")
+        bombs, orders = self.settings.streams
+        converters: list[Converter] = [
+            StreamConverter(bombs, limits=ExplodeLimits(slice_bytes=64)),
+            StreamConverter(orders),
+        ]
+        self.writer = StageWriter(
+            converters=converters,
+            limits=Limits(1, 10**9, 10**9, 10**9),
+            revoke_timeout_s=5.0,
+            report_positions=False,
+            source=self.group,
+            stage=self.stage,
+            workers=InTurn(),
+            clock=self.clock,
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+        )
+        self.group.subscribe(self.settings.streams, self.writer)
+
+    def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
+        for _ in range(number):
+            self.writer.step(timeout_s)
+
+    def markers(self, source: TopicPartition) -> int:
+        return len(list(self.store.list(f"done/{source.topic}/{source.partition}")))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_stream_that_gains_columns_next_to_one_that_explodes_keeps_its_buffer_s_columns(world: World) -> None:
+    """Its batch waits behind many slices while its partition is flushed and gains a column."""
+    world.steps(3, 0.1)
+    world.group.produce(ORDERS, {"id": 1, "x": 1})
+    world.steps(1, 0.1)  # a buffer with the old columns stands
+    gained = Evolved("orders", 1, parse_ddl("x BIGINT"))
+    world.store.create(gained.path, gained.to_bytes())
+    world.clock.now_s += LOOK_AT_SCHEMAS_S  # the buffer is due, and so is the look
+    world.group.produce(BOMBS, *[{"id": number, "items": list(range(8))} for number in range(40)])
+    world.group.produce(ORDERS, {"id": 2, "x": 2})
+    world.steps(30)
+    assert world.writer.health().problems == ()
+    assert (world.markers(ORDERS), world.markers(BOMBS)) == (2, 1)
+    world.group.produce(ORDERS, {"id": 3, "x": 3})
+    world.steps(10)
+    (marker,) = [item.path for item in world.store.list("done/orders") if item.path.endswith("2.done")]
+    assert '\\"name\\":\\"x\\"' in (world.store.read(marker) or b"").decode(), "the next buffer has the column"
+
+
+def test_rows_of_other_columns_are_refused_where_they_enter() -> None:
+    old, new = parse_ddl("id BIGINT"), parse_ddl("id BIGINT, x BIGINT")
+    rows = TableRows(table_format("/orders", TableKind.ROWS, new, ()))
+    with pytest.raises(ValueError, match="other columns than their buffer: x: int64"):
+        rows.add(pa.table({"id": [1]}, to_arrow_schema(old)))
+
+
+@pytest.mark.parametrize("where", ["flush", "seal", "rows", "conversion"])
+def test_an_unexpected_exception_holds_its_partition_and_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fails(*_arguments: object, **_more: object) -> object:
+        raise ZeroDivisionError(where)
+
+    real = world.stage.flush_job
+
+    def flush_job(source: TopicPartition, *arguments: object, **more: object) -> FlushJob:
+        job: FlushJob = real(source, *arguments, **more)  # type: ignore[arg-type]
+        if source == ORDERS:
+            if where == "seal":
+                fails()
+            monkeypatch.setattr(type(job), "run", fails)
+        return job
+
+    world.steps(3, 0.1)
+    orders = world.writer._owned[ORDERS]
+    with monkeypatch.context() as patched:
+        if where in {"flush", "seal"}:
+            patched.setattr(world.stage, "flush_job", flush_job)
+        elif where == "rows":
+            patched.setattr(orders.buffer.tables[0], "add", fails)
+        else:
+            patched.setattr(orders.converter, "slices", lambda _: iter(fails, None))
+        world.group.produce(ORDERS, {"id": 1})
+        world.steps(6)
+        (problem,) = world.writer.health().problems
+        assert f"orders/0 cannot be staged: unexpected ZeroDivisionError: {where}" in problem
+        assert (world.markers(ORDERS), world.markers(BOMBS)) == (0, 0)
+        monkeypatch.undo()
+    world.group.produce(BOMBS, {"id": 1, "items": [1]})
+    world.steps(6)
+    assert world.markers(BOMBS) == 1, "the others go on"
+    world.clock.now_s += LOOK_AT_HELD_S
+    world.steps(8)
+    assert (world.markers(ORDERS), world.writer.health().problems) == (1, ()), "it is read again from its chain's end"
