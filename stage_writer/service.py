@@ -149,8 +149,6 @@ class StageWriter:
         self._failing_since_s: float | None = None
         self._stopping = False
 
-    # The loop.
-
     def run(self, *, until_caught_up: bool) -> None:
         """Stage until `stop`, or until what is in Kafka now is staged. Raises what ends the service."""
         streams = [converter.stream for converter in self._converters]
@@ -221,8 +219,6 @@ class StageWriter:
         """Whether this writer is a member of its group."""
         return Health() if self._joined else Health(("not yet a member of the group",))
 
-    # Take.
-
     def _take(self, batches: Iterable[MessageBatch]) -> None:
         """Have converted what is new and ours, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
@@ -254,8 +250,6 @@ class StageWriter:
                 del self._ends[source]
                 if owned is not None:
                     owned.reach_end(position)
-
-    # Launch and land.
 
     def _relieve(self) -> None:
         """Flush what is due, and read what there is room for."""
