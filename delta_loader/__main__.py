@@ -40,7 +40,7 @@ from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
-from delta_loader.jobs import Jobs
+from delta_loader.jobs import LONG_S, Jobs
 from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.loader import Loader
 from delta_loader.on_marker.wiring import listener_of, turns_of
@@ -58,13 +58,14 @@ if TYPE_CHECKING:
 
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
-    from delta_loader.table_services.thread import ServicesThread
+    from delta_loader.table_services.thread import ScheduledServices
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is looked at."""
 _CHECKS_EVERY_S = 15.0
 _CLEAN_UP_LOOK_EVERY_S = 30.0
 _SPARK_LOOK_EVERY_S = 5.0
+_MAINTENANCE_LOOK_EVERY_S = 1.0
 _EXIT_WITHIN_S = 10.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
@@ -118,8 +119,6 @@ def run(
             echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
             codes = [*(report.exit_code for report in reports), *(found.exit_code for found in loader.fitness.unfit)]
             raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
-        if loader.services is not None:
-            loader.services.start()
         loader.jobs.start()
         _run(loader, stopped)
     log.info("stopped")
@@ -187,7 +186,10 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     if not once:
         _add_jobs(serving.loader, clean_up, tables.alive)
         services = _services(settings, spark, parallel, serving.loader, stack, log=log, metrics=metrics)
-        serving.loader = replace(serving.loader, services=services)
+        if services is not None:
+            serving.loader = replace(serving.loader, services=services)
+            long_s = settings.table_services.budget_s + LONG_S
+            jobs.add("maintenance", services.look, every_s=_MAINTENANCE_LOOK_EVERY_S, long_s=long_s)
     return serving.loader
 
 
@@ -200,11 +202,11 @@ def _services(
     *,
     log: FilteringBoundLogger,
     metrics: Metrics,
-) -> ServicesThread | None:
+) -> ScheduledServices | None:
     """What maintains the tables of the streams that this loader loads; None when the settings want nothing."""
-    from delta_loader.table_services.wiring import services_thread  # noqa: PLC0415 - see _loader
+    from delta_loader.table_services.wiring import scheduled_services  # noqa: PLC0415 - see _loader
 
-    return services_thread(
+    return scheduled_services(
         settings,
         spark,
         parallel,

@@ -7,7 +7,7 @@ Rules:
 2. A job never runs twice at a time. A time that passes while it runs is not made up for.
 3. An exception costs the run, is logged, and the next time is the next try.
 4. Threads are daemons: one that hangs does not keep the process from ending, and `close` waits for a bounded time.
-5. What runs for longer than `LONG_S` is told with its name and time (`long_running`).
+5. What runs for longer than `LONG_S`, or what is said of it, is told with its name and time (`long_running`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Jobs:
         self._clock = clock
         self._log = log
         self._running: dict[str, float] = {}
+        self._long_s: dict[str, float] = {}
         quiet = logging.getLogger("delta_loader.jobs")  # APScheduler warns each time that a job is still running
         quiet.disabled = True
         self._scheduler = BackgroundScheduler(
@@ -67,8 +68,12 @@ class Jobs:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
 
-    def add(self, name: str, work: Callable[[], None], *, every_s: float | None = None) -> None:
-        """Have ``work`` done at intervals, the first time after one; without an interval whenever `soon` is called."""
+    def add(self, name: str, work: Callable[[], None], *, every_s: float | None = None, long_s: float = LONG_S) -> None:
+        """Have ``work`` done at intervals, the first time after one; without an interval whenever `soon` is called.
+
+        A run of more than ``long_s`` is told (rule 5).
+        """
+        self._long_s[name] = long_s
 
         def run() -> None:
             self._running[name] = self._clock.monotonic_s()
@@ -103,12 +108,12 @@ class Jobs:
 
     @property
     def long_running(self) -> tuple[str, ...]:
-        """Jobs that have run for longer than `LONG_S`, and for how long."""
+        """Jobs that have run for long, and for how long."""
         now_s = self._clock.monotonic_s()
         return tuple(
             f"the job {name!r} has been running for {now_s - since_s:.0f} s"
             for name, since_s in sorted(self._running.copy().items())
-            if now_s - since_s > LONG_S
+            if now_s - since_s > self._long_s[name]
         )
 
 

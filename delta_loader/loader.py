@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from delta_loader.on_marker.turns import Turns
     from delta_loader.service import LoaderService
     from delta_loader.streams.turns import StreamTurns
-    from delta_loader.table_services.thread import ServicesThread
+    from delta_loader.table_services.thread import ScheduledServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Loader:
     streams: StreamTurns
     checkpoints: CheckpointsBeside
     jobs: Jobs
-    services: ServicesThread | None = None
+    services: ScheduledServices | None = None
     """None when the settings want none."""
     control: Listener | None = None
     """Who hears the control topic; None where there is none."""

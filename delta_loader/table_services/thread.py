@@ -1,4 +1,4 @@
-"""The table services on their schedule: in a thread of their own, beside the loads.
+"""The table services on their schedule: a job, next to the loads.
 
 Rules:
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING
 
 from common.settings.values import CRON_FIELDS
@@ -25,29 +25,24 @@ from delta_loader.schedule import Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from structlog.typing import FilteringBoundLogger
-
     from common.settings.services import TableServicesSettings
     from delta_loader.table_services.runs import TableServices
 
-_LOOK_S = 1.0
 _LOAD_LOOK_S = 0.1
-_END_S = 30.0
 
 
-class ServicesThread:
-    """Runs `TableServices`, now and then."""
+class ScheduledServices:
+    """Runs `TableServices`, now and then; a job asks it again and again whether it is time."""
 
     def __init__(
         self,
         services: TableServices,
         settings: TableServicesSettings,
         may_run: Callable[[], bool],
-        log: FilteringBoundLogger,
         *,
         is_loading: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing runs before `start`. ``is_loading`` is true while a load runs that outlived its pass.
+        """Nothing runs yet. ``is_loading`` is true while a load runs that outlived its pass.
 
         Raises ConfigError for a cron line that is none.
         """
@@ -56,21 +51,16 @@ class ServicesThread:
         self._settings = settings
         self._schedule = Schedule(settings.schedule, "table_services.schedule")
         self._may_run = may_run
-        self._log = log
         self._stopped = Event()
         self._free = Event()
         self._free.set()
-        self._thread = Thread(target=self._loop, name="table-services", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        now, is_cron = datetime.now(UTC), len(settings.schedule.split()) == CRON_FIELDS
+        self._due = self._schedule.next_after(now, now) if is_cron else now
 
     def close(self) -> None:
-        """End what runs, and wait for it."""
+        """End what runs; who runs `look` waits for it."""
         self._stopped.set()
         self._services.cancel()
-        self._thread.join(_END_S)
 
     @contextmanager
     def loading(self) -> Iterator[None]:
@@ -81,19 +71,13 @@ class ServicesThread:
         finally:
             self._free.set()
 
-    def _loop(self) -> None:
-        log, is_cron = self._log, len(self._settings.schedule.split()) == CRON_FIELDS
+    def look(self) -> None:
+        """Do what is due, if it is time for that."""
         now = datetime.now(UTC)
-        due = self._schedule.next_after(now, now) if is_cron else now
-        while not self._stopped.wait(_LOOK_S):
-            now = datetime.now(UTC)
-            if now < due or not self._settings.may_begin(now) or not self._may_run():
-                continue
-            due = self._schedule.next_after(now, now)
-            try:
-                self._services.run(self._may_begin)
-            except Exception:  # a bug, or a dependency's: it costs this run, and no load
-                log.exception("table services failed")
+        if self._stopped.is_set() or now < self._due or not self._settings.may_begin(now) or not self._may_run():
+            return
+        self._due = self._schedule.next_after(now, now)
+        self._services.run(self._may_begin)
 
     def _may_begin(self) -> bool:
         """Wait until no load runs; False when it is over (rule 2)."""

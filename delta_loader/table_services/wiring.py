@@ -10,7 +10,7 @@ from delta_loader.shell.services import SparkServices
 from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader
 from delta_loader.table_services.runs import TableServices
-from delta_loader.table_services.thread import ServicesThread
+from delta_loader.table_services.thread import ScheduledServices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from delta_loader.ports import ParallelMap
 
 
-def services_thread(
+def scheduled_services(
     settings: Settings,
     spark: SparkSession,
     parallel: ParallelMap,
@@ -35,10 +35,10 @@ def services_thread(
     may_load: Callable[[str], bool],
     log: FilteringBoundLogger,
     metrics: Metrics,
-) -> ServicesThread | None:
-    """The thread, which ``stack`` ends; None when the settings want none. It is not started yet.
+) -> ScheduledServices | None:
+    """What a job is to run, which ``stack`` ends; None when the settings want none.
 
-    ``is_loading``: see `ServicesThread`; ``may_load``: see `TableServices`.
+    ``is_loading``: see `ScheduledServices`; ``may_load``: see `TableServices`.
 
     Raises ConfigError for a cron line that is none.
     """
@@ -49,6 +49,6 @@ def services_thread(
     services = TableServices(
         settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics, may_load=may_load
     )
-    thread = ServicesThread(services, settings.table_services, may_run, log, is_loading=is_loading)
-    stack.callback(thread.close)
-    return thread
+    scheduled = ScheduledServices(services, settings.table_services, may_run, is_loading=is_loading)
+    stack.callback(scheduled.close)
+    return scheduled

@@ -13,13 +13,15 @@ from structlog.testing import capture_logs
 
 from common.errors import ConfigError, TableError
 from common.metrics import Metrics
+from common.ports import SystemClock
 from common.settings import Settings
 from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.jobs import Jobs
 from delta_loader.streams.turns import StreamTurns
 from delta_loader.table_services.runs import TableServices, look_at
-from delta_loader.table_services.thread import ServicesThread
+from delta_loader.table_services.thread import ScheduledServices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,17 +218,20 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     world = World()
     wanted = settings("a", schedule="1h").table_services
     services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
-    thread = ServicesThread(services, wanted, lambda: True, structlog.get_logger())
-    with thread.loading():
-        thread.start()
+    scheduled = ScheduledServices(services, wanted, lambda: True)
+    jobs = Jobs(SystemClock(), structlog.get_logger())
+    jobs.add("maintenance", scheduled.look, every_s=0.01)
+    with scheduled.loading():
+        jobs.start()
         assert world.looked.wait(30)
         assert not world.served_one.wait(0.3)  # the run has begun, and its piece waits for the load
     assert world.served_one.wait(30)
-    thread.close()
+    scheduled.close()
+    jobs.close()
     assert world.cancelled
     assert world.done == ["memory://a"]
     with pytest.raises(ConfigError):
-        ServicesThread(services, replace_schedule("61 * * * *"), lambda: True, structlog.get_logger())
+        ScheduledServices(services, replace_schedule("61 * * * *"), lambda: True)
 
 
 def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
@@ -251,18 +256,21 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
         asked.set()
         return turns.is_running()
 
-    thread = ServicesThread(services, wanted, lambda: True, structlog.get_logger(), is_loading=is_loading)
-    with thread.loading():
+    scheduled = ScheduledServices(services, wanted, lambda: True, is_loading=is_loading)
+    jobs = Jobs(SystemClock(), structlog.get_logger())
+    jobs.add("maintenance", scheduled.look, every_s=0.01)
+    with scheduled.loading():
         assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass is over, and the load is not
     assert began.wait(30)
-    thread.start()
+    jobs.start()
     assert world.looked.wait(30)
     asked.clear()
     assert asked.wait(30)  # it has waited once at least
     assert not world.served_one.is_set()
     ends.set()
     assert world.served_one.wait(30)
-    thread.close()
+    scheduled.close()
+    jobs.close()
     assert turns.close() == ()
 
 
