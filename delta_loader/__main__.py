@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -336,19 +336,13 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
         signal.signal(number, stop)
 
 
-def _exit(code: int) -> None:
-    """End the process; a thread that waits for a store that hangs is not waited for.
-
-    Python itself would wait for the threads of each pool.
-    """
-    end_s = time.monotonic() + _EXIT_WITHIN_S
-    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
-    for thread in others:
-        thread.join(max(0.0, end_s - time.monotonic()))
-    if any(thread.is_alive() for thread in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _exit(code: int) -> NoReturn:
+    """End the process, also while threads wait for a store that hangs: Python would wait for those of each pool."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watchdog = threading.Timer(_EXIT_WITHIN_S, os._exit, [code])
+    watchdog.daemon = True
+    watchdog.start()
     sys.exit(code)
 
 
