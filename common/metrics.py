@@ -71,6 +71,16 @@ WRITER_DEAD_LETTER_SHARE = _gauge(
     ("app_id",),
     "Share of a stream's newest records that became dead letters, 0 to 1.",
 )
+WRITER_SAMPLED_RECORDS = _gauge(
+    "stage_writer_sampled_records",
+    ("app_id",),
+    "Records since the start whose fields were compared with the declared ones: one in a thousand.",
+)
+WRITER_SAMPLED_UNDECLARED = _gauge(
+    "stage_writer_sampled_undeclared_fields",
+    ("app_id", "field"),
+    "How many of the sampled records have this field, which is not declared, so that it is dropped.",
+)
 WRITER_TOPOLOGY_DROPPED = _counter(
     "stage_writer_topology_dropped_total",
     ("app_id", "reason"),

@@ -88,7 +88,7 @@ class Intake:
             if owned.get(batch.source) is ours:
                 ours.buffer.add(staged, self._clock.monotonic_s())
                 ours.buffer.last_record = batch.record_at(-1)
-                self._teller.converted(batch, converter.stream.app_id, staged)
+                self._teller.converted(batch, converter.stream, staged)
 
 
 def together_by_converter(

@@ -10,9 +10,10 @@ from common.pages.model import Event
 from common.remedies import CONFIG
 from common.stage.markers import TableKind
 from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
+from stage_writer.core.unknown.dropped import DroppedFields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from structlog.typing import FilteringBoundLogger
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.pages.samples import Samples
     from common.ports import Clock
+    from common.settings import Stream
     from common.stage.markers import Manifest
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.flushing import FlushReason
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from stage_writer.ports import Sealed
 
 _FLUSHES = 50
+DROPPED_REMEDY = (
+    "declare them in streams[].columns, keep them by unknown_fields: rescue, or say that they are left out by "
+    "unknown_fields: ignore"
+)
 DEAD_LETTERS_REMEDY = (
     f"`stage-writer check {CONFIG}` says why; mend streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
     "brings those that fit then"
@@ -55,6 +61,8 @@ class Teller:
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         """By stream and class, since the start."""
         self.alarms = DeadLetterAlarms(dead_letter_alarm)
+        self.dropped: dict[str, DroppedFields] = {}
+        """By stream."""
 
     def took(self, records: int, seconds: float) -> None:
         """Records of one stream were converted together."""
@@ -69,8 +77,10 @@ class Teller:
         if len(new) < len(batch):
             self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
 
-    def converted(self, batch: MessageBatch, app_id: str, staged: StagedRows) -> None:
+    def converted(self, batch: MessageBatch, stream: Stream, staged: StagedRows) -> None:
         """A batch was converted."""
+        app_id = stream.app_id
+        self._look_for_dropped(stream, batch, staged)
         if staged.tombstones:
             self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
         if staged.filtered:
@@ -91,11 +101,35 @@ class Teller:
         elif change is AlarmChange.ENDED:
             self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
 
+    def _look_for_dropped(self, stream: Stream, batch: MessageBatch, staged: StagedRows) -> None:
+        app_id = stream.app_id
+        if app_id not in self.dropped:
+            self.dropped = {**self.dropped, app_id: DroppedFields(stream)}
+        dropped = self.dropped[app_id]
+        census = dropped.census
+        if census is None or staged.is_piece:
+            return
+        before = census.records
+        new = dropped.look(batch.values)
+        if new and not dropped.is_meant:
+            self._log.warning("fields not declared are dropped", app_id=app_id, fields=new, remedy=DROPPED_REMEDY)
+        if census.records > before:
+            self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
+            for name, count in census.undeclared.items():
+                self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
+
+    @property
+    def drops(self) -> Mapping[str, str]:
+        """What is dropped, by stream, for people. Safe to call from any thread."""
+        found = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
+        return {app_id: sentence for app_id, sentence in found.items() if sentence is not None}
+
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which streams have many dead letters, for people. Safe to call from any thread."""
+        """Which streams have many dead letters, or drop fields, for people. Safe to call from any thread."""
         raised = self.alarms.raised.items()
-        return tuple(f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
+        letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
+        return (*letters, *(f"{app_id}: {sentence} → {DROPPED_REMEDY}" for app_id, sentence in self.drops.items()))
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""

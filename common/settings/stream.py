@@ -109,7 +109,8 @@ class Stream(Section):
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
         description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
-        "them out; `rescue` keeps them, as they were sent, in the rescue column; `evolve` also makes columns of them.",
+        "them out (the writer counts them in a sample of records, and warns unless this key is given); `rescue` keeps "
+        "them, as they were sent, in the rescue column; `evolve` also makes columns of them.",
     )
     rescue_column: str = Field(
         default="_rescued",

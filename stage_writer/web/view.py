@@ -30,7 +30,7 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
-from stage_writer.telling import DEAD_LETTERS_REMEDY
+from stage_writer.telling import DEAD_LETTERS_REMEDY, DROPPED_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,6 +218,10 @@ class WriterView:
         problems += [
             Problem(Level.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY)
             for app_id, share in snapshot.teller.alarms.raised.items()
+        ]
+        problems += [
+            Problem(Level.WARNING, f"Fields of {app_id} are dropped", sentence, DROPPED_REMEDY)
+            for app_id, sentence in snapshot.teller.drops.items()
         ]
         if self._pausing.is_on:
             problems.append(paused_problem("Nothing is read from Kafka"))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from common.schema import parse_ddl
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
+from stage_writer.core.unknown.dropped import EVERY, FIRST, DroppedFields
 from stage_writer.sample import StreamSample
 from tests.fakes.streams import batch_of, stream_of
+from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION
+from tests.unit.stage_writer.test_service import World
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COLUMNS = (
     "id BIGINT, userName STRING, meta STRUCT<at: STRING>, items ARRAY<STRUCT<sku: STRING>>, "
@@ -94,3 +102,58 @@ def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
         "  no record has the declared column skuu, which is null then; did you mean sku, which 3 have?",
         "  fields that are not declared are dropped: sku 3, z 3",
     ]
+
+
+def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> None:
+    dropped = DroppedFields(stream_of(columns="id INT"))
+    assert dropped.look(batch_of([b'{"id":1,"a":1}'] * FIRST).values) == ["a"]
+    assert dropped.look(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values) == ["b"]
+    assert dropped.sentence == "of 22 sampled records, fields that no column takes: a (22), b (2)"
+
+
+@pytest.mark.parametrize("batches", [1, 3, 1_000])
+def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) -> None:
+    dropped = DroppedFields(stream_of(columns="id INT"))
+    for _ in range(batches):
+        dropped.look(batch_of([b'{"a":1}'] * (6_000 // batches)).values)
+    assert dropped.census is not None
+    assert dropped.census.records == FIRST + (6_000 - FIRST) // EVERY
+
+
+def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
+    dropped = DroppedFields(stream_of(columns="id INT"))
+    large = b'{"x":"' + b"y" * 2**20 + b'"}'
+    assert dropped.look(batch_of([b"{", None, b"[]", large] * FIRST).values) == []
+    assert dropped.sentence is None
+
+
+@pytest.mark.parametrize(
+    "says", [{"unknown_fields": "rescue"}, {"envelope": "debezium"}, {"jmespath": {"id": "other"}}]
+)
+def test_a_stream_that_keeps_them_or_reads_other_fields_is_not_looked_at(says: dict[str, object]) -> None:
+    dropped = DroppedFields(stream_of(columns="id INT", **says))
+    assert dropped.look(batch_of([b'{"a":1}']).values) == []
+
+
+def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST_PARTITION: 20}, columns="no INT")
+    with capture_logs() as logs:
+        world.writer = world.new_writer()
+        world.steps()
+    (told,) = [line for line in logs if line["event"] == "fields not declared are dropped"]
+    assert told["fields"] == ["id"]
+    assert "id (20)" in " ".join(world.writer.health().notes)
+    assert "id (20)" in world.writer.snapshot().teller.drops["orders"]
+    assert world.problems() == ""
+
+
+def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST_PARTITION: 20}, columns="no INT", unknown_fields="ignore")
+    with capture_logs() as logs:
+        world.writer = world.new_writer()
+        world.steps()
+    assert not [line for line in logs if line["event"] == "fields not declared are dropped"]
+    assert not world.writer.health().notes
+    census = world.writer.snapshot().teller.dropped["orders"].census
+    assert census is not None
+    assert census.undeclared == {"id": 20}

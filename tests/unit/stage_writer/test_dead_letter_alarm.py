@@ -105,7 +105,7 @@ def test_the_share_is_a_metric() -> None:
     teller = Teller(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
     batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
     ((found,),) = converter.slices([batch])
-    teller.converted(batch, "orders", found[1])
+    teller.converted(batch, converter.stream, found[1])
     assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
 
 
