@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]]
 NO_TIMESTAMP = -1
+_HEADER_BYTES = 200
+"""What a header costs beside its bytes, in Python."""
 
 
 def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -59,6 +61,15 @@ class MessageBatch:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds: values, keys, headers, and what each message takes up in the columns."""
+        found = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
+        if self.headers is not None:
+            each = (header for some in self.headers if some for header in some)
+            found += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in each)
+        return int(found)
 
     @property
     def end(self) -> Position:

@@ -8,7 +8,9 @@ Rules:
    DuckDB) is beside it, and so is what a single message needs that is larger than a part: it goes through alone.
 2. A poll's messages are held several times while they become rows: as librdkafka's, as Python's, joined, as text, and
    as columns. That is what makes a poll's share so small.
-3. Each part has a least size under which nothing would move, so a very small ``memory`` is passed by these.
+3. Messages are counted with their keys, their headers and what each costs by itself, wherever they are held: a topic
+   of tombstones has no values.
+4. Each part has a least size under which nothing would move, so a very small ``memory`` is passed by these.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 #endif
 
-enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 4, PROBLEM = 6 };
+enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 4, PROBLEM = 6, MESSAGE_BYTES = 32 };
 enum { OFFSETS, STAMPS, VALUES, KEYS, COLUMNS };
 
 /* As in rdkafka.h. */
@@ -160,16 +160,21 @@ static bool add_message(taker *self, const message *found, const void **topic) {
            add_binary(&self->columns[KEYS], found->key, found->key_size);
 }
 
+/* What the messages hold: their values, their keys, and what each takes up in the columns. Tombstones have no value. */
+static int64_t held_bytes(const taker *self) {
+    const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
+    return offset_at(values, values->length) + offset_at(keys, keys->length) + values->length * MESSAGE_BYTES;
+}
+
 /* Take what is in the queue, or wait so long for the first message; until there are `most` messages, or about so many
-   bytes of values, with those that were taken before. How many there are; -1 without memory: then all are lost. */
-PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int timeout_ms, int64_t *value_bytes_taken) {
+   bytes, with those that were taken before. How many there are; -1 without memory: then all are lost. */
+PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int timeout_ms, int64_t *bytes_taken) {
     message *found[AT_ONCE];
     const void *topic = NULL;
     bool fits = true;
     int64_t wanted = 1;
     for (;;) {
-        node *values = &self->columns[VALUES];
-        const int64_t before = offset_at(values, values->length);
+        const int64_t before = held_bytes(self);
         const int64_t left = most - self->columns[OFFSETS].length;
         if (left <= 0 || before >= most_bytes) {
             break;
@@ -192,13 +197,13 @@ PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int
             empty(self);
             return -1;
         }
-        const int64_t after = offset_at(values, values->length);
+        const int64_t after = held_bytes(self);
         self->guess_bytes = (after - before) / count + 1;
         wanted = (most_bytes - after) / self->guess_bytes;
         wanted = wanted < 1 ? 1 : wanted > AT_ONCE ? AT_ONCE : wanted;
         timeout_ms = 0;
     }
-    *value_bytes_taken = offset_at(&self->columns[VALUES], self->columns[VALUES].length);
+    *bytes_taken = held_bytes(self);
     return self->columns[OFFSETS].length;
 }
 

@@ -131,7 +131,7 @@ class QueueReader:
         self.free = weakref.finalize(self, self._own.free, self._taker)
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
-        """Take what is there, or wait for the first message; how many are held now, and the bytes of their values."""
+        """Take what is there, or wait for the first message; how many are held now, and how many bytes."""
         taken_bytes = np.zeros(1, np.int64)
         held = self._own.take(self._taker, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
         if held < 0:

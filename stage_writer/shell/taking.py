@@ -8,7 +8,9 @@ Rules:
    judged by the size of the messages before.
 2. A call serves the group too. Messages that an earlier call of the same portion took of a partition that then went, or
    came, are dropped: reading goes on elsewhere, and they would lie behind a gap. (Within a call librdkafka does that.)
-3. What was taken is not held here any longer than it is wanted: it may be most of a writer's memory.
+3. A message is counted with its key, its headers and what it costs by itself: a tombstone has no value, and a million
+   of them are not nothing.
+4. What was taken is not held here any longer than it is wanted: it may be most of a writer's memory.
 """
 
 from __future__ import annotations
@@ -25,6 +27,17 @@ if TYPE_CHECKING:
 
 _FIRST_GUESS_BYTES = 64 * 1024
 """Of a message, before one was seen."""
+
+
+_MESSAGE_BYTES = 256
+"""What a message costs beside its bytes, as librdkafka's and as Python's."""
+
+
+def size_of(message: Message) -> int:
+    """Bytes that a message holds (rule 3)."""
+    headers = message.headers()
+    more = 0 if headers is None else sum(len(name) + len(value or b"") for name, value in headers)
+    return _MESSAGE_BYTES + len(message) + len(message.key() or b"") + more
 
 
 class Taker:
@@ -58,7 +71,7 @@ class Taker:
             if wanted > 0:
                 self._call(wanted, 0.0)
             found = self._taken[first:]
-            found_bytes = sum(map(len, found))
+            found_bytes = sum(map(size_of, found))
             self._size_bytes = max(1, found_bytes // max(1, len(found)))
             taken_bytes += found_bytes
         taken, self._taken = self._taken, []

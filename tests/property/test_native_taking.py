@@ -17,6 +17,8 @@ from stage_writer.shell.gathering import batches_of_taken
 pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native library is not built")
 
 END = -191
+MESSAGE_BYTES = 32
+"""What the columns have of each message beside its bytes."""
 
 
 class Sent(NamedTuple):
@@ -115,7 +117,8 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
         held, held_bytes = reader.take(most, most_bytes, 0.0)
         taken = reader.give()
         assert held == len(taken.offsets) <= most
-        assert held_bytes == sum(len(value or b"") for value in taken.values.to_pylist())
+        columns = (*taken.values.to_pylist(), *taken.keys.to_pylist())
+        assert held_bytes == sum(len(value or b"") for value in columns) + held * MESSAGE_BYTES
         assert queue.given > before
         rows += _rows(taken)
         errors += [(one.topic, one.partition, one.offset, one.code, one.text) for one in taken.errors]
@@ -131,6 +134,15 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
         if one.error
     ]
     assert sorted(queue.freed) == list(range(len(sent)))
+    reader.free()
+
+
+def test_tombstones_end_a_portion_by_the_bytes_of_their_keys() -> None:
+    queue = Queue([Sent("a", 0, None, b"k" * 1000)] * 2000)
+    reader = QueueReader(library_path(), queue.calls, 1)
+    held, held_bytes = reader.take(10_000, 100_000, 0.0)
+    assert (held, held_bytes) == (len(reader.give().offsets), held * (1000 + MESSAGE_BYTES))
+    assert held < 110
     reader.free()
 
 

@@ -83,6 +83,20 @@ def test_full_batches_are_taken_together_and_a_short_one_ends_the_poll(monkeypat
     assert [batch.offsets.tolist() for batch in source.poll(0.2).batches] == [[5]]
 
 
+def test_keys_and_headers_end_a_poll_as_values_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tombstones have no value, and one poll took all of a queue's."""
+
+    def tombstones(_: ScriptedConsumer) -> list[Message]:
+        keyed = [Message(topic="t", partition=0, offset=offset, key=b"k" * 2**21) for offset in range(2)]
+        traced = [Message(topic="t", partition=0, offset=2 + one, headers=[("h", b"h" * 2**21)]) for one in range(2)]
+        return keyed + traced
+
+    source = source_of(monkeypatch, *[tombstones] * 50)
+    source._with_headers = True
+    taken = sum(len(batch) for batch in source.poll(0.2).batches)
+    assert FULL <= taken <= 4 * FULL, "the share of a poll is 16 MiB"
+
+
 def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may come back in the same poll, and begin before what was read: taken, it would leave a gap."""
 

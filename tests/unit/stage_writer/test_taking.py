@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from stage_writer.shell.taking import Taker
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 class Sent:
     size: int
     place: int = 0
+    key_size: int = 0
+    header_size: int = 0
+
+    def key(self) -> bytes | None:
+        return b"k" * self.key_size or None
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return [("trace", b"h" * self.header_size)] if self.header_size else None
 
     def __len__(self) -> int:
         return self.size
@@ -67,8 +76,23 @@ def test_large_messages_come_a_few_at_a_time_and_small_ones_together() -> None:
     for _ in range(5):
         assert 1 <= len(large.take(0.2)) <= 4
     queue.waiting = [Sent(10) for _ in range(5000)]
-    assert len(large.take(0.2)) == 1000
+    assert 30 < len(large.take(0.2)) <= 40
     assert max(queue.asked) < 1000
+    assert len(taker(queue, most_bytes=10**6).take(0.2)) == 1000
+
+
+@pytest.mark.parametrize("sent", [Sent(0, key_size=1000), Sent(0, header_size=1000)])
+def test_tombstones_with_keys_and_headers_are_counted(sent: Sent) -> None:
+    """They have no value, and one poll took gigabytes of them."""
+    queue = Queue(HandClock(), [sent] * 5000)
+    counted = taker(queue)
+    for _ in range(5):
+        assert 1 <= len(counted.take(0.2)) <= 16
+
+
+def test_messages_of_nothing_are_bounded_by_their_number() -> None:
+    queue = Queue(HandClock(), [Sent(0)] * 5000)
+    assert 1 <= len(taker(queue).take(0.2)) <= 60
 
 
 def test_one_that_is_larger_than_a_portion_comes_alone() -> None:
