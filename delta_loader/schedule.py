@@ -1,22 +1,18 @@
 """When the loader runs: an interval, or a cron line, by apscheduler's triggers.
 
-Rule: the loop that waits is ours and has one thread. A run that takes longer than its interval makes the next one late
-and is never run beside it; missed times are not made up for.
+Rule: a run that takes longer than its interval makes the next one late, and two never overlap; missed times are not
+made up for.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from common.errors import ConfigError
 from common.settings.values import ON_MARKER, parse_duration_s
-
-if TYPE_CHECKING:
-    from threading import Event
 
 _CRON_FIELDS = 5
 _EVERYTHING_EVERY_S = 60.0
@@ -44,8 +40,3 @@ class Schedule:
             return max(now, last + timedelta(seconds=float(self._trigger.interval_length)))
         found = self._trigger.get_next_fire_time(None, now)
         return found if isinstance(found, datetime) else now + timedelta(days=1)
-
-
-def wait_until(moment: datetime, stopped: Event) -> bool:
-    """Wait for a moment, or for ``stopped``; True when it is time."""
-    return not stopped.wait(max(0.0, (moment - datetime.now(UTC)).total_seconds()))

@@ -6,8 +6,8 @@ Rules:
    start with exit code 2. A stream that is not fit does not: its passes load what fits, and fail at what does not.
 2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
    ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
-3. A stream that is not fit is told in the log, and by the health until a look finds it fit: each pass is followed by
-   such a look. So it is told also while nothing is staged for it, and its passes have nothing to fail at.
+3. A stream that is not fit is told in the log, and by the health until a check finds it fit: a job checks it several
+   times a minute. So it is told also while nothing is staged for it, and its passes have nothing to fail at.
 """
 
 from __future__ import annotations

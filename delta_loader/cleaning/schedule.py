@@ -1,4 +1,4 @@
-"""The clean-up on its schedule, between two loads of the loader that holds the lease.
+"""The clean-up on its schedule: a job of a loader that holds a lease, next to its loads.
 
 Rule: it never makes a load fail. What goes wrong is logged, and the next time is the next try.
 """
