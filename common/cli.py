@@ -7,6 +7,7 @@ never a stack trace.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,6 +74,11 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line with the config's path in its remedies (common/remedies.py); what commands print goes through it."""
     typer.echo(rendered(text), err=err)
+
+
+def stage_writer_command() -> list[str]:
+    """What starts ``stage-writer`` in another process; ``-P`` passes over packages of the current folder."""
+    return [sys.executable, "-P", "-m", "kafka_delta_express"]
 
 
 def settings_from(config: Path, *, print_config: bool = False) -> Settings:

@@ -113,8 +113,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
 
     settings_of(settings, Seat(0, count))  # what cannot work is told once
     log = set_up_logs(settings.logs, "stage-writer")
-    # -P: the current folder may have packages of the same names, which are not this program's.
-    command = [sys.executable, "-P", "-m", "kafka_delta_express", "run", str(config)]
+    command = [*cli.stage_writer_command(), "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
     routes = crew_routes(crew, settings.writer.http_token, SystemClock(), looks_up=settings.writer.state_queries)
     address, hosts = settings.writer.http, settings.writer.http_hosts

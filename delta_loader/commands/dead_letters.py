@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
+from common.cli import (
+    ConfigArgument,
+    JsonOption,
+    echo,
+    examples,
+    new_group,
+    settings_from,
+    stage_writer_command,
+)
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.terminal import progress
@@ -24,6 +32,9 @@ from delta_loader.dead_letters.wanted import Wanted, as_json, as_text, moment_ms
 if TYPE_CHECKING:
     from common.settings import Settings
     from delta_loader.dead_letters.letters import Letters
+
+_OF_THE_WRITER = "duckdb"
+"""A package that the extra `stage-writer` brings; its own modules are always installed."""
 
 app = new_group("Records that did not fit: count them, get their bytes, and have them loaded after a fix.")
 
@@ -159,7 +170,7 @@ def replay(
     does the decoding and has to be installed here; the loader replaces at its next pass.
     """
     settings = settings_from(config)
-    if importlib.util.find_spec("stage_writer") is None:
+    if importlib.util.find_spec(_OF_THE_WRITER) is None:
         msg = "the stage writer is not installed here, and it is what decodes"
         remedy = (
             f"run `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet` here, and there "
@@ -177,6 +188,6 @@ def replay(
             echo("No dead letters; nothing to replay.")
             return
         # Its own process, for the services share no code but what is in common/.
-        command = [sys.executable, "-m", "stage_writer", "replay", str(config), "--letters", str(file)]
+        command = [*stage_writer_command(), "replay", str(config), "--letters", str(file)]
         done = subprocess.run([*command, *(["--yes"] if yes else [])], check=False)  # noqa: S603 - our own program
     raise typer.Exit(done.returncode)

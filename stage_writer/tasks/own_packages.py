@@ -60,9 +60,7 @@ def shadowed_by(error: ImportError) -> ConfigError | None:
     folder = _folder_of(name)
     if folder is None:
         return None
-    problem = (
-        f"{error.name!r} is imported, and {name!r} is a package of this program, so yours in {folder} is not found"
-    )
+    problem = f"{error.name!r} is imported, and {name!r} is a package of this program: yours in {folder} is not found"
     return ConfigError(problem, f"set topology_packages: [{name}] in the stream, or rename the package")
 
 

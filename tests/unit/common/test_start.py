@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kafka_delta_express
+from common.cli import stage_writer_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,6 +72,7 @@ def test_packages_of_the_same_name_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / name / "__init__.py").write_text("raise ZeroDivisionError\n")
     here = str(Path(kafka_delta_express.__file__).parent)
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), here])}
-    done = run("-P", "-m", "kafka_delta_express", "--help", folder=tmp_path, environ=path)
+    _, *arguments = stage_writer_command()
+    done = run(*arguments, "--help", folder=tmp_path, environ=path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Usage: stage-writer" in done.stdout

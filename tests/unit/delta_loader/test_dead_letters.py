@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 
+from common.cli import run
 from common.errors import UsageError
+from delta_loader.commands.dead_letters import app
 from delta_loader.dead_letters.wanted import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 GROUP = Group("orders", "wrong_type", "orders", 'status: the string "…" where INT', 1_234, 2, MOMENT, None, (0, 41))
@@ -49,3 +56,19 @@ def test_a_moment_that_is_none_is_refused() -> None:
     assert moment_ms("--since", "2026-03-01T00:00:00Z") == 1_772_323_200_000
     with pytest.raises(UsageError, match="--since 'soon' is no moment"):
         moment_ms("--since", "soon")
+
+
+def test_a_replay_without_the_writer_s_extra_says_what_to_do_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "duckdb" else found(name))
+    config = tmp_path / "pipeline.yaml"
+    config.write_text(
+        "kafka: {bootstrap.servers: 'nowhere:1'}\nstage: {url: /stage}\n"
+        "streams: [{app_id: orders, topics: [orders], table: /table, columns: id INT}]\n"
+    )
+    assert run(app, ["replay", str(config)]) == 2
+    told = capsys.readouterr().err
+    assert "the stage writer is not installed here" in told
+    assert "stage-writer replay" in told
