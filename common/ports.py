@@ -100,7 +100,10 @@ class ObjectStore(Protocol):
         """Write the object, whatever was there. For names that are unique by themselves."""
 
     def upload(self, path: str, data: Pieces) -> None:
-        """What `write` does with a file of any size, holding no second copy of the whole if that can be."""
+        """Write a new file of any size under a name that is unique by itself, holding no second copy if that can be.
+
+        A file that is there is never replaced: it is taken for an earlier try's.
+        """
 
     def copy(self, path: str, to: str) -> None:
         """Make a second object of the same bytes, now, whatever was there; without fetching them where that can be."""

@@ -9,6 +9,8 @@ Rules:
    refusal is believed only if the object holds other bytes than ours: markers carry their writer's unique file names.
 3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` finds out before any record is at
    stake.
+4. `FsspecStore.upload` never replaces a file: its names are unique, so what has the name is an earlier try of the same
+   upload. So a policy may deny a writer every write without a condition, and with it the files of others.
 """
 
 from __future__ import annotations
@@ -194,14 +196,20 @@ class FsspecStore:
                 self._fs.pipe_file(self._full(path), data)
 
     def upload(self, path: str, data: Pieces) -> None:
-        """What `write` does, without a copy of the whole where the store takes parts."""
+        """Write a new file, without a copy of the whole where the store takes parts (rule 4)."""
+        in_parts = self._takes_parts and data.size_bytes >= 2 * PART_BYTES
+        parts = {"chunksize": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE} if in_parts else {}
         with self._errors("write", path):
-            if self._local:
-                _replace(self._full(path), *data.parts)
-            elif self._takes_parts and data.size_bytes >= 2 * PART_BYTES:
-                self._fs.pipe_file(self._full(path), data, chunksize=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-            else:
-                self._fs.pipe_file(self._full(path), data.to_bytes())
+            try:
+                if self._local:
+                    _link_new(self._full(path), *data.parts)
+                else:
+                    with self._creating:
+                        content = data if in_parts else data.to_bytes()
+                        self._fs.pipe_file(self._full(path), content, mode="create", **parts)
+            except OSError as error:
+                if not _is_refusal(error):
+                    raise
 
     def copy(self, path: str, to: str) -> None:
         """Make a second object of the same bytes: the store does it, or the disk."""
@@ -336,8 +344,8 @@ def normalised(url: str) -> str:
 _TEMPORARY = ".kde-tmp"
 
 
-def _link_new(full: str, data: bytes) -> None:
-    with _temporary(full, data) as temporary:
+def _link_new(full: str, *data: bytes) -> None:
+    with _temporary(full, *data) as temporary:
         os.link(temporary, full)
     _sync_folder(full)
 

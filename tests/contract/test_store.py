@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import ConfigError, StoreError, StoreUnfitError
+from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
 from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
@@ -25,11 +27,13 @@ from tests.conftest import built
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from common.ports import ObjectStore
     from devservices.clouds import Cloud
+    from devservices.proxy import Request, Verdict
     from devservices.s3 import S3Server
+
+ROOT = Path(__file__).parents[2]
 
 # aiohttp's word to gcsfs and adlfs, which send from a thread of their own.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
@@ -94,6 +98,54 @@ def test_a_file_in_pieces_arrives_whole_whatever_its_size(store: ObjectStore, si
     pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
     store.upload("data/one.parquet", Pieces(pieces))
     assert store.read("data/one.parquet") == b"".join(pieces)
+
+
+@pytest.mark.parametrize("size", [7, 2 * PART_BYTES + 7])
+def test_a_file_is_never_replaced_by_an_upload(store: ObjectStore, size: int) -> None:
+    store.upload("data/one.parquet", Pieces([b"1" * size]))
+    store.upload("data/one.parquet", Pieces([b"2" * size]))
+    assert store.read("data/one.parquet") == b"1" * size
+    assert [found.path for found in store.list("")] == ["data/one.parquet"]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("size", [7, 2 * PART_BYTES + 7])
+def test_the_deployments_policy_lets_a_writer_add_files_and_replace_none(moto: S3Server, size: int) -> None:
+    """The policy's own conditions, asked of each request: the S3 servers of these tests do not know its keys."""
+    statements = json.loads((ROOT / "deploy" / "aws" / "writer-policy.json").read_text("utf-8"))["Statement"]
+    conditions = [
+        statement.get("Condition", {})
+        for statement in statements
+        if statement["Effect"] == "Allow"
+        and "s3:PutObject" in statement["Action"]
+        and statement["Resource"].endswith(":::lake/tables/*")
+    ]
+    unnamed = Refuse(403, "AccessDenied")
+
+    def judge(request: Request) -> Verdict:
+        if request.method not in {"PUT", "POST"}:
+            return Pass()
+        creates = "partNumber=" not in request.query and "uploads" not in request.query
+        asked = {
+            "Null": {"s3:if-none-match": str("if-none-match" not in request.headers).lower()},
+            "Bool": {"s3:ObjectCreationOperation": str(creates).lower()},
+        }
+        return Pass() if any(_holds(condition, asked) for condition in conditions) else unnamed
+
+    with running_proxy(moto.endpoint_url) as proxy:
+        bucket = moto.create_bucket(uuid.uuid4().hex)
+        options = {**moto.storage_options, "endpoint_url": proxy.endpoint_url}
+        store = FsspecStore(bucket, options)
+        proxy.policy = judge
+        store.upload("tables/orders/one.parquet", Pieces([b"1" * size]))
+        prove_writable(FsspecStore(f"{bucket}/tables/orders", options))
+        with pytest.raises(StoreRefusedError):
+            store.write("tables/orders/one.parquet", b"2")
+        assert store.read("tables/orders/one.parquet") == b"1" * size
+
+
+def _holds(condition: dict[str, dict[str, str]], asked: dict[str, dict[str, str]]) -> bool:
+    return all(asked[operator][key] == value for operator, keys in condition.items() for key, value in keys.items())
 
 
 def test_of_a_marker_that_is_too_large_no_more_is_read_than_tells_so(

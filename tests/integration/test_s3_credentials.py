@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from common.cli import run
 from common.errors import StoreRefusedError
+from common.storage.pieces import Pieces
 from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
 from devservices.s3_rights import Guarded, Keys, running_guarded_s3
 from stage_writer.__main__ import app as writer
@@ -128,7 +129,7 @@ def test_keys_come_by_options_a_profile_or_the_environment(guarded: World, monke
 
 def test_the_writer_may_add_files_to_tables_and_nothing_else(guarded: World) -> None:
     lake = FsspecStore("s3://lake", guarded.options(guarded.writer))
-    lake.write("tables/orders/new.parquet", b"rows")
+    lake.upload("tables/orders/new.parquet", Pieces([b"rows"]))
     log = "tables/orders/_delta_log/00000000000000000000.json"
     loader = FsspecStore("s3://lake", guarded.options(guarded.loader))
     loader.write(log, b"{}")

@@ -86,8 +86,13 @@ class SimulatedStore:
         self._world.effect(f"write {path}", lambda: self._put(path, data), changes=True)
 
     def upload(self, path: str, data: Pieces) -> None:
-        """As `write`."""
-        self.write(path, data.to_bytes())
+        """As `write`, but that nothing is replaced."""
+
+        def put() -> None:
+            if self._full(path) not in self._bucket.objects:
+                self._put(path, data.to_bytes())
+
+        self._world.effect(f"write {path}", put, changes=True)
 
     def copy(self, path: str, to: str) -> None:
         """A second object of the same bytes."""
