@@ -15,6 +15,7 @@ import typer
 
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import release
+from common.printable import printable
 from common.remedies import rendered, show_config
 from common.settings import Settings, load_settings, print_settings
 
@@ -72,8 +73,11 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line with the config's path in its remedies (common/remedies.py); what commands print goes through it."""
-    typer.echo(rendered(text), err=err)
+    """Print a text with the config's path in its remedies (common/remedies.py), made fit for a terminal.
+
+    What commands print goes through it.
+    """
+    typer.echo(printable(rendered(text)), err=err)
 
 
 def stage_writer_command() -> list[str]:

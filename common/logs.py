@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.printable import one_line, printable
 from common.remedies import rendered
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ def _with_config_path(renderer: structlog.typing.Processor) -> structlog.typing.
     return render
 
 
+def _printable_values(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What others wrote, made fit for a terminal (common/printable.py); a stack trace keeps its lines."""
+    del logger, method
+    return {key: _printable_value(key, value) for key, value in event.items()}
+
+
+def _printable_value(key: str, value: object) -> object:
+    if isinstance(value, int | float | None):
+        return value
+    return printable(str(value)) if key == "exception" else one_line(str(value))
+
+
 def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
     """Configure structlog for this process; returns the logger that the wiring hands around."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
@@ -44,6 +57,7 @@ def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([_printable_values] if people else []),
             _with_config_path(renderer),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -20,6 +20,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from common.printable import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TextIO
@@ -49,7 +51,7 @@ def toned(text: str, tone: Tone) -> str:
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
     """A table; the columns whose indexes are in ``right`` hold numbers."""
-    lines = [tuple(head), *(tuple(row) for row in rows)]
+    lines = [tuple(map(one_line, row)) for row in (head, *rows)]
     widths = [max(len(_plain(line[index])) for line in lines) for index in range(len(head))]
 
     def cell(index: int, text: str) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bootstrap.markers.chains import Severity, link_findings
+from common.printable import joined
 from common.sizes import size_text
 from common.stage.markers import MarkerName, TableKind, manifest_to_bytes
 from common.terminal import Tone, age_text, aligned, toned
@@ -153,7 +154,7 @@ def findings_as_text(findings: Sequence[Finding], chains: int, files: int) -> st
     faults = sum(found.severity is Severity.FAULT for found in findings)
     verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
     lines.append(f"{chains:,} chains and {files:,} data files: {verdict}")
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def findings_as_json(findings: Sequence[Finding], chains: int, files: int) -> str:
@@ -189,7 +190,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         return f"{staged.path}\n  cannot be read; see docs/guarantees.md, “Corrupt markers”"
     lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
     if marker.manifest is None:
-        return "\n".join([*lines, "  made by hand: all through its position is done, the next writer begins behind it"])
+        return joined([*lines, "  made by hand: all through its position is done, the next writer begins behind it"])
     manifest = marker.manifest
     before = "it begins the chain"
     if manifest.previous is not None:
@@ -212,7 +213,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         kind = "dead letters" if table.kind is TableKind.DEAD_LETTERS else "rows"
         lines.append(f"  {table.url}  {table.rows:,} {kind}")
         lines += [f"    {file.path}  {file.rows:,} rows, {size_text(file.size_bytes)}" for file in table.files]
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def _records(marker: Marker) -> int:
@@ -240,4 +241,7 @@ def _number(value: object) -> str:
 
 
 def _moment(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"

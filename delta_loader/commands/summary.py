@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from common.printable import joined
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,7 +27,7 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             lines += [f"  {source} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:
             lines.append(f"  {report.failure}")
-    return "\n".join([*lines, *problems])
+    return joined([*lines, *problems])
 
 
 def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:

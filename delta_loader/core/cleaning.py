@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
+from common.printable import joined
 from common.settings.values import duration_text
 from common.stage.data_files import DataFileName, shortened
 from common.tables.went_back import MOST_COMMITS
@@ -149,7 +150,7 @@ def as_text(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str
         return f"nothing that is older than {duration_text(older_than_s)} and that nothing refers to"
     if not done:
         lines.append("nothing was changed; --yes removes it")
-    return "\n".join(lines)
+    return joined(lines)
 
 
 def _lines(tally: Tally, *, done: bool) -> Iterator[str]:

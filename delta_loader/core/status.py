@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
+from common.printable import joined, one_line
 from common.remedies import CONFIG
 from delta_loader.core.valid_through import moment_text
 from delta_loader.core.ways.way import way_name
@@ -211,8 +212,8 @@ def _held_json(held: Held | None) -> Json:
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
     """The status for people."""
     streams = list(streams)
-    blocks = ["\n".join(_stream_lines(stream)) for stream in streams]
-    return "\n".join([*([] if lease is None else _lease_lines(lease, streams)), *blocks]) + "\n"
+    blocks = [joined(_stream_lines(stream)) for stream in streams]
+    return "\n".join([*([] if lease is None else map(one_line, _lease_lines(lease, streams))), *blocks]) + "\n"
 
 
 def _lease_lines(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> list[str]:

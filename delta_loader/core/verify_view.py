@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.printable import joined
 from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _FILES = 5
 
 def to_text(streams: Sequence[StreamReport]) -> str:
     """For people."""
-    return "\n\n".join("\n".join(_stream_lines(stream)) for stream in streams)
+    return "\n\n".join(joined(_stream_lines(stream)) for stream in streams)
 
 
 def _stream_lines(stream: StreamReport) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
+from common.printable import joined, one_line
 from common.settings.values import parse_timestamp_ms
 from common.terminal import Tone, aligned, toned
 
@@ -68,7 +69,7 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
     """A line for each group, the largest first."""
     lines = [f"{url} is not there: no record was refused yet" for url in missing]
     if not groups:
-        return "\n".join([*lines, "No dead letters."])
+        return joined([*lines, "No dead letters."])
     rows = [
         (
             f"{one.count:,}",
@@ -85,7 +86,8 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
     lines.append(aligned(head, rows, right=(0,)))
     for one in groups:
         if one.shown is not None:
-            lines += ["", f"{one.topic} {one.example[0]}/{one.example[1]}: {one.shown[0]}", f"  {one.shown[1]}"]
+            said = f"{one.topic} {one.example[0]}/{one.example[1]}: {one.shown[0]}"
+            lines += ["", one_line(said), one_line(f"  {one.shown[1]}")]
     lines.append(f"{sum(one.count for one in groups):,} dead letters")
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from common.printable import joined
 from common.remedies import CONFIG, quoted
 from delta_loader.core.explain.offsets import Place
 
@@ -25,7 +26,7 @@ _SHOWN = 10
 
 def version_to_text(story: VersionStory) -> str:
     """A version for people."""
-    return "\n".join(_version_lines(story))
+    return joined(_version_lines(story))
 
 
 def _version_lines(story: VersionStory) -> Iterator[str]:
@@ -191,7 +192,7 @@ def offset_to_text(story: OffsetStory) -> str:
         lines.append(f"  which version brought it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
     lines += [f"  {url} still lacks its part of it, and gets that first" for url in story.owed_to]
-    return "\n".join([*lines, *(f"  {line}" for line in _to_come_lines(story))])
+    return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
 
 
 def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
