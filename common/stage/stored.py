@@ -5,17 +5,21 @@ Rules:
 1. A form has a ``version``. A newer one than this program knows is refused; unknown fields of a known one are passed
    over: a newer writer may add some.
 2. What cannot be read is a MarkerError that names the object, the first field at fault, and what to do about it.
-3. What is larger than any of our objects is (common/storage/bounded.py) is not parsed.
+3. What is larger than any of our objects is (common/storage/bounded.py) is not parsed, and neither is what would come
+   to more than they do once it is parsed: a byte of JSON can cost thirty of memory. Who writes an object keeps to the
+   same bounds (`beyond_bounds`).
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import MarkerError, NewerFormatError
+from common.printable import one_line
 from common.sizes import size_text
 from common.spans import MAX_POSITION
 from common.storage.bounded import MOST_BYTES
@@ -24,6 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UPGRADE = "upgrade this service to at least the release of the service that wrote it; see docs/upgrading.md"
+
+MOST_OBJECTS = 100_000
+"""Of JSON, in one of ours: files, the partition values of each, tables."""
+MOST_ELEMENTS = 2_000_000
+"""Names, values and objects in one of ours, together."""
+_SMALL_BYTES = 2**20
+"""What is smaller costs little, whatever is in it."""
+# A text counts for nothing itself; one that does not end reaches to the end, so that each byte is looked at once.
+_TOKEN = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,:\[{]')
+
+_QUOTE, _BRACE = b'"{'
 
 Count = Annotated[int, Field(ge=0)]
 StoredOffset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
@@ -45,20 +60,39 @@ def reading(what: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        detail = _first_problem(error) if isinstance(error, ValidationError) else str(error)
+        detail = one_line(_first_problem(error) if isinstance(error, ValidationError) else str(error))
         msg = f"{what} cannot be read: {detail}"
         raise MarkerError(msg, remedy) from error
 
 
 def require_known_version(what: str, data: bytes, highest: int) -> None:
     """Refuse a newer form (rule 1). Raises MarkerError, and ValueError for what has no version, or is too large."""
-    if len(data) > MOST_BYTES:
-        msg = f"it is larger than {size_text(MOST_BYTES)}, and nothing that these programs write there is"
+    problem = beyond_bounds(data)
+    if problem is not None:
+        msg = f"it {problem}, and nothing that these programs write there is so"
         raise ValueError(msg)
     version = _Versioned.model_validate_json(data).version
     if version > highest:
         msg = f"{what} has format version {version}; this program reads up to {highest}"
         raise NewerFormatError(msg, UPGRADE)
+
+
+def beyond_bounds(data: bytes) -> str | None:
+    """What is too much of an object's JSON, as the end of a sentence about it; None where it may be read (rule 3)."""
+    if len(data) > MOST_BYTES:
+        return f"is larger than {size_text(MOST_BYTES)}"
+    if len(data) <= _SMALL_BYTES:
+        return None
+    objects = elements = 0
+    for token in _TOKEN.finditer(data):
+        first = data[token.start()]
+        elements += first != _QUOTE
+        objects += first == _BRACE
+        if objects > MOST_OBJECTS:
+            return f"has more than {MOST_OBJECTS:,} objects (files, their partition values, tables)"
+        if elements > MOST_ELEMENTS:
+            return f"has more than {MOST_ELEMENTS:,} names and values"
+    return None
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -23,7 +23,6 @@ from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG
 from common.settings.values import parse_timestamp_ms
-from common.sizes import size_text
 from common.spans import Position, Span, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
@@ -34,7 +33,7 @@ from common.stage.replacements import (
     ReplacementTable,
     replacement_to_bytes,
 )
-from common.storage.bounded import MOST_BYTES
+from common.stage.stored import beyond_bounds
 from stage_writer.core.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
@@ -304,8 +303,9 @@ class Replay:
             ),
         )
         data = replacement_to_bytes(name, replacement)
-        if len(data) > MOST_BYTES:
-            msg = f"the request for {asked.words} would be larger than {size_text(MOST_BYTES)}"
+        problem = beyond_bounds(data)
+        if problem is not None:
+            msg = f"the request for {asked.words} is not written, because it {problem}"
             raise UsageError(
                 msg,
                 f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files that were made for it",

@@ -55,7 +55,7 @@ from common.stage.markers import (
 from common.stage.news import news_path
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
-from common.storage.bounded import MOST_BYTES
+from common.stage.stored import beyond_bounds
 from common.storage.pieces import Pieces
 from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
@@ -419,11 +419,18 @@ class Job:
 
 
 def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
-    """A marker and its bytes; without its files' statistics where it would be too large to be read again."""
+    """A marker and its bytes; without its files' statistics where it would be too large to be read again.
+
+    Raises StoreError where that does not help: what nobody could read is not written.
+    """
     data = manifest_to_bytes(name.topic_partition, manifest)
-    if len(data) > MOST_BYTES:
+    if beyond_bounds(data) is not None:
         manifest = replace(manifest, tables=tuple(map(_without_statistics, manifest.tables)))
         data = manifest_to_bytes(name.topic_partition, manifest)
+        problem = beyond_bounds(data)
+        if problem is not None:
+            msg = f"the marker {name.path} is not written, because it {problem}"
+            raise StoreError(msg, "give a flush less: writer.flush_records, or fewer tables in streams[].routes")
     return Marker(name, manifest), data
 
 

@@ -7,7 +7,8 @@ Rules:
    part, and estimated for the rest from what was encoded so far, or from the last flush before anything was.
 3. `Buffer.encode` and `Buffer.finish` do the heavy work, hold no lock, and touch nothing but the buffer: they may run
    in a thread of their own, as long as nobody else uses this buffer meanwhile.
-4. A file for each partition value, up to a number of values. Rows that would pass it go, whole and in offset order, to
+4. A file for each partition value, up to a number of values, and in all tables together as many as one marker may name
+   (`FileBudget`). Rows that would pass it go, whole and in offset order, to
    one file with the partition columns inside, for Spark to cluster: thousands of tiny files would cost memory here and
    every reader later.
 5. What is held is counted as it is: many small pieces cost many times their bytes, so they are joined as they come, and
@@ -35,7 +36,7 @@ from stage_writer.core.parquet.partitioning import Groups, Values
 from stage_writer.core.parquet.statistics import Path, delta_statistics, floating_point_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,6 +68,30 @@ class Filing:
     """Arrow bytes after which waiting rows are encoded."""
     max_values: int = 100
     """Most partition values that get a file of their own in one flush (rule 4)."""
+
+
+MOST_FILES = 10_000
+_MOST_VALUE_BYTES = 16 * 2**20
+
+
+@dataclass(slots=True)
+class FileBudget:
+    """How many files with partition values of their own one flush may still begin.
+
+    All of them are named in one marker, which has bounds (common/stage/stored.py, rule 3), and whose text may take six
+    bytes for one of a value.
+    """
+
+    files: int = MOST_FILES
+    value_bytes: int = _MOST_VALUE_BYTES // 6
+
+    def has_room(self, files: Collection[Values]) -> bool:
+        """Whether these fit, and then they are taken."""
+        value_bytes = sum(len(value.encode()) for values in files for value in values if value)
+        if len(files) > self.files or value_bytes > self.value_bytes:
+            return False
+        self.files, self.value_bytes = self.files - len(files), self.value_bytes - value_bytes
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +229,18 @@ class _Waiting:
 class TableRows:
     """The rows of a buffer for one table."""
 
-    def __init__(self, table: TableFormat, filing: Filing = Filing(), guess: float = FIRST_GUESS) -> None:
-        """``guess`` is the Parquet bytes for each Arrow byte, until something was encoded."""
+    def __init__(
+        self,
+        table: TableFormat,
+        filing: Filing = Filing(),
+        guess: float = FIRST_GUESS,
+        budget: FileBudget | None = None,
+    ) -> None:
+        """``guess`` is the Parquet bytes for each Arrow byte, until something was encoded.
+
+        ``budget`` is that of all tables of the flush.
+        """
+        self._budget = FileBudget() if budget is None else budget
         self._table = table
         self._filing = filing
         self._guess = guess
@@ -265,7 +300,7 @@ class TableRows:
         self._encoded_from_bytes += waiting_bytes
         is_mixed = self._table.waits or self._mixed is not None
         groups = None if is_mixed else Groups.of(rows, self._table.partition_by)
-        if groups is None or len(self._open.keys() | groups.values) > self._filing.max_values:
+        if groups is None or not self._may_open(groups.values):
             self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows)
             self._mixed.write(rows)
         else:
@@ -275,6 +310,11 @@ class TableRows:
                 self._open[values].write(group)
         files = [*self._open.values(), *([self._mixed] if self._mixed else [])]
         self._encoded_bytes = sum(file.size_bytes for file in files)
+
+    def _may_open(self, values: Collection[Values]) -> bool:
+        """Whether there is a file for each of these, or may be one (rule 4)."""
+        fresh = [one for one in values if one not in self._open]
+        return len(self._open) + len(fresh) <= self._filing.max_values and self._budget.has_room(fresh)
 
     def finish(self) -> tuple[EncodedFile, ...]:
         """Close the files; the object is of no further use."""
@@ -315,6 +355,7 @@ class Buffer:
     """Also in ``tables``, from their first rows on."""
     _filing: Filing = Filing()
     _guess: float = FIRST_GUESS
+    _budget: FileBudget = field(default_factory=FileBudget)
 
     @classmethod
     def begin(
@@ -325,8 +366,9 @@ class Buffer:
         guess: float = FIRST_GUESS,
     ) -> Buffer:
         """An empty buffer whose span begins at ``start``; ``guess`` as in `TableRows`."""
-        tables = tuple(TableRows(table, filing, guess) for table in formats)
-        return cls(start, start, tables, _filing=filing, _guess=guess)
+        budget = FileBudget()
+        tables = tuple(TableRows(table, filing, guess, budget) for table in formats)
+        return cls(start, start, tables, _filing=filing, _guess=guess, _budget=budget)
 
     @property
     def is_empty(self) -> bool:
@@ -376,7 +418,7 @@ class Buffer:
 
     def _routed_to(self, table: TableFormat) -> TableRows:
         if table.url not in self._routed:
-            self._routed[table.url] = TableRows(table, self._filing, self._guess)
+            self._routed[table.url] = TableRows(table, self._filing, self._guess, self._budget)
             self.tables = (*self.tables, self._routed[table.url])
         return self._routed[table.url]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import MarkerError
+from common.errors import MarkerError, StoreError
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
@@ -22,10 +22,12 @@ from common.stage.markers import (
     stray_path,
 )
 from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
+from common.stage.stored import beyond_bounds
 from common.storage.bounded import MOST_BYTES
 from stage_writer.shell.staging import sealed
 from tests.fakes.markers import ORDERS
 
+ELEMENTS, OBJECTS = 5000, 100
 NAME = MarkerName(ORDERS, Position(41))
 OTHER_PARTITION = TopicPartition(ORDERS.topic, Partition(1))
 PAYMENTS = TopicPartition(Topic("payments"), Partition(0))
@@ -257,6 +259,56 @@ def test_what_is_larger_than_any_marker_is_not_parsed() -> None:
         manifest_from_bytes(NAME, padded)
     assert "corrupt markers" in refused.value.remedy
     assert manifest_from_bytes(NAME, padded[:-1]) == MANIFEST
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that cost a test nothing to pass."""
+    for name, most in (("MOST_ELEMENTS", ELEMENTS), ("MOST_OBJECTS", OBJECTS), ("_SMALL_BYTES", 2000)):
+        monkeypatch.setattr(f"common.stage.stored.{name}", most)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dead_letters": {f"class {number}": 1 for number in range(ELEMENTS // 2)}},
+        {"unknown": [1] * ELEMENTS},
+        {"unknown": [[]] * (ELEMENTS // 2)},
+        {"unknown": [{}] * (OBJECTS + 1), "padding": "{" * 2000},
+        {"unknown": ['"\\', "\\"] * (ELEMENTS // 2)},
+    ],
+    ids=["names", "values", "lists", "objects", "quotes"],
+)
+def test_what_would_cost_more_memory_than_any_marker_is_not_parsed(
+    more: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pydantic.BaseModel.model_validate_json", _never_parsed)
+    with pytest.raises(MarkerError, match=r"it has more than \d\S* (objects|names)") as refused:
+        read({**stored(), **more})
+    assert "corrupt markers" in refused.value.remedy
+
+
+def _never_parsed(*_: object, **__: object) -> None:
+    msg = "it was parsed"
+    raise AssertionError(msg)
+
+
+def test_texts_of_any_size_count_for_one() -> None:
+    statistics = json.dumps({"minValues": {"a": ",:{[" * 2**18}})
+    (table,) = MANIFEST.tables
+    manifest = replace(MANIFEST, tables=(replace(table, files=(replace(table.files[0], statistics=statistics),)),))
+    data = manifest_to_bytes(ORDERS, manifest)
+    assert len(data) > 2**20
+    assert manifest_from_bytes(NAME, data) == manifest
+    assert beyond_bounds(data[:-40]) is None  # a text that does not end is one too
+
+
+@pytest.mark.usefixtures("few")
+def test_a_marker_that_nobody_could_read_is_not_written() -> None:
+    (table,) = MANIFEST.tables
+    with pytest.raises(StoreError, match=r"is not written, because it has more than 100 objects"):
+        sealed(NAME, replace(MANIFEST, tables=(replace(table, files=table.files * (OBJECTS // 2)),)))
 
 
 def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:

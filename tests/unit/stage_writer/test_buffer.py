@@ -14,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
-from common.stage.markers import TableKind
-from stage_writer.core.parquet.buffer import Filing, TableFormat, TableRows
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.data_files import DataFileName
+from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind
+from common.stage.stored import beyond_bounds
+from stage_writer.core.parquet.buffer import MOST_FILES, FileBudget, Filing, TableFormat, TableRows
+from stage_writer.shell.staging import sealed
 
 if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import EncodedFile
@@ -74,6 +78,41 @@ def test_each_row_is_in_one_file_and_each_file_in_order(
     assert found == expected
     assert sum(file.values is not None for file in files) <= MOST
     assert sum(file.values is None for file in files) <= 1
+
+
+def test_all_tables_of_a_flush_share_the_files_that_one_marker_may_name() -> None:
+    budget = FileBudget(files=5)
+    tables = [TableRows(TABLE, Filing(max_values=4), budget=budget) for _ in range(3)]
+    for table in tables:
+        table.add(rows_of([("a", "x"), ("b", "x"), ("c", "x")], 0))
+        table.encode()
+        table.add(rows_of([("a", "x")], 3))  # a file that is open costs nothing more
+    files = [table.finish() for table in tables]
+    assert [sum(file.values is not None for file in of_table) for of_table in files] == [3, 0, 0]
+    assert [sum(file.rows for file in of_table) for of_table in files] == [4, 4, 4]
+
+
+def test_partition_values_that_no_marker_could_hold_go_to_one_file() -> None:
+    table = TableRows(TABLE, budget=FileBudget(value_bytes=1000))
+    table.add(rows_of([("a", "x"), ("b" * 1000, "x")], 0))
+    (file,) = table.finish()
+    assert (file.values, file.rows) == (None, 2)
+
+
+def test_a_flush_of_as_many_files_as_there_may_be_has_a_marker_that_can_be_read() -> None:
+    """With names of partition columns, values and statistics as long as they may be."""
+    budget, columns = FileBudget(), tuple(f"column_{number}" for number in range(4))
+    length = budget.value_bytes // budget.files // len(columns)
+    assert not budget.has_room([("\x00" * (budget.value_bytes + 1),)])
+    assert budget.has_room([("\x00" * length,) * len(columns)] * budget.files)
+    values = dict.fromkeys(columns, "\x00" * length)
+    start, source = Position(0), TopicPartition(Topic("orders"), Partition(0))
+    path = DataFileName(source, start, "0" * 36, tuple(values.items())).path
+    file = StagedFile(path, values, 1, 1, json.dumps({"minValues": {"a": "b" * 8000}}))
+    table = StagedTable("s3://lake/orders", TableKind.ROWS, "{}", columns, (file,) * MOST_FILES)
+    manifest = Manifest(Span(start, Position(1)), None, "orders", Origin.FLUSH, "me", 1, tables=(table,))
+    _, data = sealed(MarkerName(source, start), manifest)
+    assert beyond_bounds(data) is None
 
 
 def test_eleven_years_of_days_and_customers_make_one_file() -> None:
