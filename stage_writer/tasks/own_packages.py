@@ -101,9 +101,7 @@ def _import_for_importer(
 ) -> object:
     if level or name.partition(".")[0] not in _own or _is_of_this_program(globals):
         return _import(name, globals, locals, fromlist or (), level)
-    alias = alias_of(name)
-    found = _import(alias, globals, locals, fromlist or (), 0)
-    return found if fromlist else sys.modules[alias.partition(".")[0]]
+    return _import(alias_of(name), globals, locals, fromlist or (), 0)
 
 
 def _is_of_this_program(importer: Mapping[str, object] | None) -> bool:
