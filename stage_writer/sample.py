@@ -38,7 +38,7 @@ SAMPLE_RECORDS = 1_000
 """Of each topic, about as many."""
 _AT_A_TIME = 1_000
 _SCHEMAS_WITHIN_S = 10.0
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|“[^”]*”|\'[^\']*\'|(?<=the number )\S+')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|“[^”]*”|\'[^\']*\'|(?<![\w(,.])-?\d[\w.+-]*')
 _MOST_REASONS = 3
 
 

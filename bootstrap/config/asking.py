@@ -57,14 +57,14 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable
             raise UsageError(msg, "mend --topic; without it the topics are listed")
         share = max(1, -(-most // len(sources)))
 
-        def values() -> Iterator[bytes | None]:
+        def values() -> Iterator[tuple[bytes | None, bytes | None]]:
             for source in sources:
                 low, high = reader.ends(source)
                 if low == high:
                     continue
                 for messages in reader.messages(source, Span(Position(max(low, high - share)), high)):
                     told(len(messages))
-                    yield from (message.value() for message in messages)
+                    yield from ((message.value(), message.key()) for message in messages)
 
         found = sampled(topic, len(sources), values())
     finally:

@@ -16,6 +16,7 @@ from common.cli import ConfigArgument, JsonOption, examples, new_group, settings
 from common.errors import UsageError
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings, print_settings, substituted
+from common.tables.urls import require_url
 from common.terminal import is_interactive, progress
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def init(
     given = {"bootstrap.servers": given.pop("bootstrap.servers"), **given}
     properties = {key: str(substituted(value, ("kafka", key), os.environ)) for key, value in given.items()}
     chosen = topics or _chosen(topics_of(properties))
-    where = _asked(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
-    beside = _asked(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
+    where = _asked_url(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
+    beside = _asked_url(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
     with progress("messages", records * len(chosen)) as told:
         samples = [sample_of(properties, topic, records, told) for topic in chosen]
     file = output.name if written else "pipeline.yaml"
@@ -95,6 +96,16 @@ def _asked(value: str | None, option: str, question: str) -> str:
         raise UsageError(msg, "give it; on a terminal it is asked for")
     answer: str = typer.prompt(question)
     return answer
+
+
+def _asked_url(value: str | None, option: str, question: str) -> str:
+    """The same for a URL. Raises UsageError for what is none; one with a reference is checked in the draft."""
+    url = _asked(value, option, question)
+    try:
+        return url if "${" in url else require_url(url)
+    except ValueError as error:
+        msg = f"{option}: {url!r} {error}"
+        raise UsageError(msg, "give the URL of a store, or an absolute path") from None
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from bootstrap.config.shapes import Inferred, inferred, moments
+from bootstrap.config.shapes import Alternative, Inferred, inferred, moments
 from common.schema import StructType, to_ddl
 from common.schema.types import Primitive
 from common.settings.masking import MASK, mask
@@ -56,6 +56,8 @@ def draft(answers: Answers, samples: Sequence[Sample]) -> Draft:
     """The whole file."""
     found = Draft("")
     lines = [
+        "# yaml-language-server: $schema=config.schema.json",
+        "# (for editors; `kafka-delta-express config schema > config.schema.json` writes that file)",
         f"# Drafted from {sum(one.messages for one in samples):,} messages of {', '.join(s.topic for s in samples)}.",
         "# Every key is described in docs/configuration.md. Look through it, then:",
         f"#   stage-writer check {answers.file}",
@@ -118,6 +120,7 @@ def _stream(answers: Answers, sample: Sample, told: list[str]) -> list[str]:
     lines += _wrapping(sample)
     lines += [line for note in found.notes for line in _comment(note)]
     lines += ["  columns: >-", *_columns(found.columns)]
+    lines += [f"  # {line}" for alternative in found.alternatives for line in _alternative(alternative)]
     if found.formats:
         lines += ["  formats:", *(f"    {_scalar(path)}: {name}" for path, name in found.formats.items())]
     lines.append("  # unknown_fields: rescue             # keep fields that are not declared, in the column _rescued")
@@ -140,11 +143,22 @@ def _wrapping(sample: Sample) -> list[str]:
         lines.append(
             f"  envelope: {sample.envelope}".ljust(37) + "# the records are rows' images; see docs/envelopes.md"
         )
+        keys = ", ".join(map(_scalar, sample.key_fields))
+        named = "the fields of the message keys" if keys else "the columns that tell rows apart"
+        lines.append(
+            "  # load: merge                        # one row for each key, as the source has it, not each event"
+        )
+        lines.append(f"  # merge: {{keys: [{keys or 'id'}]}}".ljust(37) + f"  # {named}; see docs/change_events.md")
     if sample.tombstones:
         lines += _comment(f"{sample.tombstones:,} of {sample.messages:,} messages are tombstones: counted, and no rows")
     if sample.unreadable:
         lines += _comment(f"{sample.unreadable:,} of {sample.messages:,} messages are no JSON object: dead letters")
     return lines
+
+
+def _alternative(found: Alternative) -> list[str]:
+    formats = f", with formats: {{{_scalar(found.path)}: {found.format}}}" if found.format else ""
+    return wrap(f"{found.path} {found.type}{formats} would take all values that were seen", _WIDTH)
 
 
 def _columns(columns: StructType) -> list[str]:
@@ -159,20 +173,22 @@ def _partitioning(answers: Answers, found: Inferred, sample: Sample) -> tuple[di
         named = [answers.partition_by] if answers.partition_by else []
         return {}, named, "as asked for"
     times = list(moments(found.columns, sample.records))
-    days = [path for path, kind in times if kind is Primitive.DATE and path in found.columns.names]
+    days = [path[0] for path, kind in times if kind is Primitive.DATE and len(path) == 1]
     if days:
         return {}, days[:1], "each record has this day; leave it out, [], for a small table"
     column = next(name for name in ("date", "event_date", "kafka_date") if found.columns.field(name) is None)
     source, what = "kafka.timestamp", "the day on which Kafka got the record"
     if times:
-        source = min((path for path, _ in times), key=_how_unlike)
-        what = f"the day of {source}"
+        path = min((path for path, _ in times), key=_how_unlike)
+        # In quotes: a name may be a word of SQL.
+        source = ".".join('"' + name.replace('"', '""') + '"' for name in path)
+        what = f"the day of {'.'.join(path)}"
     return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; leave both out for a small table"
 
 
-def _how_unlike(path: str) -> tuple[int, int]:
-    name = path.rpartition(".")[2].casefold()
-    return (_NAMES.index(name) if name in _NAMES else len(_NAMES), path.count("."))
+def _how_unlike(path: tuple[str, ...]) -> tuple[int, int]:
+    name = path[-1].casefold()
+    return (_NAMES.index(name) if name in _NAMES else len(_NAMES), len(path))
 
 
 def _comment(text: str) -> list[str]:
@@ -183,5 +199,5 @@ def _comment(text: str) -> list[str]:
 
 def _scalar(text: str, *, quoted: bool = False) -> str:
     """A text as YAML writes it on one line."""
-    style = '"' if quoted else None
+    style = None if not quoted else "'" if '"' in text else '"'
     return yaml.safe_dump([text], default_flow_style=True, width=10_000, default_style=style, allow_unicode=True)[1:-2]

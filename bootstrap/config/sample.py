@@ -7,6 +7,7 @@ not, a change event of Debezium or not.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class Sample:
     framed: int = 0
     events: int = 0
     unreadable: int = 0
+    keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """The names of the fields of message keys that are JSON objects."""
 
     @property
     def framing(self) -> str:
@@ -45,16 +48,23 @@ class Sample:
         return "debezium" if self.is_all_events else "plain"
 
     @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The fields that each message key has; none where keys differ, or are no objects."""
+        (names, count) = max(self.keys.items(), key=lambda item: item[1], default=((), 0))
+        return names if count == self.messages else ()
+
+    @property
     def is_all_events(self) -> bool:
         """Whether each record was a change event."""
         return self.events > 0 and self.events + self.tombstones + self.unreadable == self.messages
 
 
-def sampled(topic: str, partitions: int, values: Iterable[bytes | None]) -> Sample:
-    """What some messages' values are."""
+def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> Sample:
+    """What some messages are: value and key of each."""
     plain, images = Sample(topic, partitions), Shape()
-    for value in values:
+    for value, key in messages:
         plain.messages += 1
+        plain.keys[_key_fields(key)] += 1
         if value is None:
             plain.tombstones += 1
             continue
@@ -73,6 +83,15 @@ def sampled(topic: str, partitions: int, values: Iterable[bytes | None]) -> Samp
     if plain.is_all_events and images.seen:
         plain.records = images
     return plain
+
+
+def _key_fields(key: bytes | None) -> tuple[str, ...]:
+    framed = key is not None and len(key) > _FRAME and key[0] == _MAGIC
+    document = None if key is None else _document(key[_FRAME:] if framed else key)
+    if document is None:
+        return ()
+    payload = document.get("payload")
+    return tuple(payload if isinstance(payload, dict) else document)
 
 
 def _document(text: bytes) -> dict[str, object] | None:

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Every record of the sample fits what is inferred: values of several kinds are STRING with the format ``json``, which
-   takes anything as it was sent. What was never seen may not fit, and is then a dead letter that says so.
+1. What is inferred is what nearly all records have: of a hundred values one may be odd. Those would be dead letters,
+   which is told with their number and with the type that takes them too. Where more differ, each record of the sample
+   fits: values of several kinds are STRING with the format ``json``, which takes anything as it was sent.
 2. A type is no more than what was seen: whole numbers are BIGINT, or DECIMAL(38,0) beyond it; texts that are all
    moments or days, in the forms that the writer reads, are TIMESTAMP, TIMESTAMP_NTZ or DATE. Numbers that look like
    epochs stay numbers: that is a guess, and told as one.
@@ -35,6 +36,7 @@ _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]|^$")
 _LARGEST = 2**63 - 1
 _MOST_DIGITS = 38
 _MANY_KEYS = 30
+_ONE_ODD_IN = 100
 _YEARS_FROM, _YEARS_TO = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _EPOCHS = {"epoch_s": 1, "epoch_ms": 10**3, "epoch_us": 10**6}
 
@@ -141,6 +143,20 @@ def _is_one(shape: Shape) -> bool:
     return len(kinds) <= 1 or kinds <= _TEXTS or kinds <= _NUMBERS
 
 
+def _usual(kinds: Counter[Kind]) -> set[Kind]:
+    """The kinds that nearly all values have; all of them where too many differ (rule 1)."""
+    room = sum(kinds.values()) // _ONE_ODD_IN
+    usual = set(kinds)
+    families = [_NUMBERS, _TEXTS, {Kind.BOOLEAN}, {Kind.OBJECT}, {Kind.ARRAY}]
+    # The narrower ones of numbers and texts come after them.
+    for family in (*families, {Kind.WHOLE}, _TIMES, {Kind.DAY}):
+        within = usual & family
+        odd = sum(kinds[kind] for kind in usual - within)
+        if within and odd <= room:
+            usual, room = within, room - odd
+    return usual
+
+
 def _kind(value: object) -> Kind:
     match value:
         case bool():
@@ -175,6 +191,15 @@ def _text_kind(text: str) -> Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """The type that takes also the few odd values of a place."""
+
+    path: str
+    type: str
+    format: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Inferred:
     """What a stream's settings would be."""
 
@@ -182,13 +207,14 @@ class Inferred:
     formats: Mapping[str, str]
     notes: tuple[str, ...]
     """What a person should know of single fields."""
+    alternatives: tuple[Alternative, ...] = ()
 
 
 def inferred(records: Shape) -> Inferred:
     """The columns of some records: of a shape that has seen objects."""
     found = _Inference(records.kinds[Kind.OBJECT])
     columns = found.struct(records, ())
-    return Inferred(columns, found.formats, tuple(found.notes))
+    return Inferred(columns, found.formats, tuple(found.notes), tuple(found.alternatives))
 
 
 @dataclass(slots=True)
@@ -196,6 +222,7 @@ class _Inference:
     records: int
     formats: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    alternatives: list[Alternative] = field(default_factory=list)
 
     def struct(self, shape: Shape, path: tuple[str, ...]) -> StructType:
         """The fields that columns can have."""
@@ -228,7 +255,9 @@ class _Inference:
 
     def type_of(self, shape: Shape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
         """The type of a place (rules 1 to 3)."""
-        kinds = set(shape.kinds)
+        kinds = _usual(shape.kinds)
+        if kinds != set(shape.kinds):
+            self._tell_odd(shape, kinds, path)
         if not kinds:
             self.notes.append(f"{_path(path)} was always null; STRING takes any value as its JSON text")
             return self._any(path)
@@ -250,6 +279,20 @@ class _Inference:
         words = ", ".join(sorted(kind.value for kind in kinds))
         self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
         return self._any(path)
+
+    def _tell_odd(self, shape: Shape, kinds: set[Kind], path: tuple[str, ...]) -> None:
+        """Say what a few values are (rule 1), and which type takes all."""
+        odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
+        words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))
+        usual = ", ".join(f"{shape.kinds[kind]:,} {kind.value}" for kind in sorted(kinds))
+        self.notes.append(f"{_path(path)} was {usual}; the others would be dead letters: {words}")
+        every = set(shape.kinds)
+        if every <= _NUMBERS:
+            self.alternatives.append(Alternative(_path(path), "DOUBLE", None))
+        elif every <= _TEXTS:
+            self.alternatives.append(Alternative(_path(path), "STRING", None))
+        else:
+            self.alternatives.append(Alternative(_path(path), "STRING", "json"))
 
     def _any(self, path: tuple[str, ...]) -> DataType:
         self.formats[_path(path)] = "json"
@@ -283,7 +326,9 @@ def _path(path: tuple[str, ...]) -> str:
     return ".".join(quote_name(name) for name in path)
 
 
-def moments(columns: StructType, shape: Shape, path: tuple[str, ...] = ()) -> Iterator[tuple[str, DataType]]:
+def moments(
+    columns: StructType, shape: Shape, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], DataType]]:
     """Fields, at any depth of STRUCTs, that hold a day or a moment in each record that was seen: path and type."""
     for one in columns:
         inner = shape.fields[one.name]
@@ -293,4 +338,4 @@ def moments(columns: StructType, shape: Shape, path: tuple[str, ...] = ()) -> It
         if isinstance(one.type, StructType):
             yield from moments(one.type, inner, here)
         elif one.type in (Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
-            yield _path(here), one.type
+            yield here, one.type

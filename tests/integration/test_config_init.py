@@ -63,7 +63,7 @@ def test_a_drafted_config_passes_the_check_and_stages_each_record(
     assert run(app, [*arguments, "--topic", topic]) == 0, capfd.readouterr().err
     text = config.read_text("utf-8").replace("writer:\n", "writer:\n  http: null\n")
     config.write_text(text, "utf-8")
-    assert "CAST(placed AS DATE)" in text or "partition_by: [day]" in text
+    assert 'CAST("placed" AS DATE)' in text or "partition_by: [day]" in text
     for command in (["check", str(config)], ["run", str(config), "--until-caught-up"]):
         done = subprocess.run(
             [sys.executable, "-m", "stage_writer", *command], cwd=ROOT, capture_output=True, text=True, check=False

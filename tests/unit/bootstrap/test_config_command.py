@@ -17,6 +17,7 @@ from common.reference import EXAMPLE
 from common.schema import to_ddl
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings
+from common.settings.loading import LoadSetting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 ANSWERS = Answers({"bootstrap.servers": "localhost:9092"}, "s3://lake/stage", "s3://lake/tables")
 
 
-def messages(*records: object) -> list[bytes | None]:
-    return [None if record is None else json.dumps(record).encode() for record in records]
+def messages(*records: object) -> list[tuple[bytes | None, bytes | None]]:
+    return [(None if record is None else json.dumps(record).encode(), None) for record in records]
 
 
 def drafted(*records: object, answers: Answers = ANSWERS) -> tuple[Draft, Stream]:
@@ -83,6 +84,49 @@ def test_what_has_no_one_type_is_kept_as_its_json_text(values: tuple[object, ...
     assert {key.replace("`", ""): value.value for key, value in stream.formats.items()} == formats
 
 
+@pytest.mark.parametrize(
+    ("usual", "odd", "expected", "told", "alternative"),
+    [
+        (7, 1.5, "BIGINT", "1 number", "value DOUBLE would take all"),
+        (7, "x", "BIGINT", "1 text", "value STRING, with formats: {value: json} would take all"),
+        ("2026-03-31T03:17:37Z", "soon", "TIMESTAMP", "1 text", "value STRING would take all"),
+        ("2026-03-31", "2026-02-30", "DATE", "1 text", "value STRING would take all"),
+        ("x", {"a": 1}, "STRING", "1 object", "value STRING, with formats: {value: json} would take all"),
+        ({"a": 1}, [1], "STRUCT<a: BIGINT>", "1 array", "value STRING, with formats: {value: json} would take all"),
+        (True, None, "BOOLEAN", None, None),
+        (1.5, 7, "DOUBLE", None, None),
+    ],
+)
+def test_one_odd_value_in_a_thousand_changes_no_type_and_is_told(
+    usual: object, odd: object, expected: str, told: str | None, alternative: str | None
+) -> None:
+    found, stream = drafted(*({"value": usual} for _ in range(999)), {"value": odd})
+    assert to_ddl(stream.schema_of_columns) == f"value {expected}"
+    assert stream.formats == {}
+    assert ("would be dead letters" in found.text) == (told is not None)
+    for text in (told, alternative):
+        assert text is None or f"{text}" in found.text
+
+
+def test_two_odd_values_in_a_hundred_are_taken() -> None:
+    _, stream = drafted(*({"value": 7} for _ in range(98)), {"value": "x"}, {"value": "y"})
+    assert to_ddl(stream.schema_of_columns) == "value STRING"
+
+
+@pytest.mark.parametrize("option", ["--stage-url", "--tables-url"])
+def test_init_refuses_what_is_no_url(option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    urls = {"--stage-url": "/lake/stage", "--tables-url": "/lake/tables", option: "s3:/lake/x"}
+    arguments = [word for pair in urls.items() for word in pair]
+    file = str(tmp_path / "pipeline.yaml")
+    assert run(app, ["config", "init", file, "--bootstrap-servers", "127.0.0.1:1", "--topic", "t", *arguments]) == 2
+    assert f"{option}: 's3:/lake/x' is not a URL" in capfd.readouterr().err
+
+
+def test_editors_are_told_of_the_schema() -> None:
+    found, _ = drafted({"id": 1})
+    assert found.text.startswith("# yaml-language-server: $schema=config.schema.json\n")
+
+
 def test_names_that_no_column_can_have_are_told_and_left_out() -> None:
     found, stream = drafted({"id": 1, "ID": 2, "a b": 3, "": 4, "${HOME}": 5, "\u2028": 8, "`": 6, "x.y": 7})
     assert stream.schema_of_columns.names == ("id", "`", "x.y")
@@ -101,10 +145,10 @@ def test_epochs_and_rare_fields_are_told_as_comments() -> None:
     ("record", "derive", "partition_by"),
     [
         ({"id": 1}, {"date": "CAST(kafka.timestamp AS DATE)"}, ("date",)),
-        ({"at": "2026-03-31T00:00:00Z"}, {"date": "CAST(at AS DATE)"}, ("date",)),
+        ({"at": "2026-03-31T00:00:00Z"}, {"date": 'CAST("at" AS DATE)'}, ("date",)),
         (
             {"seen": "2026-03-31T00:00:00Z", "meta": {"event_time": "2026-03-31T00:00:00Z"}},
-            {"date": "CAST(meta.event_time AS DATE)"},
+            {"date": 'CAST("meta"."event_time" AS DATE)'},
             ("date",),
         ),
         ({"day": "2026-03-31"}, {}, ("day",)),
@@ -120,19 +164,24 @@ def test_a_table_is_partitioned_by_a_day_that_each_record_has(
 
 def test_frames_and_change_events_are_recognised() -> None:
     event = {"op": "u", "source": {}, "before": {"id": 1}, "after": {"id": 1, "city": "Köln"}}
-    values = [b"\x00\x00\x00\x00\x07" + json.dumps({"payload": event}).encode(), None]
+    frame, key = b"\x00\x00\x00\x00\x07", json.dumps({"payload": {"id": 1}, "schema": {}}).encode()
+    values = [(frame + json.dumps({"payload": event}).encode(), frame + key), (None, frame + key)]
     found = draft(ANSWERS, [sampled("orders", 1, values)])
     stream = parse_settings(found.text, {}, "draft").streams[0]
     assert (stream.framing, stream.envelope) == ("confluent", "debezium")
     assert to_ddl(stream.schema_of_columns) == "id BIGINT, city STRING"
     assert any("schema_registry.url" in line for line in found.told)
+    merged = found.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
+    stream = parse_settings(merged, {}, "draft").streams[0]
+    assert stream.merge is not None
+    assert (stream.load, stream.merge.keys) == (LoadSetting.MERGE, ("id",))
 
 
 def test_no_value_and_no_secret_is_written_down() -> None:
     answers = Answers(
         {"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "sasl.username": "${USER}"}, "/stage", "/tables"
     )
-    found = draft(answers, [sampled("orders", 1, [*messages({"id": 4711, "name": "Ada"}), b"{", None])])
+    found = draft(answers, [sampled("orders", 1, [*messages({"id": 4711, "name": "Ada"}), (b"{", None), (None, None)])])
     assert "hunter2" not in found.text
     assert yaml.safe_load(found.text)["kafka"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
     assert "4711" not in found.text

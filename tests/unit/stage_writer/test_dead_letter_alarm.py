@@ -119,3 +119,24 @@ def test_a_sample_says_what_share_would_be_dead_and_why_without_a_value() -> Non
     assert "47" not in "".join(lines)
     assert sample.share.passes(0.1)
     assert not sample.share.passes(None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "value"),
+    [
+        ("x BIGINT", b"4711.5"),
+        ("x INT", b"-471100000000"),
+        ("x DECIMAL(3,1)", b"47.11"),
+        ("x DATE", b'"4711-99-99"'),
+        ("x BOOLEAN", b'"Ada 4711"'),
+        ("x BINARY", b'"!4711"'),
+    ],
+)
+def test_no_reason_of_a_sample_quotes_a_value(columns: str, value: bytes) -> None:
+    converter = StreamConverter(stream_of(columns=columns))
+    sample = StreamSample(converter.stream, None)
+    sample.add(converter, [batch_of([b'{"x":%s}' % value])])
+    (reason,) = sample.reasons
+    assert "47" not in reason
+    assert "Ada" not in reason
+    assert reason.startswith("x: ")
