@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import LoaderSettings, Stream
+    from common.stage.idle import StreamFact
     from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, Hurries, NewId, OpenStore, ParallelMap, TableMaker, Turns
     from delta_loader.stage.reading import Stage
@@ -79,6 +80,8 @@ class Ports:
     may_load: Callable[[str], bool] = lambda _app_id: True
     """Whether no other loader loads a stream; asked between its commits."""
     turns: Turns = one_by_one
+    partitions: Callable[[Stream], StreamFact | None] = lambda _: None
+    """Which partitions a stream's topics have now, as Kafka says; None where it does not."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.errors import KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
 from common.stage.failures import last_failure
+from common.stage.idle import stream_fact
 from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.tables.debts import debts_of
@@ -20,10 +21,11 @@ from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from common.tables.went_back import own_past, went_back, without_txn
-from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated
+from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated, unknown_partition
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
+from delta_loader.core.settle import unknown_partitions
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
@@ -137,6 +139,10 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
     outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
     lacking = _lacking_a_file(stream, stage, open_store, outcomes)
     waiting = _waiting_for_an_answer(stream, state, open_store, ids, found)
+    unknown = {
+        source: unknown_partition(source, (path for one in found[source] for path in listing[source].paths(one.name)))
+        for source in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
+    }
     partitions = tuple(
         _partition_status(
             source,
@@ -144,7 +150,8 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
             position=None if _has_foreign(found.get(source, ())) else positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
-            why=((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
+            why=unknown.get(source)
+            or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
             or held(source, outcomes[source])
             or lacking.get(source),
             topic_id=ids_together(source.topic, told.topic_ids),

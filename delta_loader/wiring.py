@@ -16,6 +16,7 @@ from delta_loader.service import Ports
 from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.originals import KafkaOriginals
+from delta_loader.shell.partitions import KafkaPartitions
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.shell.screening import SparkScreener
 from delta_loader.stage.reading import Stage
@@ -63,6 +64,7 @@ def spark_ports(
         maker=tables if isinstance(tables, SparkDeltaTables) else None,
         registering=registering_of(settings, spark),
         refusing=Refusing(SparkScreener(spark, settings.stage.url), KafkaOriginals(settings)),
+        partitions=KafkaPartitions(settings, SystemClock()),
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
 

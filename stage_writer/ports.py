@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
     from common.stage.beginnings import Beginning
-    from common.stage.idle import IdleFact
+    from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.pieces import Pieces
@@ -403,8 +403,8 @@ class Stage(Protocol):
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker; None while nothing says so."""
 
-    def tell_idle(self, facts: Collection[IdleFact]) -> None:
-        """Write down which partitions had nothing new, in place of what this writer said before."""
+    def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
+        """Write down which partitions had nothing new, and which there were, in place of what was said before."""
 
     def tell_news(self, app_id: str) -> None:
         """Give the sign that a stream has new markers."""

@@ -134,7 +134,7 @@ class StageWriter:
         self._catching_up: CatchingUp | None = None
         self._joined = False
         self._topic_look = TopicLook(source, clock)
-        self._idling = Idling(source, stage, clock, log)
+        self._idling = Idling(source, stage, clock, log, [one.stream for one in self._converters])
         self._news = news
         self._renewing = Renewing(stage, workers, clock, log)
         self._changelogs = changelogs
@@ -163,6 +163,7 @@ class StageWriter:
                 if self._is_done():
                     self._flush_rest()
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
+            self._idling.tell(self._owned.values(), now=True)
             held = [one.line for one in self._held.values()]  # closing lets go of them
         except BaseException:
             self._let_go([*self._owned, *self._taking_up.waiting], "failed")  # nothing may be sealed on the way out

@@ -1,4 +1,4 @@
-"""What writers say of partitions that have nothing new: facts that let a table's valid-through time move on.
+"""What writers say of their topics: facts that let a table's valid-through time move on, or hold it back.
 
 Rules:
 
@@ -8,6 +8,8 @@ Rules:
 3. A table that has all positions up to a fact's is complete up to its moment, as far as that partition goes.
 4. One object for each writer holds all its facts, so that a thousand idle partitions cost one request a minute. It is
    written over, and says nothing that cannot be lost.
+5. It also says which partitions a stream's topics had at a moment. A table is complete up to no later one: of those
+   that were added since it has nothing. Older releases do not say it.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
 from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
 IDLE = "idle"
 VERSION = 1
+MAX_PARTITION = 2**31 - 1
 MARGIN_MS = 60_000
 """Rule 2."""
 
@@ -39,6 +44,32 @@ class IdleFact:
     """Of the chain (common/stage/beginnings.py)."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamFact:
+    """Rule 5: at a moment, these were all topics of a stream, and so many partitions each had."""
+
+    app_id: str
+    time_ms: int
+    topics: Mapping[Topic, int]
+
+    def has(self, source: TopicPartition) -> bool:
+        """Whether it was one of them; true of a topic that is not told of."""
+        return source.partition < self.topics.get(source.topic, MAX_PARTITION + 1)
+
+    def sources(self) -> Iterator[TopicPartition]:
+        """All partitions."""
+        for topic, count in self.topics.items():
+            yield from (TopicPartition(topic, Partition(number)) for number in range(count))
+
+
+def stream_fact(app_id: str, time_ms: int, sources: Iterable[TopicPartition]) -> StreamFact:
+    """The fact that these were a stream's partitions."""
+    topics: dict[Topic, int] = {}
+    for source in sources:
+        topics[source.topic] = max(topics.get(source.topic, 0), source.partition + 1)
+    return StreamFact(app_id, time_ms, topics)
+
+
 def idle_path(writer: str) -> str:
     """The object of one writer."""
     return f"{IDLE}/{escape(shortened(writer))}.idle"
@@ -52,13 +83,26 @@ class _StoredFact(Stored):
     generation: Count
 
 
+class _StoredStream(Stored):
+    app_id: str
+    time_ms: int
+    topics: dict[str, Count]
+
+
 class _StoredIdle(Stored):
     version: Literal[1]
     partitions: list[_StoredFact]
+    streams: list[_StoredStream] = Field(default_factory=list)
 
 
-def facts_to_bytes(facts: Iterable[IdleFact]) -> bytes:
+def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()) -> bytes:
     """The object's content."""
+    told = [
+        _StoredStream(
+            app_id=fact.app_id, time_ms=fact.time_ms, topics={str(topic): count for topic, count in fact.topics.items()}
+        )
+        for fact in streams
+    ]
     stored = [
         _StoredFact(
             topic=str(fact.source.topic),
@@ -69,15 +113,25 @@ def facts_to_bytes(facts: Iterable[IdleFact]) -> bytes:
         )
         for fact in facts
     ]
-    return _StoredIdle(version=1, partitions=stored).model_dump_json().encode()
+    return _StoredIdle(version=1, partitions=stored, streams=told).model_dump_json().encode()
 
 
 def facts_from_bytes(path: str, data: bytes) -> tuple[IdleFact, ...]:
+    """The idle partitions of `facts_to_bytes`. Raises MarkerError."""
+    return all_from_bytes(path, data)[0]
+
+
+def all_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
     """The inverse of `facts_to_bytes`. Raises MarkerError."""
     with reading(path, "delete it: a writer makes it anew within a minute or so"):
         require_known_version(path, data, VERSION)
-        found = _StoredIdle.model_validate_json(data).partitions
-    return tuple(
+        stored = _StoredIdle.model_validate_json(data)
+    found = stored.partitions
+    streams = (
+        StreamFact(one.app_id, one.time_ms, {Topic(topic): count for topic, count in one.topics.items()})
+        for one in stored.streams
+    )
+    idle = (
         IdleFact(
             TopicPartition(Topic(fact.topic), Partition(fact.partition)),
             Position(fact.position),
@@ -86,3 +140,4 @@ def facts_from_bytes(path: str, data: bytes) -> tuple[IdleFact, ...]:
         )
         for fact in found
     )
+    return tuple(idle), tuple(streams)

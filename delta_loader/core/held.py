@@ -176,6 +176,16 @@ def no_table(source: TopicPartition, url: str) -> Held:
     )
 
 
+def unknown_partition(source: TopicPartition, paths: Iterable[str]) -> Held:
+    """A marker that was made by hand names a partition that the topic has not."""
+    named = ", ".join(paths)
+    return Held(
+        "unknown_partition",
+        f"{named} was made by hand, and the topic {source.topic} has no partition {source.partition}",
+        f"delete {named} from the stage, and make one for the partition that was meant",
+    )
+
+
 def staged_from(found: Iterable[Found]) -> str | None:
     """The id of the topic that a chain's records came from, by the last of some of its markers that tells."""
     manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]

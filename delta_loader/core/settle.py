@@ -9,9 +9,11 @@ Rules:
 2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
 3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
    its own still there knows that its claim was of a position that nobody had claimed before (G2).
-4. A table is complete through the lowest, over all Kafka partitions that were ever staged, of the highest record
-   timestamp that is loaded, or of the moment at which a writer found nothing beyond what is loaded
-   (common/stage/idle.py); nothing can be said while one of them has neither.
+4. A table is complete through the lowest, over all Kafka partitions that there are, of the highest record timestamp
+   that is loaded, or of the moment at which a writer found nothing beyond what is loaded (common/stage/idle.py);
+   nothing can be said while one of them has neither. It is complete no further than to the moment at which these were
+   all: one that was added since has no marker yet. Kafka says which there are, and else a writer.
+5. A partition that there is not, and that only a marker made by hand names, is none of them, and is not loaded.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
+from common.stage.idle import MAX_PARTITION
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from common.spans import Position, TopicPartition
-    from common.stage.idle import IdleFact
+    from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import MarkerName
     from delta_loader.core.plan import Found
 
@@ -87,7 +90,24 @@ class IdleFacts:
         return max((fact.time_ms for fact in facts if fact.position <= position), default=None)
 
 
-def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None]) -> int | None:
-    """The time up to which the table is complete (rule 4)."""
+def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None], known_ms: int) -> int | None:
+    """The time up to which the table is complete (rule 4); at ``known_ms`` these were all partitions."""
     known = [value for value in highest_ms.values() if value is not None]
-    return min(known) if known and len(known) == len(highest_ms) else None
+    return min(*known, known_ms) if known and len(known) == len(highest_ms) else None
+
+
+def newest_fact(app_id: str, facts: Iterable[StreamFact]) -> StreamFact | None:
+    """Which partitions a stream's topics have, as a writer said it last; None where none said it."""
+    return max((fact for fact in facts if fact.app_id == app_id), key=lambda fact: fact.time_ms, default=None)
+
+
+def unknown_partitions(
+    found: Mapping[TopicPartition, Sequence[Found]], known: StreamFact | None
+) -> frozenset[TopicPartition]:
+    """Those of the staged Kafka partitions that there are not, and that only markers made by hand name (rule 5)."""
+    return frozenset(
+        source
+        for source, markers in found.items()
+        if markers and all(isinstance(marker, Marker) and marker.manifest is None for marker in markers)
+        if source.partition > MAX_PARTITION or (known is not None and not known.has(source))
+    )

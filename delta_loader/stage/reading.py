@@ -18,7 +18,7 @@ from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
 from common.stage.beginnings import BEGIN, beginning_from_bytes, source_of
 from common.stage.evolved import latest
-from common.stage.idle import IDLE, facts_from_bytes
+from common.stage.idle import IDLE, all_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.core.listed import listing_of, without
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.evolved import Evolved
-    from common.stage.idle import IdleFact
+    from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import StagedFile
     from delta_loader.core.listed import Listing
     from delta_loader.ports import ParallelMap
@@ -64,16 +64,24 @@ class Stage:
                 yield name, found
 
     def idle(self, now_ms: int) -> tuple[IdleFact, ...]:
-        """What writers say of partitions without new records; what a writer said a day ago goes. Raises StoreError."""
+        """What writers say of partitions without new records. Raises StoreError."""
+        return self.facts(now_ms)[0]
+
+    def facts(self, now_ms: int) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
+        """What writers say of their topics; what a writer said a day ago goes. Raises StoreError."""
         found = list(self._store.list(f"{IDLE}/"))
         recent = [item for item in found if item.modified_ms > now_ms - _IDLE_MS]
-        self._store.delete([item.path for item in found if item not in recent])
+        if len(recent) < len(found):
+            self._store.delete([item.path for item in found if item not in recent])
         contents = self._parallel(lambda item: self._store.read(item.path), recent)
         facts: list[IdleFact] = []
+        streams: list[StreamFact] = []
         for item, data in zip(recent, contents, strict=True):
             with suppress(MarkerError):  # it is of no consequence, and another release's
-                facts += facts_from_bytes(item.path, data or b"")
-        return tuple(facts)
+                idle, told = all_from_bytes(item.path, data or b"")
+                facts += idle
+                streams += told
+        return tuple(facts), tuple(streams)
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has been begun (beginnings.py). Raises StoreError, MarkerError."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
+from common.spans import MAX_POSITION, Position
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
     AlreadyLoaded,
@@ -27,7 +28,7 @@ from delta_loader.core.commits import (
     Unknown,
     rows_commit,
 )
-from delta_loader.core.held import Held, held, no_table, not_written
+from delta_loader.core.held import Held, held, no_table, not_written, unknown_partition
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.plan import (
     ForeignMarker,
@@ -42,7 +43,7 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
-from delta_loader.core.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
+from delta_loader.core.settle import IdleFacts, highest_timestamp_ms, newest_fact, unknown_partitions, valid_through_ms
 from delta_loader.core.ways.way import through_spark
 from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.stage.generations import put_older_aside
@@ -63,8 +64,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.settings import LoaderSettings, Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.answers import Answer
+    from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Marker
     from delta_loader.core.commits import Target
     from delta_loader.core.listed import Listing
@@ -110,6 +112,8 @@ class StreamLoad:
         self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False
+        self._facts: tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]] = ((), ())
+        self._partitions: StreamFact | None = None
         self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, self._telling.held)
         self._refusals: Refusals | None = None
         if ports.refusing is not None:
@@ -122,6 +126,8 @@ class StreamLoad:
         self._stop = stop
         self._report.looked_s = self._ports.clock.monotonic_s()
         listing = self._ports.stage.listing(self._stream)
+        self._facts = self._ports.stage.facts(self._ports.clock.wall_ms())
+        self._partitions = self._ports.partitions(self._stream) or newest_fact(self._stream.app_id, self._facts[1])
         self._tables.look()
         begun = self._ports.stage.generations(self._stream)
         target = self._tables.own
@@ -202,7 +208,11 @@ class StreamLoad:
         self._near.read(listing, self._position)
         forgotten = self._forgotten(listing)
         runs: dict[TopicPartition, Loadable] = {}
+        unknown = self._unknown(listing)
         for source in listing:
+            if source in unknown:
+                paths = [path for found in self._found(source) for path in listing[source].paths(found.name)]
+                self._telling.held(source, unknown_partition(source, paths))
             if source in self._report.held:
                 continue
             outcome = next_run(self._position(source), self._found(source))
@@ -397,15 +407,24 @@ class StreamLoad:
             self._tables.look()
 
     def _valid_through_ms(self, load: Load, listing: Listing) -> int | None:
-        idle = IdleFacts(self._ports.stage.idle(self._ports.clock.wall_ms()))
+        facts, _ = self._facts
+        known = self._partitions
+        if known is None:
+            return None
+        idle = IdleFacts(facts)
         highest: dict[TopicPartition, int | None] = {}
-        for source in listing:
+        for source in {*listing, *known.sources()} - self._unknown(listing):
             run = load.runs.get(source)
             end = self._position(source) if run is None else run.end
+            if end is None and source not in listing:
+                end = Position(MAX_POSITION)  # nothing was ever staged: all that a writer found before was nothing
             idle_ms = idle.through_ms(source, end, self._ids.generations.get(source, 0))
             loaded_ms = highest_timestamp_ms(self._found(source), end)
             highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
-        return valid_through_ms(highest)
+        return valid_through_ms(highest, known.time_ms)
+
+    def _unknown(self, listing: Listing) -> frozenset[TopicPartition]:
+        return unknown_partitions({source: self._found(source) for source in listing}, self._partitions)
 
     # Settle, and tell.
 

@@ -8,14 +8,15 @@ Rules:
    transactions left behind.
 3. The topic's id is asked for after that: the end of another topic of the same name says nothing.
 4. A failure is of no consequence; it is tried again a minute later.
+5. Which partitions each stream's topics have is told with it, and once at the start.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import BrokerError, StoreError
-from common.stage.idle import MARGIN_MS, IdleFact
+from common.errors import BrokerError, ConfigError, StoreError
+from common.stage.idle import MARGIN_MS, IdleFact, stream_fact
 from stage_writer.partitions.places import is_other
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
+    from common.settings import Stream
+    from common.stage.idle import StreamFact
     from stage_writer.partitions.partition import Owned
     from stage_writer.ports import RecordSource, Stage
 
@@ -33,26 +36,35 @@ TELL_EVERY_S = 60.0
 class Idling:
     """One writer's facts."""
 
-    def __init__(self, source: RecordSource, stage: Stage, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, source: RecordSource, stage: Stage, clock: Clock, log: FilteringBoundLogger, streams: Collection[Stream]
+    ) -> None:
+        self._streams = streams
         self._source = source
         self._stage = stage
         self._clock = clock
         self._log = log
-        self._told_s = clock.monotonic_s()
+        self._told_s: float | None = None
 
-    def tell(self, owned: Collection[Owned]) -> None:
-        """Ask and tell, if it is time."""
+    def tell(self, owned: Collection[Owned], *, now: bool = False) -> None:
+        """Ask and tell, if it is time, or ``now``."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < TELL_EVERY_S:
+        if not now and self._told_s is not None and now_s - self._told_s < TELL_EVERY_S:
             return
         self._told_s = now_s
         quiet = [one for one in owned if one.flight is None and one.buffer.is_empty]
         try:
-            facts = self._facts(quiet) if quiet else []
-            if facts:
-                self._stage.tell_idle(facts)
-        except (StoreError, BrokerError) as error:
+            self._stage.tell_idle(self._facts(quiet) if quiet else [], self._topics())
+        except (StoreError, BrokerError, ConfigError) as error:
             self._log.debug("idle partitions not told", problem=error.problem)
+
+    def _topics(self) -> list[StreamFact]:
+        time_ms = self._clock.wall_ms() - MARGIN_MS
+        sources = self._source.end_positions(self._streams)
+        return [
+            stream_fact(stream.app_id, time_ms, (source for source in sources if stream.takes(source.topic)))
+            for stream in self._streams
+        ]
 
     def _facts(self, quiet: Collection[Owned]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

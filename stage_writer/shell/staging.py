@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from common.stage.idle import IdleFact
+    from common.stage.idle import IdleFact, StreamFact
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.changelog.ports import Changelog
     from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
@@ -171,9 +171,9 @@ class ObjectStage:
         """Write down where a new chain begins; what is there already wins."""
         self._store.create(begin_path(source), beginning_to_bytes(beginning))
 
-    def tell_idle(self, facts: Collection[IdleFact]) -> None:
-        """Write down which partitions had nothing new, in place of what this writer said before."""
-        self._store.write(idle_path(self._writer), facts_to_bytes(facts))
+    def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
+        """Write down which partitions had nothing new, and which there were, in place of what was said before."""
+        self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
 
     def tell_news(self, app_id: str) -> None:
         """Give the sign that a stream has new markers."""

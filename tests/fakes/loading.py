@@ -10,15 +10,19 @@ import structlog
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
+from common.spans import MAX_POSITION
+from common.stage.idle import StreamFact
+from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from common.ports import Clock
+    from common.settings import Stream
     from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker
     from delta_loader.streams.refusals import Refusing
@@ -49,6 +53,15 @@ def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: objec
     )
 
 
+def as_staged(staging: Staging, stream: Stream) -> StreamFact:
+    """What Kafka says where it has just the partitions that were staged."""
+    names = (MarkerName.parse(path) for path in staging.markers())
+    sources = {name.topic_partition for name in names if name is not None and stream.takes(name.topic_partition.topic)}
+    return StreamFact(
+        stream.app_id, MAX_POSITION, {source.topic: int(source.partition) + 1 for source in sorted(sources)}
+    )
+
+
 def loader_for(
     staging: Staging,
     tables: DeltaTables,
@@ -59,6 +72,7 @@ def loader_for(
     columns: ColumnAdder | None = None,
     maker: TableMaker | None = None,
     registering: Registering | None = None,
+    partitions: Callable[[Stream], StreamFact | None] | None = None,
 ) -> LoaderService:
     """A loader service over real stores."""
     settings = settings or settings_for(staging)
@@ -76,5 +90,6 @@ def loader_for(
         columns=columns,
         maker=maker,
         registering=registering,
+        partitions=partitions or (lambda stream: as_staged(staging, stream)),
     )
     return LoaderService(settings.streams, settings.loader, ports)

@@ -117,9 +117,10 @@ def test_settling_goes_from_the_low_end_only() -> None:
 
 def test_a_table_is_complete_through_the_slowest_partition() -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
-    assert valid_through_ms({SOURCE: 5, other: 3}) == 3
-    assert valid_through_ms({SOURCE: 5, other: None}) is None
-    assert valid_through_ms({}) is None
+    assert valid_through_ms({SOURCE: 5, other: 3}, 9) == 3
+    assert valid_through_ms({SOURCE: 5, other: 3}, 2) == 2, "what was added since then is not known"
+    assert valid_through_ms({SOURCE: 5, other: None}, 9) is None
+    assert valid_through_ms({}, 9) is None
     timed = [
         replace(found, manifest=replace(found.manifest, highest_timestamp_ms=time))
         for found, time in ((marker(0, 10), 8), (marker(10, 20), 6), (marker(20, 30), 99))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,8 @@ import structlog
 
 from common.errors import ExitCode, StoreError, TableError
 from common.ports import SystemClock
-from common.spans import Position
-from common.stage.idle import IdleFact, facts_to_bytes, idle_path
+from common.spans import MAX_POSITION, Position
+from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.storage.store import FsspecStore
 from delta_loader.core.commits import Committed, Conflicted, Unknown
 from delta_loader.core.status import exit_code, to_json, to_text
@@ -26,6 +27,9 @@ from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Stream
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.status import StreamStatus
 
@@ -344,6 +348,62 @@ def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_
     staging.flush(0, 30, 40)
     loader_for(staging, tables, clock=Later(48)).run_pass()
     assert not list(store.list("idle")), "a day later they go"
+
+
+def test_a_partition_that_was_added_and_is_not_staged_yet_holds_the_valid_through_time_back(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    """Its records may be older than those of the others that are loaded."""
+
+    def known(partitions: int, after_ms: int) -> StreamFact:
+        return StreamFact("orders", staging.created_ms + after_ms, {staging.source(0).topic: partitions})
+
+    def through_ms(partitions: Callable[[Stream], StreamFact | None], start: int) -> int | None:
+        staging.flush(0, start, start + 10)
+        loader_for(staging, tables, partitions=partitions).run_pass()
+        metadata = tables.tables[staging.table].commits[-1].metadata
+        return None if metadata.valid_through_ms is None else metadata.valid_through_ms - staging.created_ms
+
+    store = staging.store(staging.stage_url)
+    assert through_ms(lambda _: None, 0) is None, "which partitions there are is not known"
+    store.write(idle_path("one"), facts_to_bytes([], [replace(known(1, 99), app_id="other")]))
+    assert through_ms(lambda _: None, 10) is None, "nor by a writer of another stream"
+    store.write(idle_path("two"), facts_to_bytes([], [known(1, 25)]))
+    store.write(idle_path("one"), facts_to_bytes([], [known(2, 5)]))
+    assert through_ms(lambda _: None, 20) == 25, "as far as the writer that looked last knows"
+    assert through_ms(lambda _: known(1, 99), 30) == 39
+    assert through_ms(lambda _: known(2, 99), 40) is None, "partition 1 is not staged"
+    fact = IdleFact(staging.source(1), Position(7), staging.created_ms + 47, 0)
+    store.write(idle_path("one"), facts_to_bytes([fact]))
+    assert through_ms(lambda _: known(2, 99), 50) == 47, "a writer found nothing in it"
+    staging.flush(1, 0, 4)
+    assert through_ms(lambda _: known(2, 99), 60) == 3
+
+
+@pytest.mark.parametrize("partition", [7, 2**32 - 1])
+def test_a_partition_that_there_is_not_is_held_when_a_person_named_it(
+    staging: Staging, tables: MemoryDeltaTables, partition: int
+) -> None:
+    staging.flush(0, 0, 10)
+    staging.flush(5, 0, 3)  # of a topic that had more partitions before it was created again
+    staging.touch(partition, 0)
+    topic = staging.source(0).topic
+    service = loader_for(staging, tables, partitions=lambda stream: StreamFact(stream.app_id, MAX_POSITION, {topic: 2}))
+    (report,) = service.run_pass()
+    assert {source.partition: held.reason for source, held in report.held.items()} == {partition: "unknown_partition"}
+    held = report.held[staging.source(partition)]
+    assert f"done/orders/{partition}/0.done was made by hand" in held.problem
+    assert f"delete done/orders/{partition}/0.done" in held.remedy
+    assert sorted(tables.tables[staging.table].transactions) == ["orders-0", "orders-5"]
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    ends = {staging.source(number): Position(10) for number in range(2)}
+    status = stream_status(settings_for(staging).streams[0], stage, staging.store, lambda _: ends)
+    assert f"delete done/orders/{partition}/0.done" in to_text([status])
+    service = loader_for(staging, tables, partitions=lambda stream: StreamFact(stream.app_id, MAX_POSITION, {topic: 1}))
+    staging.flush(0, 10, 20)
+    service.run_pass()
+    valid_through_ms = tables.tables[staging.table].commits[-1].metadata.valid_through_ms
+    assert valid_through_ms == staging.created_ms + 2, "that of partition 5: what nobody has written counts for nothing"
 
 
 def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tables: MemoryDeltaTables) -> None:

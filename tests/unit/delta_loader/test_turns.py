@@ -16,6 +16,8 @@ from common.errors import TableError
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
+from common.spans import MAX_POSITION, Topic
+from common.stage.idle import StreamFact
 from delta_loader import service as loader_service
 from delta_loader.core.valid_through import PROPERTY
 from delta_loader.service import LoaderService, Ports
@@ -217,6 +219,9 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
     told = settings_of(stagings, valid_through_property="1s").streams
     valid_through = ValidThrough(told, properties, SystemClock(), structlog.get_logger())
     ports = replace(ports_of(hanging, tables, parallel), turns=turns, valid_through=valid_through)
+    ports = replace(
+        ports, partitions=lambda one: StreamFact(one.app_id, MAX_POSITION, {Topic(topic): 1 for topic in one.topics})
+    )
     service = service_of(stagings, ports)
     for staging in stagings.values():
         staging.flush(0, 0, 10)

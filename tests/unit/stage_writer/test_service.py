@@ -12,7 +12,7 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
-from common.stage.idle import facts_from_bytes
+from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
@@ -158,6 +158,25 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
 # Idle partitions (stage_writer/partitions/idling.py).
 
 
+def stream_facts(world: World) -> list[StreamFact]:
+    """What was told of the streams' topics."""
+    items = world.store.list("idle")
+    return [fact for item in items for fact in all_from_bytes(item.path, world.store.read(item.path) or b"")[1]]
+
+
+def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_path: Path) -> None:
+    """A loader that cannot reach Kafka knows by it of a partition that is not staged yet."""
+    world = World(tmp_path, {FIRST: 12})
+    world.steps(1, 0.0)
+    assert stream_facts(world) == [StreamFact("orders", world.clock.wall_ms() - MARGIN_MS, {ORDERS: 1})]
+    world.group.ends[SECOND] = 3  # added, and not assigned yet
+    world.clock.now_s += TELL_EVERY_S
+    world.steps(1, 0.0)
+    assert [(fact.topics, fact.time_ms) for fact in stream_facts(world)] == [
+        ({ORDERS: 2}, world.clock.wall_ms() - MARGIN_MS)
+    ]
+
+
 def idle_facts(world: World) -> dict[int, tuple[int, int]]:
     """By partition its position, and how many seconds ago it was idle."""
     return {
@@ -171,7 +190,7 @@ def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) ->
     world = World(tmp_path, {FIRST: 12, SECOND: 5, THIRD: 0})
     world.group.holes = {10, 11}  # a transaction's end
     world.steps()
-    assert idle_facts(world) == {}, "not at once"
+    assert list(idle_facts(world)) == [2], "at the start, what is empty then"
     world.clock.now_s += TELL_EVERY_S
     world.group.ends[SECOND] = 9
     world.steps(1, 0.0)
