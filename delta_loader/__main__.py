@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event
@@ -120,7 +120,13 @@ def run(
             codes = [*(report.exit_code for report in reports), *(found.exit_code for found in loader.fitness.unfit)]
             raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         loader.jobs.start()
-        _run(loader, stopped)
+        try:
+            _run(loader, stopped)
+        except Exception:
+            # A thread of a stream begins by a call of Java's, which raises anything once that is gone.
+            if loader.spark_is_gone.wait(2 * _SPARK_LOOK_EVERY_S):
+                _require_spark(loader)
+            raise
     log.info("stopped")
 
 
@@ -145,7 +151,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     lease, lease_thread = _lease(settings, log, metrics, stack)
     log.info("starting spark")
     spark = build_session(settings)
-    stack.callback(spark.stop)
+    stack.callback(_stop_spark, spark)
     stack.callback(jobs.close)
     _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
     fitness = _fitness(settings, spark, parallel, log, metrics)
@@ -316,6 +322,14 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
         if time.monotonic() - began_s > loader.lease.patience_s:
             log.warning("loading beside the holder of the lease", holder=loader.lease.holder)
             return
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    """End Java. One that is gone already raises what its gateway's sockets do, and would hide why this program ends."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - see _loader
+
+    with suppress(Py4JError, OSError):
+        spark.stop()
 
 
 def _require_spark(loader: Loader) -> None:
