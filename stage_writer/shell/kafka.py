@@ -40,18 +40,19 @@ from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, remedy, words
 from common.kafka.reader import require_allowed, topic_ids, topics_of
-from common.remedies import CONFIG, repair
+from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.settings.overlap import require_apart, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.memory import MemoryShares
 from stage_writer.native.taking import NativeTaking
-from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, GroupListener, PartitionFault, Polled
+from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
 from stage_writer.shell.admission import Admission
 from stage_writer.shell.gathering import Portion, portion_of
 from stage_writer.shell.native_taking import NativeTaker
 from stage_writer.shell.taking import Taker
-from stage_writer.shell.truncation import Doubt, TruncationChecks
+from stage_writer.shell.truncation import Doubt, TruncationChecks, ends_before, truncated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -204,6 +205,7 @@ class KafkaSource:
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
         found = self._metadata()
+        require_apart(streams, found)
         for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
             if topic not in found:
                 with self._errors(f"look up the topic {topic}", topic):
@@ -285,7 +287,7 @@ class KafkaSource:
                 case Doubt.ASK:
                     self._seek(source, _kafka(source, *self._checks.ask(source)))
                 case Doubt.OTHER:
-                    faults.append(self._truncated(source, None))
+                    faults.append(truncated(source, self._checks.last(source), None))
                 case MessageBatch() if len(found):
                     batches.append(found)
             if isinstance(found, Doubt):
@@ -315,7 +317,7 @@ class KafkaSource:
             self._log.info("where a partition ends was not looked up, trying again", problem=error.problem)
             end = check.position
         if end < check.position:
-            faults.append(self._ends_before(source, end, check.position))
+            faults.append(ends_before(source, end, check.position))
         else:
             self._seek(source, _kafka(source, *self._checks.ask(source)))
         return False
@@ -326,7 +328,7 @@ class KafkaSource:
             source = _source(topic, partition)
             if _TRUNCATED in error.str():
                 differs = _DIFFERS_AT.search(error.str())
-                return [self._truncated(source, None if differs is None else int(differs[1]))]
+                return [truncated(source, self._checks.last(source), None if differs is None else int(differs[1]))]
             return self._out_of_range(source, Position(found.offset))
         if error.fatal() or error.code() in _FATAL_GROUP:
             group = str(self._properties["group.id"])
@@ -361,29 +363,7 @@ class KafkaSource:
         if position <= high and check is not None:
             self.seek(source, position)  # retention took the record that was to be compared
             return []
-        return [self._ends_before(source, high, position)]
-
-    def _ends_before(self, source: TopicPartition, end: Position, position: Position) -> PartitionFault:
-        problem = (
-            f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or "
-            "it is not the topic that was staged, or a marker that was made by hand is ahead of it"
-        )
-        remedy = (
-            f"{_restart(source, end)}; behind an empty marker, made by hand, of a chain of one topic it goes on by "
-            "itself, when Kafka has got there"
-        )
-        return PartitionFault(source, problem, remedy, TRUNCATED)
-
-    def _truncated(self, source: TopicPartition, differs_at: int | None) -> PartitionFault:
-        """Kafka has other records than those that were read; from which offset on, where that is known."""
-        last = self._checks.last(source)
-        what = "records" if last is None else f"the record at {last.offset}"
-        since = "" if differs_at is None else f", and has other ones from {differs_at} on"
-        problem = (
-            f"Kafka has lost {what} of {source} which {'were' if last is None else 'was'} staged{since}: an unclean "
-            "leader election, or brokers that were restored from a copy"
-        )
-        return PartitionFault(source, problem, _restart(source, differs_at), TRUNCATED)
+        return [ends_before(source, high, position)]
 
     def _overdue(self) -> tuple[PartitionFault, ...]:
         """What is wrong with partitions of which the record that is read first does not come.
@@ -406,7 +386,7 @@ class KafkaSource:
             why = "a cluster that was restored from a copy looks outdated to a client that knew it before"
             raise BrokerError(msg, f"start the writer again: {why}")
         self._checks.forget(short)
-        return tuple(self._ends_before(source, end, overdue[source].position) for source, end in short.items())
+        return tuple(ends_before(source, end, overdue[source].position) for source, end in short.items())
 
     def _hear(self, error: KafkaError) -> None:
         self._were_away = self._were_away or error.code() == _ALL_AWAY
@@ -437,6 +417,7 @@ class KafkaSource:
         if any(stream.pattern for stream in self._streams):
             found = self._metadata()
             names |= {topic for topic in found if any(stream.takes(topic) for stream in self._streams)}
+            names -= self._shared(names)
         self._topics_at_s = self._clock.monotonic_s()
         topics = tuple(sorted(names))
         if topics and topics != self._topics:
@@ -445,6 +426,15 @@ class KafkaSource:
                 self._consumer.subscribe(
                     list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
                 )
+
+    def _shared(self, names: Collection[str]) -> set[str]:
+        """The topics that several streams take, and that came while this runs: none reads them. Raises ConfigError."""
+        if not self._topics:
+            require_apart(self._streams, names)
+        shared = shared_topics(self._streams, names)
+        for topic, error in shared.items():
+            self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
+        return set(shared)
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._admission.let_in()
@@ -583,15 +573,6 @@ def session_s(kafka: Mapping[str, Option]) -> float:
 
 def _reason(error: Exception) -> str:
     return error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-
-
-def _restart(source: TopicPartition, at: int | None) -> str:
-    """The remedy of a topic that has lost records."""
-    command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
-    return (
-        f"load what is staged, find the first offset with other records with `delta-loader verify {CONFIG} --kafka`, "
-        f"and begin a new chain there: `{command}`"
-    )
 
 
 def _source(topic: str, partition: int) -> TopicPartition:

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.remedies import CONFIG, repair
 from common.spans import Position
+from stage_writer.ports import TRUNCATED, PartitionFault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -141,3 +143,35 @@ def _is_same(found: LastRecord, last: LastRecord) -> bool:
     """Whether two records at one offset may be the same; a leader epoch that one does not know says nothing."""
     known = found.leader_epoch is not None and last.leader_epoch is not None
     return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)
+
+
+def ends_before(source: TopicPartition, end: Position, position: Position) -> PartitionFault:
+    """Kafka ends before the place that a partition is to be read from."""
+    problem = (
+        f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
+        "is not the topic that was staged, or a marker that was made by hand is ahead of it"
+    )
+    remedy = (
+        f"{_restart(source, end)}; behind an empty marker, made by hand, of a chain of one topic it goes on by itself, "
+        "when Kafka has got there"
+    )
+    return PartitionFault(source, problem, remedy, TRUNCATED)
+
+
+def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
+    """Kafka has other records than those that were read; from which offset on, where that is known."""
+    what = "records" if last is None else f"the record at {last.offset}"
+    since = "" if differs_at is None else f", and has other ones from {differs_at} on"
+    problem = (
+        f"Kafka has lost {what} of {source} which {'were' if last is None else 'was'} staged{since}: an unclean leader "
+        "election, or brokers that were restored from a copy"
+    )
+    return PartitionFault(source, problem, _restart(source, differs_at), TRUNCATED)
+
+
+def _restart(source: TopicPartition, at: int | None) -> str:
+    command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
+    return (
+        f"load what is staged, find the first offset with other records with `delta-loader verify {CONFIG} --kafka`, "
+        f"and begin a new chain there: `{command}`"
+    )

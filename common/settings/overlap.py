@@ -1,0 +1,30 @@
+"""Topics that several streams of a config take: by two regular expressions, which the config alone does not tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.settings.stream import Stream
+
+
+def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:
+    """Those of the topics that more than one stream takes, and what is wrong with each."""
+    takers = {topic: [stream.app_id for stream in streams if stream.takes(topic)] for topic in sorted(topics)}
+    return {topic: _error(topic, names) for topic, names in takers.items() if len(names) > 1}
+
+
+def require_apart(streams: Collection[Stream], topics: Collection[str]) -> None:
+    """Raises ConfigError for a topic that more than one stream takes."""
+    for error in shared_topics(streams, topics).values():
+        raise error
+
+
+def _error(topic: str, names: list[str]) -> ConfigError:
+    named = " and ".join(map(repr, names))
+    msg = f"the streams {named} both take the topic {topic!r}, and a stage has one chain for each topic"
+    return ConfigError(msg, "change streams[].topics so that one of them takes it, or give each config a stage.url")

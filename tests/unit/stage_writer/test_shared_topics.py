@@ -1,0 +1,62 @@
+"""Two streams whose regular expressions take one topic: refused, never staged twice or by one of them alone."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from common.errors import ConfigError
+from common.settings import Settings
+from stage_writer.shell import kafka
+from stage_writer.shell.kafka import KafkaSource
+from tests.fakes.group import HandClock
+
+
+class Consumer:
+    """Remembers what was subscribed."""
+
+    topics: tuple[str, ...] = ()
+
+    def subscribe(self, topics: list[str], **_listeners: object) -> None:
+        self.topics = tuple(topics)
+
+
+def source_of(monkeypatch: pytest.MonkeyPatch, *topics: str) -> tuple[KafkaSource, Consumer, dict[str, list[int]]]:
+    consumer = Consumer()
+    monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
+    streams = [
+        {"app_id": app_id, "topics": [expression], "table": f"file:///{app_id}", "columns": "id BIGINT"}
+        for app_id, expression in (("shop", "^shop-.*"), ("orders", "^.*-orders$"))
+    ]
+    settings = Settings.model_validate(
+        {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": "file:///stage"}, "streams": streams}
+    )
+    source = KafkaSource(settings, HandClock(), structlog.get_logger(), with_headers=False)
+    source._streams = settings.streams
+    there = {topic: [0] for topic in topics}
+    monkeypatch.setattr(source, "_metadata", lambda: there)
+    return source, consumer, there
+
+
+def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, consumer, _ = source_of(monkeypatch, "shop-cart", "shop-orders")
+    for ask in (source._refresh_topics, lambda: source.end_positions(source._streams)):
+        with pytest.raises(ConfigError, match="'shop' and 'orders' both take the topic 'shop-orders'") as caught:
+            ask()
+        assert "streams[].topics" in caught.value.remedy
+    assert consumer.topics == ()
+
+
+def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, consumer, there = source_of(monkeypatch, "shop-cart")
+    source._refresh_topics()
+    there |= {"shop-orders": [0], "web-orders": [0]}
+    with capture_logs() as logs:
+        source._refresh_topics()
+    assert consumer.topics == ("shop-cart", "web-orders")
+    assert [(one["event"], one["topic"], one["log_level"]) for one in logs] == [
+        ("topic not read", "shop-orders", "error")
+    ]
