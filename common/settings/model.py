@@ -143,7 +143,7 @@ class WriterSettings(Section):
         examples=[["pipeline.example.com"]],
     )
     dead_letter_alarm: float | None = Field(
-        default=0.1,
+        default=0.5,
         gt=0,
         le=1,
         description="Share of a stream's newest records (some 10,000) that may become dead letters before the log, the "
