@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -13,19 +14,24 @@ from bootstrap.config.commands import app as config_app
 from bootstrap.core.plan import Refused
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
+from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
+from bootstrap.markers.look import Looker, Wanted, files_of
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
 from common.errors import ExitCode, UsageError
 from common.pages.model import counted
 from common.ports import SystemClock
+from common.remedies import CONFIG
 from common.spans import MAX_POSITION, Position
 from common.tables.commit_metadata import Decision
+from common.terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bootstrap.core.plan import StreamPlan
+    from common.settings import Settings
 
 app = new_app("Say where the chains of done markers begin, skip positions, or have them staged again.")
 app.add_typer(markers_app, name="markers")
@@ -123,13 +129,29 @@ def skip(
     echo((records.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
 
 
-@app.command(epilog=examples("bootstrap rewind pipeline.yaml --topic orders --partition 0 --to 4000 --yes"))
+@app.command(
+    epilog=examples(
+        "bootstrap rewind pipeline.yaml --topic orders --partition 0 --to 4000 --yes",
+        "bootstrap rewind pipeline.yaml --all-held",
+        "bootstrap rewind pipeline.yaml --all-held --topic orders --yes",
+    )
+)
 def rewind(
     *,
     config: ConfigArgument,
-    topic: TopicOption,
-    partition: PartitionOption,
-    to: ToOption,
+    topic: Annotated[str | None, typer.Option("--topic", help="The Kafka topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="The Kafka partition.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
+    ] = None,
+    all_held: Annotated[
+        bool,
+        typer.Option(
+            "--all-held",
+            help="Every partition of the config, or of --topic, that a gap, a marker that cannot be read, or a data "
+            "file that is gone holds, each from there on.",
+        ),
+    ] = False,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
     below_table: Annotated[
@@ -138,11 +160,39 @@ def rewind(
     as_json: JsonOption = False,
 ) -> None:
     """Have records staged again from OFFSET on: put the markers beyond it aside, into the stage's folder stray/."""
-    work = Work(settings_from(config), SystemClock(), take_over=take_over)
+    settings = settings_from(config)
+    work = Work(settings, SystemClock(), take_over=take_over)
+    if all_held:
+        if partition is not None or to is not None or below_table:
+            msg = "--all-held finds partitions and positions by itself"
+            raise UsageError(msg, "leave --partition, --to and --below-table out, or leave --all-held out")
+        _rewind_held(work, settings, topic, yes=yes, as_json=as_json)
+        return
+    if topic is None or partition is None or to is None:
+        msg = "rewind wants --topic, --partition and --to, or --all-held"
+        raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows what it would do")
     decide = partial(plan_rewind, below_table=below_table)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
     echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
+
+
+def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool, as_json: bool) -> None:
+    """One repair for all that a rewind repairs."""
+    looker = Looker(settings)
+    chains = looker.chains(Wanted(topic, None))
+    with progress("data files", files_of(chains)) as told:
+        starts = to_stage_again(looker.findings(chains, files=True, told=told))
+    plans = work.plan_rewinds(starts)
+    done = [(plan, work.rewind(plan) if yes else ()) for plan in plans]
+    if as_json:
+        rewinds = [json.loads(records.rewind_as_json(plan, late, done=yes)) for plan, late in done]
+        echo(json.dumps({"done": yes, "rewinds": rewinds}, indent=2))
+        return
+    for plan, late in done:
+        echo(f"{plan.source}\n{view.rewind_as_text(plan, late, done=yes)}\n")
+    if not plans:
+        echo("Nothing is held that a rewind repairs.")
 
 
 @app.command(

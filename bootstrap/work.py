@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.core.plan import StreamPlan, check_known, plan_partition
+from bootstrap.core.repair import plan_rewind
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.sources import (
     FromDelta,
@@ -34,7 +35,7 @@ from bootstrap.shell.turns import Turns
 from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.delta_log import TableState, read_table_state
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from bootstrap.core.state import Ends
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import Position
     from common.tables.commit_metadata import Decision
 
 _Repair = TypeVar("_Repair")
@@ -153,6 +153,17 @@ class Work:
         """Look at one partition and decide."""
         (state,) = self._look(topic, partition)
         return decide(state, self._author)
+
+    def plan_rewinds(self, starts: Mapping[TopicPartition, Position]) -> tuple[RewindPlan, ...]:
+        """What has these partitions staged again from a position on, or from where the table is past it.
+
+        Raises UsageError, before anything is changed, where one of them cannot be.
+        """
+        topics = dict.fromkeys(source.topic for source in starts)
+        states = [state for topic in topics for state in self._look(topic, None) if state.source in starts]
+        return tuple(
+            plan_rewind(state, max(starts[state.source], state.table or Position(0)), self._author) for state in states
+        )
 
     def plan_restart(
         self, topic: str, partition: int | None, *, give_up: bool, at: Position | None = None

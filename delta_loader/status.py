@@ -137,7 +137,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         for source, names in wanted.items()
     }
     outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
-    lacking = _lacking_a_file(stream, stage, open_store, outcomes)
+    lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
     waiting = _waiting_for_an_answer(stream, state, open_store, ids, found)
     unknown = {
         source: unknown_partition(source, (path for one in found[source] for path in listing[source].paths(one.name)))
@@ -152,7 +152,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
             kafka_end=ends.get(source),
             why=unknown.get(source)
             or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
-            or held(source, outcomes[source])
+            or held(source, outcomes[source], stream.table if state is None else None)
             or lacking.get(source),
             topic_id=ids_together(source.topic, told.topic_ids),
             first=told.firsts.get(source),
@@ -216,7 +216,11 @@ def _outcome(stream: Stream, position: Position | None, found: Sequence[Found]) 
 
 
 def _lacking_a_file(
-    stream: Stream, stage: Stage, open_store: OpenStore, outcomes: Mapping[TopicPartition, NextRun]
+    stream: Stream,
+    stage: Stage,
+    open_store: OpenStore,
+    outcomes: Mapping[TopicPartition, NextRun],
+    positions: Mapping[TopicPartition, Position | None],
 ) -> Mapping[TopicPartition, Held]:
     """Kafka partitions whose next marker has lost a file that the stream's own table needs, as the loader holds them.
 
@@ -228,7 +232,12 @@ def _lacking_a_file(
         for source, marker in following.items()
     }
     gone = stage.lacking(files, open_store(stream.table))
-    return {source: missing_file(source, following[source].span.start, path) for source, path in gone.items()}
+    return {
+        source: missing_file(
+            source, following[source].span.start, path, stream.table if positions[source] is None else None
+        )
+        for source, path in gone.items()
+    }
 
 
 def _partition_status(

@@ -35,6 +35,8 @@ class StagedMarker:
     name: MarkerName
     marker: Marker | None
     """None when its content cannot be read."""
+    is_newer: bool = False
+    """Whether it cannot be read because a newer release made it."""
 
 
 @dataclass(frozen=True, slots=True)

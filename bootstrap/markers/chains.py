@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from common.remedies import repair
 from common.stage.chain import read_chain
+from common.stage.markers import MarkerName
 from common.stage.merged import is_merged
+from common.stage.stored import UPGRADE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bootstrap.core.state import StagedMarker
     from common.spans import Position, Span, TopicPartition
@@ -85,7 +87,10 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
     """What is wrong with the chain itself (rule 1)."""
     source, chain = found.source, found.chain
     for staged in found.staged:
-        if staged.marker is None:
+        if staged.is_newer:
+            text = f"{staged.path} is of a newer release, and well"
+            yield Finding(source, Severity.FAULT, "newer", text, UPGRADE, staged.path)
+        elif staged.marker is None:
             text, remedy = f"{staged.path} cannot be read", "see docs/guarantees.md, “Corrupt markers”"
             yield Finding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
@@ -105,6 +110,16 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
     if found.older:
         text = f"{found.older:,} markers are of a topic that was there before"
         yield Finding(source, Severity.NOTED, "older", text)
+
+
+def to_stage_again(findings: Iterable[Finding]) -> Mapping[TopicPartition, Position]:
+    """From where on the chains at fault are to be staged again; what only needs an upgrade is left as it is."""
+    starts: dict[TopicPartition, Position] = {}
+    for found in findings:
+        name = None if found.path is None else MarkerName.parse(found.path)
+        if found.severity is Severity.FAULT and found.kind != "newer" and name is not None:
+            starts[found.source] = min(name.start, starts.get(found.source, name.start))
+    return starts
 
 
 def _gap_remedy(source: TopicPartition, position: Position) -> str:

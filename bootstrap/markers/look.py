@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from bootstrap.core.state import StagedMarker
 from bootstrap.markers.chains import Broken, Footer, Gone, Looked, PartitionChain, file_findings, link_findings
 from bootstrap.shell.stage import beginning_of
-from common.errors import KafkaDeltaExpressError, MarkerError, UsageError
+from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore, stores_of
@@ -134,8 +134,8 @@ class Looker:
             return None  # settled since it was listed
         try:
             return StagedMarker(found.path, name, marker_from_bytes(name, data))
-        except MarkerError:
-            return StagedMarker(found.path, name, None)
+        except MarkerError as error:
+            return StagedMarker(found.path, name, None, is_newer=isinstance(error, NewerFormatError))
 
     def findings(
         self, chains: Sequence[PartitionChain], *, files: bool, told: Callable[[int], None]

@@ -46,8 +46,11 @@ class Held:
     remedy: str
 
 
-def held(source: TopicPartition, outcome: NextRun) -> Held | None:
-    """The reason behind a plan's outcome for one Kafka partition; None when it is not held."""
+def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
+    """The reason behind a plan's outcome for one Kafka partition; None when it is not held.
+
+    ``absent`` is the stream's main table where there is none.
+    """
     match outcome:
         case Run() | Straddle() | Idle():
             return None
@@ -76,10 +79,11 @@ def held(source: TopicPartition, outcome: NextRun) -> Held | None:
                 f"stage the rest anew with `{rewind(source, position)}`",
             )
         case Rootless(first):
+            table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
             return Held(
                 "no_root",
-                f"the table has no position for {source}, and its first marker {first.name.path} follows one at "
-                f"{first.previous} that is gone",
+                f"{table} {source}, and its first marker {first.name.path} follows one at {first.previous} that is "
+                "gone",
                 _root_again(source, first),
             )
         case UnreadableMarker() | ForeignMarker() as found:
@@ -114,11 +118,15 @@ def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -
     )
 
 
-def missing_file(source: TopicPartition, start: Position, path: str) -> Held:
-    """A data file of the next marker is not there."""
+def missing_file(source: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
+    """A data file of the next marker is not there.
+
+    ``deleted`` is the table that lacks it, where that has nothing of the Kafka partition.
+    """
+    why = "a VACUUM may have taken it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
     return Held(
         "missing_file",
-        f"the data file {path} of the marker at {start} of {source} is gone; a VACUUM may have taken it",
+        f"the data file {path} of the marker at {start} of {source} is gone: {why}",
         f"stage its records again with `{rewind(source, start)}`",
     )
 

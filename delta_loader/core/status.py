@@ -115,6 +115,8 @@ class LeaseStatus:
 
 
 _COLUMNS_SHOWN = 10
+REWOUND = frozenset({"gap", "unreadable_marker", "missing_file"})
+"""Reasons that `bootstrap rewind --all-held` repairs."""
 
 Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
@@ -259,6 +261,10 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         for words, held in (("held", partition.held), ("writers hold it", partition.writers_hold)):
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
+    if sum(one.held is not None and one.held.reason in REWOUND for one in stream.partitions) > 1:
+        lines.append(
+            f"  → all of them at once: `bootstrap rewind {CONFIG} --all-held`, which shows first what it would do"
+        )
     return lines
 
 

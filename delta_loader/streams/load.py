@@ -217,7 +217,8 @@ class StreamLoad:
                 continue
             outcome = next_run(self._position(source), self._found(source))
             outcome = cuttable(outcome, self._stream.row_tables, kafka_columns=self._stream.kafka_columns)
-            reason = forgotten.get(source) or held(source, outcome)
+            absent = None if self._stream.table in self._tables.targets else self._stream.table
+            reason = forgotten.get(source) or held(source, outcome, absent)
             if isinstance(outcome, Run | Straddle) and source not in forgotten:
                 runs[source] = outcome
             elif reason is not None:

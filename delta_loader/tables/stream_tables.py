@@ -197,7 +197,11 @@ class StreamTables:
 
         def reason_of(marker: Marker) -> Held | None:
             path = gone.get(marker.name)
-            return None if path is None else missing_file(marker.name.topic_partition, marker.span.start, path)
+            if path is None:
+                return None
+            source, own = marker.name.topic_partition, self.targets.get(self._stream.table)
+            is_new = own is None or own.ids(self._look_back.ids).position(own.transactions, source) is None
+            return missing_file(source, marker.span.start, path, self._stream.table if is_new else None)
 
         return reason_of
 

@@ -18,6 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MIB = 2**20
+_QUEUED_BYTES = 512
+"""What a message costs at least in librdkafka's queue, with a key."""
+_LEAST_QUEUED = 1_000
+_MOST_QUEUED = 100_000
+"""librdkafka's own."""
 _COPIES_OF_A_POLL = 6
 _ROW_GROUPS_AT_ONCE = 3
 """Beside the rows themselves, while they are encoded."""
@@ -45,6 +50,11 @@ class MemoryShares:
     """All buffers, and what is on its way out."""
     kept: int
     """What the C library keeps of freed memory instead of giving it back."""
+
+    @property
+    def queued_messages(self) -> int:
+        """Messages of one partition at which librdkafka stops fetching ahead: tombstones are no bytes by its count."""
+        return _within(self.prefetch // _QUEUED_BYTES, _LEAST_QUEUED, _MOST_QUEUED)
 
     @classmethod
     def of(cls, memory_bytes: int) -> MemoryShares:

@@ -69,11 +69,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
 OVERDUE_S = 60.0
-_QUEUED_BYTES = 512
-"""What a message costs at least in librdkafka's queue, with a key."""
-_LEAST_QUEUED = 1_000
-_MOST_QUEUED = 100_000
-"""librdkafka's own."""
 _LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
 _SESSION_MS = 45_000
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
@@ -537,8 +532,7 @@ def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> 
         "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
         # Of all partitions together: their queues are one. It may be passed by an answer of each broker.
         "queued.max.messages.kbytes": shares.prefetch // 1024,
-        # Of each partition; tombstones are no bytes by librdkafka's count, so that their number has to end it.
-        "queued.min.messages": max(_LEAST_QUEUED, min(shares.prefetch // _QUEUED_BYTES, _MOST_QUEUED)),
+        "queued.min.messages": shares.queued_messages,
         "fetch.max.bytes": max(shares.fetch, _LEAST_FETCH_BYTES),
         # librdkafka's own is a second for which a full queue stops fetching: long enough to run dry.
         "fetch.queue.backoff.ms": 50,

@@ -262,6 +262,25 @@ def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str)
     assert len(list(operator.store.list("stray/"))) == 2
 
 
+def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic: str) -> None:
+    gap, torn = (TopicPartition(Topic(topic), Partition(number)) for number in (0, 1))
+    first, _, last = chain_of(0, 2, 4, 5, source=gap)
+    put(operator.store, first, last)
+    put(operator.store, *chain_of(0, 2, source=torn))
+    operator.store.write(f"done/{topic}/1/{2:020d}.done", b"{no JSON")
+    before = sorted(found.path for found in operator.store.list("done/"))
+    assert "--all-held" in operator.fails("rewind", "--all-held", "--topic", topic, "--partition", "0")
+    assert "--all-held" in operator.fails("rewind", "--topic", topic)
+    output = operator.runs("rewind", "--all-held")
+    assert output.count("Nothing was changed") == 2
+    assert sorted(found.path for found in operator.store.list("done/")) == before
+    found = json.loads(operator.runs("rewind", "--all-held", "--topic", topic, "--yes", "--json"))
+    assert (found["done"], len(found["rewinds"])) == (True, 2)
+    assert operator.markers() == {f"{topic}/0": (0, 2), f"{topic}/1": (0, 2)}
+    assert len(list(operator.store.list("stray/"))) == 2
+    assert "Nothing is held" in operator.runs("rewind", "--all-held", "--yes")
+
+
 def test_a_rewind_below_the_table_has_to_be_meant(operator: Operator, topic: str) -> None:
     put(operator.store, *chain_of(0, 2, 4, source=TopicPartition(Topic(topic), Partition(0))))
     operator.table({"orders-0": 3})

@@ -16,6 +16,9 @@ from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.storage.store import FsspecStore
 from delta_loader.core.commits import Committed, Conflicted, Unknown
+from delta_loader.core.held import held as held_by_plan
+from delta_loader.core.held import missing_file
+from delta_loader.core.plan import Rootless
 from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -179,6 +182,23 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     following.run_pass()
     assert following.book.entries[stream.app_id].failure is None
     assert (status().last_failure, exit_code([status()])) == (None, ExitCode.DONE)
+
+
+def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(staging: Staging) -> None:
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    stream = settings_for(staging).streams[0]
+    marker = staging.flush(0, 0, 10)
+    staging.store(staging.table).delete([file.path for file in marker.tables[0].files])
+    (shown,) = stream_status(stream, stage, staging.store, lambda _: {}).partitions
+    (report,) = loader_for(staging, MemoryDeltaTables()).run_pass()
+    for held in (shown.held, report.held[staging.source(0)]):
+        assert held is not None
+        assert held.reason == "missing_file"
+        assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
+    assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
+    rootless = held_by_plan(staging.source(0), Rootless(marker), staging.table)
+    assert rootless is not None
+    assert f"the table {staging.table} was deleted" in rootless.problem
 
 
 def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
@@ -418,3 +438,16 @@ def test_the_valid_through_time_waits_for_every_partition(staging: Staging, tabl
     assert second.valid_through_ms == staging.created_ms + 8
     assert list(second.spans) == [staging.source(1)]
     assert second.spans[staging.source(1)].start == Position(6)
+
+
+def test_status_offers_one_repair_for_several_held_partitions(staging: Staging, tables: MemoryDeltaTables) -> None:
+    for partition in (0, 1):
+        staging.flush(partition, 0, 10)
+        staging.flush(partition, 20, 30)
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    (report,) = loader_for(staging, tables).run_pass()
+    assert len(report.held) == 2
+    for partition in (0, 1):  # tables in memory have no log, so that status begins at the first markers
+        staging.store(staging.stage_url).write(f"done/orders/{partition}/{0:020d}.done", b"{torn")
+    text = to_text([stream_status(settings_for(staging).streams[0], stage, staging.store, lambda _: {})])
+    assert text.count("`bootstrap rewind ⟨config⟩ --all-held`") == 1
