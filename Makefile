@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -59,6 +59,12 @@ demo: setup ## 336,776 real flights from Kafka into a Delta table (STORE=s3, mot
 
 services: setup ## a Kafka broker and an S3 server until Ctrl+C (S3=moto, versitygw, minio or none)
 	@$(BIN)/python -m devservices up --s3 $(S3)
+
+images: setup ## both images of deploy/images, without Docker or a registry: root on Linux, buildah, runc, debootstrap (CI=1: skipped with a reason where that cannot be)
+	@$(BIN)/python -m devservices.images $(if $(CI),--ci)
+
+images-check: setup ## the same, and what they do as compose confines them: check, stage, load by add and by append
+	@$(BIN)/python -m devservices.images --check $(if $(CI),--ci)
 
 check: setup ## style, types, import contracts, and that the generated pages are fresh
 	$(BIN)/ruff check .

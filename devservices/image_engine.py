@@ -1,0 +1,411 @@
+"""Builds images and runs containers without a daemon or a registry: buildah, runc, and a base image by debootstrap.
+
+Rules:
+
+1. What is needed is root on Linux, and three programs. Where they are missing, or nothing answers on the network, that
+   is `Unavailable`, which has a reason: it is no failure of the images.
+2. Images and layers lie in a store of their own, in the project's cache: those of the machine are neither used nor
+   replaced. The base is pulled where a registry answers; else Debian's own packages make one of the same name.
+3. How the machine reaches its registries is passed into a build, as arguments and mounts: pip's index, the Maven
+   repository, its certificates. None of it stays in an image.
+4. Nothing outlives a run: its processes end with it, and its mounts and containers go, those of a run that was killed
+   too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+import uuid
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from common.downloads import MAVEN_URL, cache_folder
+from devservices import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PROGRAMS = ("buildah", "runc", "debootstrap")
+BASE = "docker.io/library/python:3.11-slim-bookworm"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+ROOT = Path(__file__).parents[1]
+
+_DEBIAN = "bookworm"
+_PACKAGES = "ca-certificates,netbase,tzdata,python3.11,python3.11-venv,python3-pip"
+_INSTALL_S, _PULL_S, _BASE_S, _BUILD_S, _CALL_S = 300, 60, 600, 1200, 120
+_PIP = {
+    "index-url": "PIP_INDEX_URL",
+    "extra-index-url": "PIP_EXTRA_INDEX_URL",
+    "trusted-host": "PIP_TRUSTED_HOST",
+}
+
+
+class Unavailable(Exception):  # noqa: N818 - it is no error (rule 1)
+    """Why images cannot be built on this machine."""
+
+
+class ImageError(Exception):
+    """An image does not build, or a container does not do what it should."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """An image's file system, mounted, and what the image says of its process."""
+
+    root: Path
+    user: str
+    environ: tuple[str, ...]
+    entrypoint: tuple[str, ...]
+    folder: str
+
+
+class Engine:
+    """One store of images. Use it as a context: what is left over goes when it begins, and when it ends."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        """``folder`` holds the store; what the programs print goes to ``log``."""
+        self._folder = folder
+        self._log = log
+
+    def __enter__(self) -> Self:
+        """Take the store, which others cannot read: a build's arguments may hold credentials. Raises Unavailable."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            msg = f"another run uses {self._folder}"
+            raise Unavailable(msg) from error
+        self._tidy()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave images and layers, and nothing else."""
+        self._tidy()
+        self._lock.close()
+
+    def _tidy(self) -> None:
+        with suppress(ImageError):
+            self._buildah("rm", "--all")
+        for bundle in self._folder.glob("bundle-*"):
+            _end_container(bundle)
+        for folder in self._folder.glob("debootstrap-*"):
+            _remove(folder)
+        _unmount_below(self._folder)
+
+    def _buildah(self, *arguments: str | Path, timeout_s: float = _CALL_S, folder: Path | None = None) -> None:
+        places = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
+        run([program("buildah"), *places, *arguments], self._log, timeout_s, folder)
+
+    def _answer(self, *arguments: str | Path) -> str:
+        places = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
+        done = subprocess.run(
+            [program("buildah"), *places, *arguments], check=False, capture_output=True, text=True, timeout=_CALL_S
+        )
+        if done.returncode:
+            msg = f"buildah {arguments[0]}: {done.stderr.strip()}"
+            raise ImageError(msg)
+        return done.stdout.strip()
+
+    def ensure_base(self) -> None:
+        """Have the base image in the store. Raises Unavailable."""
+        with suppress(ImageError):
+            self._answer("inspect", "--type", "image", BASE)
+            return
+        with suppress(ImageError):
+            self._buildah("pull", "--quiet", BASE, timeout_s=_PULL_S)
+            return
+        try:
+            self._bootstrap()
+        except ImageError as error:
+            msg = f"neither {BASE} nor Debian's packages can be fetched: {error}"
+            raise Unavailable(msg) from error
+
+    def _bootstrap(self) -> None:
+        root = Path(tempfile.mkdtemp(dir=self._folder, prefix="debootstrap-"))
+        try:
+            variant = ("--variant=minbase", f"--include={_PACKAGES}")
+            command: list[str | Path] = [program("debootstrap"), *variant, _DEBIAN, root, *_mirror()]
+            run(command, self._log, _BASE_S)
+            root.chmod(0o755)
+            # As in the image of that name: no manuals, one python3, and pip may install.
+            excludes = "".join(f"path-exclude /usr/share/{name}/*\n" for name in ("doc", "man", "locale", "info"))
+            (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(excludes, "utf-8")
+            for marked in root.glob("usr/lib/python3*/EXTERNALLY-MANAGED"):
+                marked.unlink()
+            for name in ("python", "python3"):
+                (root / "usr/local/bin" / name).symlink_to("/usr/bin/python3.11")
+            container = self._answer("from", "scratch")
+            self._buildah("add", "--quiet", container, root, "/")
+            path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+            self._buildah("config", "--env", path, "--env", "LANG=C.UTF-8", container)
+            self._buildah("commit", "--quiet", "--rm", container, BASE)
+        finally:
+            _remove(root)
+
+    def build(self, name: str) -> None:
+        """Build the image of one of `deploy/images`. Raises ImageError; Unavailable where the network is away."""
+        self.ensure_base()
+        arguments = ["bud", "--isolation", "chroot", "--format", "docker", "--layers", "--pull-never"]
+        arguments += ["--network", "host", *passed_on(os.environ)]
+        arguments += ["--file", f"deploy/images/{name}.Dockerfile", "--tag", tag_of(name), "."]
+        try:
+            self._buildah(*arguments, timeout_s=_BUILD_S, folder=ROOT)
+        except ImageError as error:
+            away = _away(os.environ)
+            if away is None:
+                raise
+            msg = f"{away} does not answer, and the layers that need it are not in the cache"
+            raise Unavailable(msg) from error
+
+    @contextmanager
+    def container(self, name: str) -> Iterator[Container]:
+        """A built image's file system, mounted."""
+        config = json.loads(self._answer("inspect", "--type", "image", tag_of(name)))["OCIv1"]["config"]
+        container = self._answer("from", "--pull-never", tag_of(name))
+        try:
+            yield Container(
+                Path(self._answer("mount", container)),
+                config["User"],
+                tuple(config["Env"]),
+                tuple(config["Entrypoint"]),
+                config["WorkingDir"],
+            )
+        finally:
+            self._buildah("umount", container)
+            self._buildah("rm", container)
+
+    def run(self, spec: Mapping[str, object], timeout_s: float) -> str:
+        """Run a container to its end; what it printed. Raises ImageError where it fails."""
+        bundle = Path(tempfile.mkdtemp(dir=self._folder, prefix="bundle-"))
+        try:
+            (bundle / "config.json").write_text(json.dumps(spec), "utf-8")
+            places = ("--root", bundle / "state", "run", "--bundle", bundle)
+            run([program("runc"), *places, uuid.uuid4().hex[:12]], bundle / "output", timeout_s)
+            return (bundle / "output").read_text("utf-8", "replace")
+        finally:
+            _end_container(bundle)
+
+
+def require_engine(*, install: bool) -> None:
+    """Raise Unavailable where images cannot be built; with ``install``, what Debian has is installed first."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        msg = "without a daemon, images are built by root on Linux"
+        raise Unavailable(msg)
+    missing = [name for name in PROGRAMS if find(name) is None]
+    if missing and install and shutil.which("apt-get") is not None:
+        environ = {"DEBIAN_FRONTEND": "noninteractive"}
+        with tempfile.TemporaryDirectory() as folder, suppress(ImageError):
+            log = Path(folder) / "log"
+            run(["apt-get", "update"], log, _INSTALL_S, environ=environ)
+            run(["apt-get", "install", "--yes", "--no-install-recommends", *missing], log, _INSTALL_S, environ=environ)
+        missing = [name for name in PROGRAMS if find(name) is None]
+    if missing:
+        msg = f"{', '.join(missing)} missing: apt-get install --no-install-recommends {' '.join(PROGRAMS)}"
+        raise Unavailable(msg)
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        msg = "this root may not make name spaces"
+        raise Unavailable(msg)
+
+
+def tag_of(name: str) -> str:
+    """An image's name in the store."""
+    return f"localhost/kafka-delta-express/{name}:latest"
+
+
+def store_folder() -> Path:
+    """Where images and layers are kept."""
+    return cache_folder() / "images"
+
+
+def find(name: str) -> str | None:
+    """A program, which Debian may have put where only root looks."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+def program(name: str) -> str:
+    """The same; raises Unavailable."""
+    found = find(name)
+    if found is None:
+        msg = f"{name} is missing"
+        raise Unavailable(msg)
+    return found
+
+
+def run(
+    arguments: Sequence[str | Path],
+    log: Path,
+    timeout_s: float,
+    folder: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Run a program to its end, and its children with it. Raises ImageError with the end of what it printed."""
+    child = processes.start([str(one) for one in arguments], log, environ, folder)
+    code = None
+    try:
+        code = child.process.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        msg = f"{Path(arguments[0]).name} took longer than {timeout_s:.0f} s; the end of its log:\n{child.log_tail()}"
+        raise ImageError(msg) from error
+    finally:
+        if code is None:  # late, or this process is told to end
+            child.signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(10)
+            with suppress(ProcessLookupError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+    if code:
+        msg = f"{Path(arguments[0]).name} ended with code {code}; the end of its log:\n{child.log_tail()}"
+        raise ImageError(msg)
+
+
+def passed_on(environ: Mapping[str, str], certificates: Path = CERTIFICATES) -> list[str]:
+    """Arguments of a build for how this machine reaches its registries (rule 3)."""
+    given = pip_settings(environ)
+    if "KDE_MAVEN_URL" in environ:
+        given["KDE_MAVEN_URL"] = environ["KDE_MAVEN_URL"]
+    arguments: list[str] = []
+    if certificates.exists():
+        arguments += ["--volume", f"{certificates}:{CERTIFICATES}:ro"]
+        given |= dict.fromkeys(("PIP_CERT", "SSL_CERT_FILE"), str(CERTIFICATES))
+    for key, value in sorted(given.items()):
+        arguments += ["--build-arg", f"{key}={value}"]
+    return arguments
+
+
+def pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What pip is told of its index here, by a file or the environment, as variables."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], check=False, capture_output=True, text=True, env=dict(environ)
+    )
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():  # global.index-url='https://…'; the environment's come first
+        key, _, value = line.partition("=")
+        name = _PIP.get(key.rpartition(".")[2])
+        if name is not None:
+            found.setdefault(name, value.strip("'\""))
+    return found | {name: environ[name] for name in _PIP.values() if name in environ}
+
+
+def process_spec(
+    template: Mapping[str, Any],
+    container: Container,
+    arguments: Sequence[str],
+    *,
+    user: str,
+    environ: Mapping[str, str],
+    tmpfs: Sequence[str],
+    mounts: Mapping[Path, str],
+) -> dict[str, object]:
+    """What runc is told: no capability, no new privilege, a read-only root, and the machine's network.
+
+    ``template`` is what `runc spec` prints, ``tmpfs`` are compose's entries, ``mounts`` are read only, by their source.
+    """
+    uid, _, gid = user.partition(":")
+    kept = [mount for mount in template["mounts"] if mount["type"] != "cgroup"]
+    process = {
+        "terminal": False,
+        "user": {"uid": int(uid), "gid": int(gid)},
+        "args": [*container.entrypoint, *arguments],
+        "env": [*container.environ, *(f"{key}={value}" for key, value in environ.items())],
+        "cwd": container.folder,
+        "noNewPrivileges": True,
+        "capabilities": {kind: [] for kind in ("bounding", "effective", "permitted", "inheritable", "ambient")},
+    }
+    linux = {key: value for key, value in template["linux"].items() if key != "resources"}
+    own = ("pid", "ipc", "mount")
+    linux["namespaces"] = [one for one in template["linux"]["namespaces"] if one["type"] in own]
+    return {
+        "ociVersion": template["ociVersion"],
+        "process": process,
+        "root": {"path": str(container.root), "readonly": True},
+        "mounts": [
+            *kept,
+            *map(tmpfs_mount, tmpfs),
+            *(
+                {"destination": target, "type": "bind", "source": str(source), "options": ["rbind", "ro"]}
+                for source, target in mounts.items()
+            ),
+        ],
+        "linux": linux,
+    }
+
+
+def tmpfs_mount(entry: str) -> dict[str, object]:
+    """A mount as Docker makes it of compose's ``/tmp:size=2g,mode=1777``: without set-uid, devices and execution."""
+    target, _, text = entry.partition(":")
+    options = [option for option in text.split(",") if option]
+    defaults = [name for name in ("noexec", "nosuid", "nodev") if name.removeprefix("no") not in options]
+    return {
+        "destination": target,
+        "type": "tmpfs",
+        "source": "tmpfs",
+        "options": [*defaults, *(option for option in options if option not in {"exec", "suid", "dev"})],
+    }
+
+
+def runc_template(folder: Path) -> dict[str, Any]:
+    """What `runc spec` prints."""
+    subprocess.run([program("runc"), "spec"], check=True, cwd=folder, capture_output=True)
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    return found
+
+
+def _mirror() -> list[str]:
+    """Where this machine, if it is a Debian, gets its packages."""
+    if shutil.which("apt-get") is None:
+        return []
+    done = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], check=False, capture_output=True, text=True
+    )
+    sites = [line.split()[0] for line in done.stdout.splitlines() if line.endswith(f" {_DEBIAN}")]
+    return sites[:1]
+
+
+def _away(environ: Mapping[str, str]) -> str | None:
+    """The first of what a build needs that does not answer at all."""
+    index = pip_settings(environ).get("PIP_INDEX_URL", "https://pypi.org/simple")
+    mirror = (_mirror() or ["http://deb.debian.org/debian"])[0]
+    for url in (mirror, index, environ.get("KDE_MAVEN_URL", MAVEN_URL)):
+        try:
+            with urllib.request.urlopen(url, timeout=15):  # noqa: S310 - the operator's own
+                continue
+        except urllib.error.HTTPError:
+            continue  # it answers
+        except (OSError, ValueError):
+            return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return None
+
+
+def _end_container(bundle: Path) -> None:
+    """Whatever is left of a container, and the folder with what it was made of."""
+    state = bundle / "state"
+    for found in state.iterdir() if state.is_dir() else ():
+        command = [program("runc"), "--root", str(state), "delete", "--force", found.name]
+        subprocess.run(command, check=False, capture_output=True)
+    _remove(bundle)
+
+
+def _remove(folder: Path) -> None:
+    """A folder, and before it what is mounted there: a tree that is removed across a mount takes what is behind it."""
+    _unmount_below(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unmount_below(folder: Path) -> None:
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
+    for target in sorted((one for one in mounts if one.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", target], check=False, capture_output=True)
