@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 
 _DEBIAN = "bookworm"
 _PACKAGES = "ca-certificates,netbase,tzdata,python3.11,python3.11-venv,python3-pip"
-_INSTALL_S, _PULL_S, _BASE_S, _BUILD_S, _CALL_S = 300, 60, 600, 1200, 120
+_INSTALL_S, _PULL_S, _BASE_S, _CALL_S = 300, 60, 600, 120
 _PIP = {
     "index-url": "PIP_INDEX_URL",
     "extra-index-url": "PIP_EXTRA_INDEX_URL",
@@ -57,6 +57,10 @@ class Unavailable(Exception):  # noqa: N818 - it is no error (rule 1)
 
 class ImageError(Exception):
     """An image does not build, or a container does not do what it should."""
+
+
+class TooSlowError(ImageError):
+    """A program took longer than it may."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,16 @@ class Engine:
         finally:
             _remove(root)
 
-    def build(self, name: str) -> None:
+    def build(self, name: str, timeout_s: float) -> None:
         """Build the image of one of `deploy/images`. Raises ImageError; Unavailable where the network is away."""
         self.ensure_base()
         arguments = ["bud", "--isolation", "chroot", "--format", "docker", "--layers", "--pull-never"]
         arguments += ["--network", "host", *passed_on(os.environ)]
         arguments += ["--file", f"deploy/images/{name}.Dockerfile", "--tag", tag_of(name), "."]
         try:
-            self._buildah(*arguments, timeout_s=_BUILD_S, folder=ROOT)
+            self._buildah(*arguments, timeout_s=timeout_s, folder=ROOT)
+        except TooSlowError:
+            raise
         except ImageError as error:
             away = _away(os.environ)
             if away is None:
@@ -258,7 +264,7 @@ def run(
         code = child.process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
         msg = f"{Path(arguments[0]).name} took longer than {timeout_s:.0f} s; the end of its log:\n{child.log_tail()}"
-        raise ImageError(msg) from error
+        raise TooSlowError(msg) from error
     finally:
         if code is None:  # late, or this process is told to end
             child.signal(signal.SIGTERM)

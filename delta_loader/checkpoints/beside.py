@@ -195,7 +195,7 @@ class CheckpointsBeside:
         try:
             due.write()
         except Exception as error:  # noqa: BLE001 - a bug, too, costs this checkpoint and no load
-            problem = error.problem if isinstance(error, KafkaDeltaExpressError) else f"{type(error).__name__}: {error}"
+            problem = _problem_of(error)
             failures = self._failures.get(due.url, (0, ""))[0] + 1
             self._failures[due.url] = failures, problem
             self._metrics.add(catalogue.LOADER_CHECKPOINTS, outcome="failed")
@@ -214,7 +214,12 @@ class CheckpointsBeside:
         try:
             for path in self._remove_torn(url):
                 self._log.warning("torn checkpoint removed", table=url, path=path)
-        except KafkaDeltaExpressError as error:
+        except Exception as error:  # noqa: BLE001 - a bug, too, costs no checkpoint and no load
+            remedy = getattr(error, "remedy", "")
             self._log.warning(
-                "torn checkpoints cannot be removed", table=url, problem=error.problem, remedy=error.remedy
+                "torn checkpoints cannot be removed", table=url, problem=_problem_of(error), remedy=remedy
             )
+
+
+def _problem_of(error: Exception) -> str:
+    return error.problem if isinstance(error, KafkaDeltaExpressError) else f"{type(error).__name__}: {error}"

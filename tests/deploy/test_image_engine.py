@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from devservices import image_engine, images
-from devservices.image_engine import Container, ImageError, Unavailable, passed_on, pip_settings, process_spec
+from devservices.image_engine import (
+    Container,
+    ImageError,
+    TooSlowError,
+    Unavailable,
+    passed_on,
+    pip_settings,
+    process_spec,
+)
 
 TMP = "/tmp"  # noqa: S108 - a container's
 TEMPLATE = {
@@ -105,5 +113,5 @@ def test_a_machine_without_the_engine_is_a_reason_and_no_failure(monkeypatch: py
 def test_a_program_that_fails_or_takes_too_long_ends_with_what_it_printed(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"(?s)sh ended with code 3.*no such layer"):
         image_engine.run(["sh", "-c", "echo no such layer; exit 3"], tmp_path / "failed", 60)
-    with pytest.raises(ImageError, match="took longer"):
+    with pytest.raises(TooSlowError, match="took longer"):
         image_engine.run(["sleep", "600"], tmp_path / "late", 0.1)

@@ -219,6 +219,7 @@ def test_a_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
     store = FsspecStore(staging.table, staging.storage_options)
     nowhere = tmp_path / "file"
     nowhere.touch()
+    told: list[str] = []
 
     def load(name: str, java_options: str) -> list[str]:
         settings = {
@@ -243,12 +244,16 @@ def test_a_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
                 }
             ],
         }
-        programs.succeed("delta-loader", "run", programs.config(settings, name), "--once")
+        done = programs.run("delta-loader", "run", programs.config(settings, name), "--once")
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout + done.stderr)
         return [part.path for _, parts in complete_checkpoints(store.list(LOG)) for part in parts]
 
     staging.flush(0, 0, 5)
     broken = [f"-Dorg.xerial.snappy.{key}={nowhere}/folder" for key in ("lib.path", "tempdir")]
     assert load("broken.yaml", " ".join(broken)) == []
+    assert "checkpoint failed" in told[0]
+    assert "torn checkpoint removed" not in told[0]
     staging.flush(0, 5, 10)
     assert len(load("well.yaml", "-Dnothing=more")) == 1
     assert newest_checkpoint(store, store.list(LOG))[0] == 2
