@@ -164,9 +164,11 @@ class Engine:
         self.ensure_base()
         arguments = ["bud", "--isolation", "chroot", "--format", "docker", "--layers", "--pull-never"]
         arguments += ["--network", "host", *passed_on(os.environ)]
-        arguments += ["--file", f"deploy/images/{name}.Dockerfile", "--tag", tag_of(name), "."]
+        arguments += ["--file", f"deploy/images/{name}.Dockerfile"]
         try:
-            self._buildah(*arguments, timeout_s=timeout_s, folder=ROOT)
+            # The first stage has a name, too, so that its layers stay when those of older builds go.
+            for stage in (["--target", "build", "--tag", tag_of(f"{name}-build")], ["--tag", tag_of(name)]):
+                self._buildah(*arguments, *stage, ".", timeout_s=timeout_s, folder=ROOT)
         except TooSlowError:
             raise
         except ImageError as error:
@@ -175,6 +177,11 @@ class Engine:
                 raise
             msg = f"{away} does not answer, and the layers that need it are not in the cache"
             raise Unavailable(msg) from error
+
+    def prune(self) -> None:
+        """Remove the layers of older builds, once all images are built: a layer that none of them has is of no use."""
+        with suppress(ImageError):
+            self._buildah("rmi", "--prune", timeout_s=_BASE_S)
 
     @contextmanager
     def container(self, name: str) -> Iterator[Container]:

@@ -76,6 +76,7 @@ def main(
                     except TooSlowError as error:
                         raise Unavailable(str(error)) from error
                     typer.echo(f"images: {name} is built ({time.monotonic() - began_s:.0f} s)")
+                engine.prune()
                 if check:
                     _check(engine, Path(folder))
         except Unavailable as reason:
