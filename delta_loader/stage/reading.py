@@ -24,7 +24,7 @@ from delta_loader.core.listed import listing_of, without
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import ObjectStore, StoredObject
     from common.settings import Stream
@@ -137,18 +137,32 @@ class Stage:
         """Another object of the stage: an operator's answer. Raises StoreError."""
         return self._store.read(path)
 
-    def delete(self, listing: Listing, finished: Mapping[TopicPartition, Sequence[MarkerName]]) -> None:
-        """Delete markers, under whatever names they have. Raises StoreError.
+    def delete(
+        self,
+        listing: Listing,
+        finished: Mapping[TopicPartition, Sequence[MarkerName]],
+        judged: Mapping[MarkerName, Collection[Found]],
+        tables: Mapping[str, str],
+    ) -> frozenset[MarkerName]:
+        """Delete markers, under whatever names they have; those that are gone now. Raises StoreError.
 
         Of each partition one after the other from the lowest on, so that a crash leaves no lower one behind
-        (core/settle.py, rule 3); partitions at the same time.
+        (core/settle.py, rule 3); partitions at the same time. Each is read again right before: one that is no longer
+        what ``judged`` says (as `read` found it, with ``tables``) was replaced meanwhile, and stays with all above it.
         """
 
-        def delete_in_turn(source: TopicPartition) -> None:
-            listed = listing[source]
-            self._store.delete(path for name in sorted(finished[source]) for path in listed.paths(name))
+        def delete_in_turn(source: TopicPartition) -> list[MarkerName]:
+            gone: list[MarkerName] = []
+            for name in sorted(finished[source]):
+                for path in listing[source].paths(name):
+                    data = self._store.read(path)
+                    if data is not None and _parse(name, data, tables) not in judged[name]:
+                        return gone
+                    self._store.delete([path])
+                gone.append(name)
+            return gone
 
-        self._parallel(delete_in_turn, finished)
+        return frozenset(name for names in self._parallel(delete_in_turn, list(finished)) for name in names)
 
     def delete_waiting(self, markers: Iterable[Found]) -> None:
         """Delete the mixed files of markers that are gone; `delta-loader clean` finds what a crash leaves.

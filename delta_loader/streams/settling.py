@@ -1,7 +1,8 @@
 """Deletes the markers that all of a stream's tables are past, once they are old enough (core/settle.py).
 
 Rule: a table that went back since the last look may want markers again, and other loaders obey answers too; so the
-tables are looked at anew before anything is deleted.
+tables are looked at anew before anything is deleted. And a marker may be replaced under its name, by a rewind and the
+writer that stages it again: what is deleted is what was judged, by a comparison right before.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Settling:
         if not any(map(candidates, listing)) or not self.look_again():
             return 0
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
-        gone: list[Found] = []
+        judged: dict[MarkerName, tuple[Found, ...]] = {}
+        ready: list[Found] = []
         for source in listing:
             position, names = self.finished(source), candidates(source)
             if position is None or not names:
@@ -52,7 +54,8 @@ class Settling:
             found = self.stage.read(listing, names, self.tables)
             chain = identity.judged(source, (marker for markers in found.values() for marker in markers))
             ended[source] = settled(chain, position)
-            gone += [marker for marker in chain if marker.name in ended[source]]
-        self.stage.delete(listing, ended)
-        self.stage.delete_waiting(gone)
-        return sum(len(names) for names in ended.values())
+            judged |= {name: found[name] for name in ended[source]}
+            ready += [marker for marker in chain if marker.name in ended[source]]
+        gone = self.stage.delete(listing, ended, judged, self.tables)
+        self.stage.delete_waiting(marker for marker in ready if marker.name in gone)
+        return len(gone)

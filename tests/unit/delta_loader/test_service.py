@@ -14,7 +14,9 @@ from common.errors import ExitCode, StoreError, TableError
 from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
+from common.stage.markers import MarkerName, manifest_to_bytes
 from common.storage.store import FsspecStore
+from common.tables.urls import comparable
 from delta_loader.core.commits import Committed, Conflicted, Unknown
 from delta_loader.core.held import held as held_by_plan
 from delta_loader.core.held import missing_file
@@ -451,3 +453,25 @@ def test_status_offers_one_repair_for_several_held_partitions(staging: Staging, 
         staging.store(staging.stage_url).write(f"done/orders/{partition}/{0:020d}.done", b"{torn")
     text = to_text([stream_status(settings_for(staging).streams[0], stage, staging.store, lambda _: {})])
     assert text.count("`bootstrap rewind ⟨config⟩ --all-held`") == 1
+
+
+def test_a_marker_that_was_replaced_since_it_was_judged_stays_with_all_above_it(staging: Staging) -> None:
+    """An operator rewinds, and a writer stages other records under the same name, while markers are settled."""
+    markers = [staging.flush(0, start, start + 10) for start in (0, 10, 20, 30)]
+    staging.touch(1, 5)
+    (stream,) = settings_for(staging).streams
+    store = staging.store(staging.stage_url)
+    stage = Stage(store, in_turn)
+    listing = stage.listing(stream)
+    by_hand = MarkerName(staging.source(1), Position(5))
+    names = [*(marker.name for marker in markers[:3]), by_hand]
+    tables = {comparable(url): url for url in stream.tables}
+    judged = stage.read(listing, names, tables)
+    manifest = markers[1].manifest
+    assert manifest is not None
+    store.write(names[1].path, manifest_to_bytes(staging.source(0), replace(manifest, writer="a later one")))
+
+    ended = {staging.source(0): names[:3], staging.source(1): [by_hand]}
+    assert stage.delete(listing, ended, judged, tables) == {names[0], by_hand}
+
+    assert staging.markers() == [marker.name.path for marker in markers[1:]]
