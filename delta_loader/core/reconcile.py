@@ -388,9 +388,11 @@ def kafka_findings(
     if not lost and seen.missing.is_whole and not filtered:
         left_out = seen.left_out.tally.total
         counted = f"tombstones ({seen.kafka_tombstones:,})" + (f" or filtered ({left_out:,})" if left_out else "")
+        since = "" if begins is None else f" from {begins} on"
         text = (
-            f"all {seen.kafka_records:,} records of {source} that Kafka has below the table's position are rows, dead "
-            f"letters or {counted}, but for those that are named"
+            f"the offsets of all {seen.kafka_records - older.count:,} records of {source} that Kafka has{since} below "
+            f"the table's position are those of rows, dead letters or {counted}, but for those that are named; "
+            "timestamps and contents were not compared"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 

@@ -172,6 +172,6 @@ def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int |
 def _restart(source: TopicPartition, at: int | None) -> str:
     command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
     return (
-        f"load what is staged, find the first offset with other records with `delta-loader verify {CONFIG} --kafka`, "
-        f"and begin a new chain there: `{command}`"
+        f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "
+        f"Kafka has other records than the table: `{command}`"
     )
