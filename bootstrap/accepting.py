@@ -19,7 +19,15 @@ from common.tables.commit_metadata import Decision
 from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.transactions import TxnIds
-from common.tables.went_back import WentBack, described, own_past, went_back, without_txn
+from common.tables.went_back import (
+    WentBack,
+    described,
+    own_past,
+    unknown_positions,
+    unknown_since,
+    went_back,
+    without_txn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,16 +100,26 @@ class Accepting:
             yield back
         elif url == self.stream.table:
             states = [self.state_of(source, table) for source in self.sources]
-            unplaced = [state for state in states if state.table is None and state.staged]
+            unplaced = [state for state in states if state.table is None and state.staged and state.foreign is None]
             if unplaced:
                 rootless = [
                     state.source
                     for state in unplaced
                     if state.chain.markers and state.chain.markers[0].previous is not None
                 ]
-                past = own_past(read_history(table.version, lines), app_id)
+                wanted = [(state.source, state.generation) for state in unplaced]
+                past = own_past(read_history(table.version, lines), app_id, wanted)
                 generations = {state.source: state.generation for state in unplaced}
-                yield from without_txn(past, [state.source for state in unplaced], rootless, generations)
+                roots = {state.source: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
+                first_ms = {source: root.created_ms for source, root in roots.items() if root is not None}
+                found = without_txn(past, [state.source for state in unplaced], rootless, generations, first_ms)
+                yield from (back for back in found if not back.is_unplaced)  # only an operator knows the offset
+            oldest = unknown_since(read_history(table.version, lines), app_id)
+            placed = {one.source: (one.table, one.chain.markers) for one in states if one.table is not None}
+            generations = {state.source: state.generation for state in states}
+            unknown = None if oldest is None else unknown_positions(oldest, placed, generations)
+            if unknown is not None:
+                yield unknown
 
     def _plan(self, url: str, table: TableState, back: WentBack, decision: Decision, *, give_up: bool) -> AcceptPlan:
         gone = sorted(set(back.positions) - set(self.sources))

@@ -16,11 +16,11 @@ from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
-from common.tables.history import read_history, store_lines
+from common.tables.history import CommitLines, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from common.tables.went_back import own_past, went_back, without_txn
+from common.tables.went_back import WentBack, own_past, unknown_positions, unknown_since, went_back, without_txn
 from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated, unknown_partition
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
@@ -279,14 +279,41 @@ def _waiting_for_an_answer(
             return dict.fromkeys(ids.generations, held_by(url, stream.app_id, back))
     if state is None:
         return {}
-    staged = (source for source in ids.generations if found.get(source))
-    unplaced = [source for source in staged if ids.position(state.transactions, source) is None]
-    if not unplaced:
-        return {}
-    rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
-    past = own_past(read_history(state.version, store_lines(open_store(stream.table))), stream.app_id)
-    return {
-        source: held_by(stream.table, stream.app_id, back)
-        for back in without_txn(past, unplaced, rootless, ids.generations)
-        for source in back.positions
-    }
+    staged = [source for source in ids.generations if found.get(source)]
+    unplaced = [
+        source
+        for source in staged
+        if ids.position(state.transactions, source) is None and not _has_foreign(found[source])
+    ]
+    lines = store_lines(open_store(stream.table))
+    events = [*_unknown(stream, state, ids, found, lines)]
+    if unplaced:
+        rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
+        wanted = [(source, ids.generation_of(source)) for source in unplaced]
+        past = own_past(read_history(state.version, lines), stream.app_id, wanted)
+        first_ms = {
+            source: first.manifest.created_ms
+            for source in unplaced
+            if isinstance(first := found[source][0], Marker) and first.manifest is not None
+        }
+        events += without_txn(past, unplaced, rootless, ids.generations, first_ms)
+    return {source: held_by(stream.table, stream.app_id, back) for back in events for source in back.positions}
+
+
+def _unknown(
+    stream: Stream,
+    state: TableState,
+    ids: TxnIds,
+    found: Mapping[TopicPartition, Sequence[Found]],
+    lines: CommitLines,
+) -> Iterator[WentBack]:
+    """Chains that have something to load, and whose position may be that of a table that went back."""
+    placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
+    for source, near in found.items():
+        position = ids.position(state.transactions, source)
+        if position is not None and isinstance(next_run(position, near), Run | Straddle):
+            placed[source] = position, [marker for marker in near if isinstance(marker, Marker)]
+    oldest = unknown_since(read_history(state.version, lines), stream.app_id) if placed else None
+    back = None if oldest is None else unknown_positions(oldest, placed, ids.generations)
+    if back is not None:
+        yield back

@@ -109,6 +109,9 @@ def plan_replay(
     if back.kind is Kind.EXPIRED:
         msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
         raise UsageError(msg, "accept it with --go-on, which sets the positions again")
+    if back.kind is Kind.UNKNOWN:
+        msg = f"the log of {url} does not tell whether it lost anything, so that nothing says where a replay begins"
+        raise UsageError(msg, "accept it with --go-on, or begin at a stated offset with bootstrap restart --at")
     if back.over:
         msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
         msg += "load its rows twice"

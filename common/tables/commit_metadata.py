@@ -82,6 +82,8 @@ class CommitMetadata:
     """The broker's ids of the topics that these positions belong to, where they are known."""
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none. None in a commit that does not say (rule 4)."""
+    unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
+    """Chains, with their generations, of which nobody knew whether the table has something (went_back.py, rule 7)."""
 
     def generation(self, source: TopicPartition) -> int:
         """The generation of a Kafka partition's chain that this commit speaks of (rule 5)."""
@@ -104,8 +106,9 @@ class CommitMetadata:
             positions=nested(self.positions) or None,
             topic_ids=_topic_ids_to_stored(self.positions, self.topic_ids),
             plain_topic=self.plain_topic,
+            unproved=[(source.topic, source.partition, number) for source, number in sorted(self.unproved)] or None,
         )
-        optional = ("counts", "replaced", "answers", "generations", "positions", "topic_ids", "plain_topic")
+        optional = ("counts", "replaced", "answers", "generations", "positions", "topic_ids", "plain_topic", "unproved")
         absent = {name for name in optional if getattr(content, name) is None}
         return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
 
@@ -124,6 +127,10 @@ class CommitMetadata:
             generations = generations_from_stored(content.generations)
             positions = flat(content.positions or {})
             topic_ids = _topic_ids_from_stored(positions, content.topic_ids or {})
+            unproved = frozenset(
+                (TopicPartition(Topic(topic), Partition(partition)), generation)
+                for topic, partition, generation in content.unproved or ()
+            )
         except (ValidationError, ValueError):
             return None
         return cls(
@@ -138,6 +145,7 @@ class CommitMetadata:
             positions,
             topic_ids,
             content.plain_topic,
+            unproved,
         )
 
 
@@ -170,6 +178,7 @@ class _Content(BaseModel):
     positions: dict[str, dict[str, int]] | None = None
     topic_ids: dict[str, dict[str, str | None]] | None = None
     plain_topic: str | None = None
+    unproved: list[tuple[str, int, int]] | None = None
 
 
 class _Stored(BaseModel):

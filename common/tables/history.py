@@ -71,6 +71,20 @@ def store_lines(store: ObjectStore) -> CommitLines:
     return lines
 
 
+class Replayed:
+    """A history that is read once, as far as it is asked for, and may be walked again."""
+
+    def __init__(self, commits: Iterator[LoggedCommit]) -> None:
+        self._left = commits
+        self._read: list[LoggedCommit] = []
+
+    def __iter__(self) -> Iterator[LoggedCommit]:
+        yield from self._read
+        for commit in self._left:
+            self._read.append(commit)
+            yield commit
+
+
 def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
     """The commits from a version down, until the log ends: what is older was cleaned up. Lazy; raises StoreError."""
     for version in range(newest, -1, -1):

@@ -25,6 +25,7 @@ from common.spans import Offset, Position, position_after
 from common.stage.merged import topics_of
 from common.tables.history import read_history, store_lines
 from common.tables.transactions import TxnIds
+from common.tables.went_back import FARTHEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from common.tables.history import LoggedCommit
 
 MOST_OLDER = 2_000
-"""How many commits are read for what commits of older releases say."""
+"""How many commits are read, from the newest own one down, for what commits of older releases say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,16 @@ class TableIdentity:
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none, None while no commit says."""
     chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)
+    unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
+    """Chains, with their generations, that the table may or may not have something of (went_back.py, rule 7)."""
+    is_whole: bool = True
+    """Whether ``chains`` are all that the table has; not where commits of an older release are the newest own ones."""
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
         """The table's once a commit with this metadata is in it."""
         if not metadata.positions:
             return self
-        return TableIdentity(metadata.plain_topic, _named_by(metadata))
+        return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved)
 
     def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
         """All chains once some have moved; those that these take the place of are left out (rule 5)."""
@@ -107,10 +112,14 @@ def identity_of(
 ) -> TableIdentity:
     """What a table's own commits say, from the newest down (rule 2); ``transactions`` are the newest ones."""
     chains: dict[TopicPartition, KnownChain] = {}
+    unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
+    is_whole = False
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
+    own = 0
     for number, commit in enumerate(history, 1):
         metadata = commit.metadata
         if metadata is not None and metadata.app_id == ids.app_id:
+            own = own or number
             named = _named_by(metadata)
             for source, known in named.items():
                 newer = chains.get(source)
@@ -119,12 +128,14 @@ def identity_of(
                 elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
                     chains[source] = replace(newer, topic_id=known.topic_id)
             if metadata.positions:
+                unproved, is_whole = metadata.unproved, True
                 plain = metadata.plain_topic if plain is None else plain
                 break
             plain = plain_of(metadata, ids, transactions) if plain is None else plain
-        if number >= MOST_OLDER:
+        if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
-    return with_transactions(TableIdentity(plain, chains), stream, ids, transactions)
+    found = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own)
+    return with_transactions(found, stream, ids, transactions)
 
 
 def read_identity(stream: Stream, state: TableState, store: ObjectStore) -> TableIdentity:

@@ -31,28 +31,39 @@ Rules:
 5. A topic that was made anew (common/tables/transactions.py) has another generation, whose positions say nothing about
    those of the old one. What went back is told of the newest generation that lost something; what an older one lost
    with it is of a topic that is gone, and is told beside it.
-6. At most `MOST_COMMITS` are read. The newest is usually our own, so that one is read.
+6. The log is read down to the newest own commit, however many others have made since. (`FARTHEST` bounds it.) Where
+   the log ends before one is met, whether the table went back since the last load is *unknown*, and a chain is held as
+   soon as there is something to load. Unless nothing was loaded by the commits that are gone: all that is staged below
+   the table's position, but for what an operator made, is younger than the oldest commit that is there.
+7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
+   (common/tables/commit_metadata.py) and not this one, or all of the log is there, or the chain's first marker is
+   younger than the oldest commit. Else that is unknown too; commits that are made meanwhile say so of it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from common.spans import Position, Span
+from common.stage.markers import Marker, Origin
+from common.tables.history import LoggedCommit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
-    from common.tables.history import LoggedCommit
 
     Generation = tuple[TopicPartition, int]
     """A Kafka partition's chain: the partition, and its generation."""
 
 MOST_COMMITS = 2_000
+"""How far an answer is given the commit that brought what expired, and what is asked for people is looked for."""
+FARTHEST = 100_000
+_SKEW_MS = 3_600_000
+"""How far the clocks of writers and committers may differ."""
 
 
 class Kind(StrEnum):
@@ -62,6 +73,7 @@ class Kind(StrEnum):
     REPLACED = "table_replaced"
     RECREATED = "table_recreated"
     EXPIRED = "txn_expired"
+    UNKNOWN = "history_unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class WentBack:
     """Of the chains that the positions are of; one that is not here has generation 0."""
     gone: tuple[tuple[TopicPartition, Span], ...] = ()
     """What was lost of older generations too (rule 5): Kafka has none of it."""
+    is_unplaced: bool = False
+    """Of `Kind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
 
 
 @dataclass(slots=True)
@@ -180,7 +194,7 @@ def went_back(history: Iterable[LoggedCommit], app_id: str) -> WentBack | None:
     line = _Line()
     for number, commit in enumerate(history, 1):
         line.step(commit, app_id)
-        if line.done(commit.version) or number >= MOST_COMMITS:
+        if line.done(commit.version) or number >= FARTHEST:
             break
     if line.cause is None:
         return None
@@ -229,24 +243,100 @@ class OwnPast:
     """The newest own commit."""
     first: LoggedCommit | None
     """The table's first commit, if the log still has it."""
+    oldest: LoggedCommit | None = None
+    """The oldest commit that was read."""
+    names_all: LoggedCommit | None = None
+    """The newest own commit that names all chains."""
+
+    def may_have_loaded(self, chain: Generation, first_ms: int | None) -> bool:
+        """Whether a chain that has no position may have been loaded before (rule 7).
+
+        ``first_ms`` is when its first marker was made; None where nobody knows it.
+        """
+        said = None if self.names_all is None else self.names_all.metadata
+        if said is not None and chain not in said.unproved:
+            return False
+        if self.first is not None or self.oldest is None:
+            return False
+        return _is_older(first_ms, self.oldest)
 
 
-def own_past(history: Iterable[LoggedCommit], app_id: str) -> OwnPast:
-    """What own commits say, newest first, over as much of the log as rule 6 allows."""
+def own_past(
+    history: Iterable[LoggedCommit], app_id: str, wanted: Iterable[Generation] = (), since_ms: int | None = None
+) -> OwnPast:
+    """What own commits say, newest first, as far down as ``wanted`` and rules 6 and 7 make it necessary.
+
+    Nothing that was staged before ``since_ms`` is asked for: what is older cannot have loaded it.
+    """
     positions: dict[Generation, Position] = {}
     last: dict[Generation, LoggedCommit] = {}
-    newest = first = None
+    newest = first = oldest = names_all = None
     for number, commit in enumerate(history, 1):
-        if commit.metadata is not None and commit.metadata.app_id == app_id:
+        oldest = commit
+        metadata = commit.metadata
+        if metadata is not None and metadata.app_id == app_id:
             newest = newest or commit
             for chain, (_, end) in _brought(commit).items():
                 positions.setdefault(chain, end)
                 last.setdefault(chain, commit)
+            if metadata.positions and names_all is None:
+                names_all = commit
+                for source, position in metadata.positions.items():
+                    positions.setdefault((source, metadata.generation(source)), position)
         if commit.version == 0:
             first = commit
-        if number >= MOST_COMMITS:
+        # An answer has to find the event that it was given about, while others' commits go on.
+        named = names_all is not None and (
+            number >= MOST_COMMITS or not any(chain in positions and chain not in last for chain in wanted)
+        )
+        is_old = since_ms is not None and not _is_older(since_ms, commit)
+        if named or is_old or number >= FARTHEST:
             break
-    return OwnPast(positions, last, newest, first)
+    return OwnPast(positions, last, newest, first, oldest, names_all)
+
+
+def unknown_since(history: Iterable[LoggedCommit], app_id: str) -> LoggedCommit | None:
+    """The oldest commit of a log that ends before an own commit is met (rule 6); None where one is, or none is gone."""
+    oldest: LoggedCommit | None = None
+    for number, commit in enumerate(history, 1):
+        if commit.version == 0 or (commit.metadata is not None and commit.metadata.app_id == app_id):
+            return None
+        oldest = commit
+        if number >= FARTHEST:
+            break
+    return oldest
+
+
+def unknown_positions(
+    oldest: LoggedCommit,
+    placed: Mapping[TopicPartition, tuple[Position, Iterable[Marker]]],
+    generations: Mapping[TopicPartition, int],
+) -> WentBack | None:
+    """The chains whose position may be that of a table that went back (rule 6).
+
+    ``oldest`` is what `unknown_since` says; ``placed`` are the table's positions, and what is staged near them.
+    """
+    positions = {
+        source: position
+        for source, (position, markers) in placed.items()
+        if any(_was_loaded(marker, position, oldest) for marker in markers)
+    }
+    if not positions:
+        return None
+    named = {source: generations[source] for source in positions if generations.get(source)}
+    return WentBack(Kind.UNKNOWN, oldest, positions, generations=named)
+
+
+def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> bool:
+    """Whether a marker was loaded, as far as can be told, by a commit that is gone."""
+    manifest = marker.manifest
+    is_staged = manifest is not None and manifest.origin is Origin.FLUSH and marker.span.end <= position
+    return manifest is not None and is_staged and _is_older(manifest.created_ms, oldest)
+
+
+def _is_older(made_ms: int | None, commit: LoggedCommit) -> bool:
+    """Whether something may be older than a commit."""
+    return made_ms is None or commit.timestamp_ms is None or made_ms <= commit.timestamp_ms + _SKEW_MS
 
 
 def without_txn(
@@ -254,10 +344,12 @@ def without_txn(
     unplaced: Iterable[TopicPartition],
     rootless: Iterable[TopicPartition],
     generations: Mapping[TopicPartition, int],
+    first_ms: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[WentBack, ...]:
     """Why Kafka partitions that have markers have no txn action: those that expired, and those that never were.
 
     ``unplaced`` have none; of these, ``rootless`` have a chain whose beginning was settled, so that some table had it.
+    ``first_ms`` is when the first markers of chains that have their beginning were made.
     A table without own commits that has all of its log is not the one that was loaded. ``generations`` are the chains'
     own (0 where none is given): what commits say of another one is about another topic.
     """
@@ -266,13 +358,24 @@ def without_txn(
     found: list[WentBack] = []
     if expired:
         # Others' commits go on meanwhile, and an answer has to find the event that it was given about.
-        cause = max((past.last[chain] for chain in expired), key=lambda commit: commit.version)
+        causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
+        cause = max(causes, key=lambda commit: commit.version)
         found.append(_without(Kind.EXPIRED, cause, expired))
     lost = [(source, generations.get(source, 0)) for source in rootless]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:
         found.append(_without(Kind.RECREATED, past.first, never))
+    rooted = [chain for chain in chains if chain not in expired and chain not in lost]
+    unproved = [chain for chain in rooted if past.may_have_loaded(chain, (first_ms or {}).get(chain[0]))]
+    if unproved and past.oldest is not None:
+        unknown = _without(Kind.UNKNOWN, past.oldest, dict.fromkeys(unproved, Position(0)))
+        found.append(replace(unknown, is_unplaced=True))
     return tuple(found)
+
+
+def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:
+    """What stands for the commit that brought a chain, where that is too far down: the same at each look."""
+    return LoggedCommit(int(past.positions[chain]))
 
 
 def _without(kind: Kind, cause: LoggedCommit, positions: Mapping[Generation, Position]) -> WentBack:
@@ -308,8 +411,19 @@ def described(url: str, back: WentBack) -> str:
             )
         case Kind.EXPIRED:
             return (
-                f"the table {url} forgot how far it is (delta.setTransactionRetentionDuration); by its commits up to "
-                f"version {cause.version} it has the records of {positions}"
+                f"the table {url} forgot how far it is (delta.setTransactionRetentionDuration); by its own "
+                f"commits it has the records of {positions}"
+            )
+        case Kind.UNKNOWN if back.is_unplaced:
+            return (
+                f"the table {url} has no position for {', '.join(map(str, sorted(back.positions)))}, and its log, "
+                f"whose oldest commit is version {cause.version}, does not go back to when these were first staged: "
+                "whether they were loaded before cannot be told"
+            )
+        case Kind.UNKNOWN:
+            return (
+                f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
+                f"table was put back since (RESTORE) cannot be told; its txn actions say that it has {positions}"
             )
 
 

@@ -260,4 +260,5 @@ def with_identity(
         positions={source: known.position for source, known in chains.items()},
         topic_ids={source: known.topic_id for source, known in chains.items() if known.topic_id is not None},
         plain_topic=plain,
+        unproved=target.identity.unproved - {(source, known.generation) for source, known in moved.items()},
     )

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from common.errors import TableError
 from common.spans import MAX_POSITION, Position
+from common.stage.markers import Marker
 from common.tables.transactions import TxnIds
+from common.tables.went_back import Kind
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Committed,
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.answers import Answer
     from common.stage.idle import IdleFact, StreamFact
-    from common.stage.markers import Marker
+    from common.tables.went_back import WentBack
     from delta_loader.core.commits import Target
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
@@ -238,16 +240,35 @@ class StreamLoad:
         target = self._tables.own
         if target is None:
             return {}
-        unplaced = [source for source in listing if self._position(source) is None]
+        unplaced = [source for source in listing if self._position(source) is None and not self._is_foreign(source)]
         rootless = [source for source in unplaced if isinstance(next_run(None, self._found(source)), Rootless)]
         forgotten: dict[TopicPartition, Held] = {}
-        for back in self._look_back.without_txn(target, unplaced, rootless):
+        first_ms = {
+            source: first.manifest.created_ms
+            for source in unplaced
+            if isinstance(first := min(self._found(source), key=lambda found: found.name, default=None), Marker)
+            and first.manifest is not None
+        }
+        events = list(self._look_back.without_txn(target, unplaced, rootless, first_ms))
+        self._tables.note_forgotten(events)
+        events += self._unknown_history(target, listing)
+        for back in events:
             answer = self._look_back.answer(target, back)
             if answer is not None and not self._stop():
                 self._obey(target, answer)
                 return self._forgotten(listing)
             forgotten |= dict.fromkeys(back.positions, held_by(target.url, self._stream.app_id, back))
         return forgotten
+
+    def _unknown_history(self, target: Target, listing: Listing) -> list[WentBack]:
+        """Chains that have something to load, and whose position may be that of a table that went back."""
+        placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
+        for source in listing:
+            position, found = self._position(source), self._found(source)
+            if position is not None and isinstance(next_run(position, found), Run | Straddle):
+                placed[source] = position, [marker for marker in found if isinstance(marker, Marker)]
+        back = self._look_back.unknown(target, placed)
+        return [] if back is None else [back]
 
     def _found(self, source: TopicPartition) -> list[Found]:
         return self._identity.younger(source, self._near.of(source))
@@ -438,6 +459,8 @@ class StreamLoad:
             return not self._stands(listing)
 
         keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+        unknown = {one for one, reason in self._report.held.items() if reason.reason == Kind.UNKNOWN.value}
+        listing = {source: listed for source, listed in listing.items() if source not in unknown}
         settling = Settling(self._ports.stage, self._urls, self._finished, look_again)
         self._telling.settled(settling.run(listing, self._identity, keep_after_ms))
 

@@ -13,11 +13,14 @@ Rules:
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.tables.debts import DeferredRanges
+from common.tables.identity import KnownChain
 from common.tables.urls import comparable
+from common.tables.went_back import Kind
 from delta_loader.core.commits import Target, needed, side_commit
 from delta_loader.core.debts import left_out, with_debts, without_sources
 from delta_loader.core.held import missing_file
@@ -89,6 +92,7 @@ class StreamTables:
         """The stream's spelling of each table's URL, by its comparable form."""
         self.targets: dict[str, Target] = {}
         """The tables that are there, and have not failed, as they were last seen."""
+        self._forgotten: Sequence[WentBack] | None = None
         self.went_back: list[tuple[Target, WentBack]] = []
         self.failed: dict[str, KafkaDeltaExpressError] = {}
         """Those that are left out, and why (rule 1)."""
@@ -145,7 +149,7 @@ class StreamTables:
         seen = Target(url, state.table_id, shape, state.transactions, state.version, way)
         target, back = self._look_back.look(seen)
         self.went_back += [] if back is None else [(target, back)]
-        self.targets[url] = target
+        self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
         """Create what the load is the first to need; check that its files fit what is there. Raises TableError.
@@ -267,6 +271,25 @@ class StreamTables:
         """A table's own position."""
         target = self.targets.get(url)
         return None if target is None else target.ids(self._look_back.ids).position(target.transactions, source)
+
+    def note_forgotten(self, events: Sequence[WentBack]) -> None:
+        """The own table has chains without a txn action, or may have: its commits name them (went_back.py, rule 7)."""
+        self._forgotten = events
+        if self.own is not None:
+            self.targets[self.own.url] = self._with_forgotten(self.own)
+
+    def _with_forgotten(self, own: Target) -> Target:
+        if self._forgotten is None:
+            return own
+        identity = own.identity if own.identity.is_whole else replace(own.identity, is_whole=True)
+        for back in self._forgotten:
+            named = {(source, back.generations.get(source, 0)): position for source, position in back.positions.items()}
+            if back.is_unplaced:
+                identity = replace(identity, unproved=identity.unproved.union(named))
+            elif back.kind is Kind.EXPIRED:
+                missing = {source: KnownChain(number, position) for (source, number), position in named.items()}
+                identity = replace(identity, chains={**missing, **identity.chains})
+        return own if identity == own.identity else replace(own, identity=identity)
 
     def raise_failure(self) -> None:
         """Raise what one of the tables failed with."""

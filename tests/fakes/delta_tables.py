@@ -71,6 +71,7 @@ class MemoryDeltaTables:
         for version in range(newest, 0, -1):
             commit = self.tables[url].commits[version - 1]
             yield LoggedCommit(version, "STREAMING UPDATE", read_version=version - 1, metadata=commit.metadata)
+        yield LoggedCommit(0, "CREATE TABLE")
 
     def create(self, url: str, shape: TableShape) -> None:
         if url not in self.tables:

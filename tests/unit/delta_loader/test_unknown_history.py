@@ -1,0 +1,292 @@
+"""What a table's log no longer tells is held as soon as it matters, and never assumed; what it tells is found."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.spans import Position
+from common.stage.answers import Answer
+from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.history import LoggedCommit
+from common.tables.went_back import FARTHEST, MOST_COMMITS, own_past, went_back
+from delta_loader.core.commits import TableCommit, Target
+from delta_loader.core.plan import TableShape
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_loader.service import LoaderService
+    from delta_loader.streams.report import StreamReport
+
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Logged(MemoryDeltaTables):
+    """Tables whose log has commits of others, RESTOREs, times, and an end."""
+
+    begins: int = 0
+    """The oldest version that the log still has."""
+    restored: dict[int, int] = field(default_factory=dict)
+    read: int = 0
+    """How many commits were read."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def others(self, url: str, commits: int = 1, restores: int | None = None) -> None:
+        """Commits of another program; the last one may put the table back to a version."""
+        table = self.tables[url]
+        nothing = CommitMetadata("x", "somebody", {}, None)
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        table.commits += [TableCommit(target, "somebody", (), {}, {}, nothing)] * commits
+        if restores is not None:
+            self.restored[len(table.commits)] = restores
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        for commit in super().history(url, newest):
+            if commit.version < self.begins:
+                return
+            self.read += 1
+            to = self.restored.get(commit.version)
+            moment_ms = Staging.created_ms + commit.version * DAY_MS
+            operation = commit.operation if to is None else "RESTORE"
+            yield replace(commit, timestamp_ms=moment_ms, operation=operation, restored_version=to)
+
+
+@dataclass
+class World:
+    staging: Staging = field(default_factory=lambda: Staging(f"memory://{uuid.uuid4().hex}"))
+    tables: Logged = field(default_factory=Logged)
+    running: LoaderService | None = None
+
+    @property
+    def url(self) -> str:
+        return self.staging.table
+
+    def load(self, *, again: bool = True) -> dict[str, str]:
+        """A pass, by a loader that was started just now or by the one that runs; why partitions are held."""
+        if again or self.running is None:
+            settings = settings_for(self.staging, marker_retention="1ms")
+            self.running = loader_for(self.staging, self.tables, settings)
+        (report,) = self.running.run_pass()
+        assert report.failure is None, report.failure
+        self.report: StreamReport = report
+        return {str(source): held.reason for source, held in report.held.items()}
+
+    def forget(self) -> None:
+        """Commits of a release that did not name all chains."""
+        table = self.tables.tables[self.url]
+        older = (replace(one.metadata, positions={}, topic_ids={}, plain_topic=None) for one in table.commits)
+        table.commits = [replace(one, metadata=metadata) for one, metadata in zip(table.commits, older, strict=True)]
+
+    def expire(self, partition: int) -> None:
+        """Let delta.setTransactionRetentionDuration take a txn action."""
+        del self.tables.tables[self.url].transactions[f"orders-{partition}"]
+
+    def begun(self, partition: int) -> list[int]:
+        """Where the files of a partition begin that the table has, each as often as it has it."""
+        names = [path.rpartition("/")[2] for path in self.tables.tables[self.url].paths]
+        mine = [name for name in names if name.startswith(f"orders-{partition}-")]
+        return sorted(int(name.removeprefix(f"orders-{partition}-")[:20]) for name in mine)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("others", [0, MOST_COMMITS - 1, MOST_COMMITS + 1])
+def test_a_restore_is_found_behind_any_number_of_commits(world: World, others: int) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.staging.flush(0, 10, 20)
+    world.load()
+    world.tables.others(world.url, restores=1)
+    world.tables.others(world.url, others)
+    world.staging.flush(0, 20, 30)
+    assert world.load() == {"orders/0": "table_restored"}
+    assert world.begun(0) == [0, 10]
+
+
+def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.tables.others(world.url, 10, restores=0)
+    world.tables.others(world.url, 10)
+    world.tables.begins = 15
+    assert world.load() == {}  # nothing to load: it does not matter yet
+    world.staging.flush(0, 10, 20)
+    for _ in range(2):
+        assert world.load() == {"orders/0": "history_unknown"}
+    (held,) = world.report.held.values()
+    assert "version 15" in held.problem
+    assert "orders/0 up to 10" in held.problem
+    assert "bootstrap accept" in held.remedy
+    assert len(world.staging.markers()) == 2  # what may have been loaded is not settled
+    assert world.begun(0) == [0]
+    table_id = world.tables.tables[world.url].table_id
+    positions = {world.staging.source(0): Position(10)}
+    answer = Answer("orders", world.url, table_id, 15, Decision.GO_ON, positions, "eve", 5)
+    world.staging.store(world.staging.stage_url).write(answer.path, answer.to_bytes())
+    assert world.load() == {}
+    assert world.begun(0) == [0, 10]
+
+
+def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.tables.others(world.url, 10)
+    world.load(again=False)
+    world.tables.others(world.url, 10)
+    world.tables.begins = 5
+    world.staging.flush(0, 10, 20)
+    assert world.load(again=False) == {}
+    assert world.begun(0) == [0, 10]
+
+
+def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
+    for start in range(0, 100, 10):
+        world.staging.flush(0, start, start + 10)
+        world.load()
+    world.tables.others(world.url, 30)
+    world.tables.begins = 10
+    world.staging.flush(0, 100, 110)
+    assert world.load() == {}
+
+
+def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.tables.tables[world.url].commits.clear()
+    world.tables.others(world.url, 20)
+    world.tables.begins = 15
+    world.staging.store(world.staging.stage_url).delete(world.staging.markers())
+    world.staging.previous.clear()
+    world.staging.touch(0, 9)  # where bootstrap lets the chain begin
+    world.staging.flush(0, 10, 20)
+    assert world.load() == {}
+    assert world.begun(0) == [10]
+
+
+def test_an_idle_stream_reads_only_what_others_have_committed_since(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    for _ in range(50):
+        world.tables.others(world.url, 3)
+        world.load(again=False)
+    assert world.tables.read < 50 * 3 * 3  # and not all since its own last commit, each time
+
+
+def test_a_restore_is_found_by_a_loader_that_looks_at_what_is_new(world: World) -> None:
+    for start in (0, 10):
+        world.staging.flush(0, start, start + 10)
+        world.load(again=False)
+    world.tables.others(world.url, 5)
+    world.load(again=False)
+    world.tables.others(world.url, 1, restores=1)
+    world.tables.others(world.url, 5)
+    world.staging.flush(0, 20, 30)
+    assert world.load(again=False) == {"orders/0": "table_restored"}
+
+
+@pytest.mark.parametrize("release", ["this", "the last"])
+@pytest.mark.parametrize("others", [5, MOST_COMMITS + 5])
+def test_an_expired_position_is_known_however_many_commits_lie_above_it(
+    world: World, others: int, release: str
+) -> None:
+    world.staging.flush(1, 0, 10)
+    world.staging.flush(0, 0, 10)
+    world.load()
+    if release == "the last":
+        world.forget()
+    world.tables.others(world.url, others)
+    world.expire(1)
+    world.staging.flush(0, 10, 20)
+    for _ in range(2):
+        assert world.load() == {"orders/1": "txn_expired"}
+    (held,) = world.report.held.values()
+    assert "orders/1 up to 10" in held.problem
+    assert (world.begun(0), world.begun(1)) == ([0, 10], [0])
+
+
+def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world: World) -> None:
+    world.staging.flush(1, 0, 10)
+    world.load()
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.forget()
+    world.tables.others(world.url, 3)
+    world.tables.begins = 2  # partition 1's own commit is gone, partition 0's is there
+    world.expire(1)
+    for start in (10, 20):  # and the commits of others of its stream prove nothing
+        world.staging.flush(0, start, start + 10)
+        assert world.load() == {"orders/1": "history_unknown"}
+    (held,) = world.report.held.values()
+    assert "bootstrap restart" in held.remedy
+    assert "orders-1" not in world.tables.tables[world.url].transactions
+    assert (world.begun(0), world.begun(1)) == ([0, 10, 20], [0])
+    begin = Beginning(Position(10), 1)
+    store, source = world.staging.store(world.staging.stage_url), world.staging.source(1)
+    store.write(begin_path(source), beginning_to_bytes(begin))  # what bootstrap restart --at 10 does
+    store.delete([path for path in world.staging.markers() if "/1/" in path])
+    world.staging.generation = 1
+    world.staging.previous.clear()
+    world.staging.flush(1, 10, 20)
+    assert world.load() == {}
+    assert world.begun(1) == [0, 10]
+
+
+def test_a_first_marker_that_is_younger_than_the_log_is_new(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.forget()
+    world.tables.others(world.url, 3)
+    world.tables.begins = 2
+    world.staging.created_ms += 30 * DAY_MS
+    world.staging.flush(1, 0, 10)
+    assert world.load() == {}
+    assert world.begun(1) == [0]
+
+
+def test_a_partition_that_is_added_is_new_by_what_the_last_commit_says(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.tables.others(world.url, 3)
+    world.tables.begins = 1
+    world.staging.flush(1, 0, 10)
+    assert world.load() == {}
+    assert world.begun(1) == [0]
+
+
+def test_a_stream_that_is_new_to_a_table_reads_no_more_of_its_log_than_its_markers_are_old(world: World) -> None:
+    world.tables.create(world.url, TableShape(world.staging.schema(), world.staging.partition_by))
+    world.tables.others(world.url, 2 * MOST_COMMITS)
+    world.staging.created_ms += (2 * MOST_COMMITS - 3) * DAY_MS
+    world.staging.flush(0, 0, 10)
+    assert world.load() == {}
+    assert world.begun(0) == [0]
+    assert world.tables.read < MOST_COMMITS + 10
+
+
+def test_no_more_is_read_of_a_log_than_is_bearable() -> None:
+    read = 0
+
+    def others() -> Iterator[LoggedCommit]:
+        nonlocal read
+        for version in range(2 * FARTHEST, 0, -1):
+            read += 1
+            yield LoggedCommit(version, "WRITE")
+
+    assert went_back(others(), "orders") is None
+    assert read == FARTHEST
+    assert own_past(others(), "orders").oldest is not None
+    assert read == 2 * FARTHEST
