@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from common.errors import KafkaDeltaExpressError
+
+if TYPE_CHECKING:
+    from stage_writer.core.decoding.rejects import Reject
 
 _SAID_CHARACTERS = 4_000
 """Of an error's text: it may quote all of a record."""
@@ -10,6 +15,18 @@ _SAID_CHARACTERS = 4_000
 
 class TopologyError(KafkaDeltaExpressError):
     """The user's code failed where no record can be put aside for it, or where the topology says that it may not."""
+
+
+class RowRefusedError(BaseException):
+    """A row does not fit its table or step, so its message is refused.
+
+    It passes through the user's code, which may catch every `Exception` of what it calls.
+    """
+
+    def __init__(self, reject: Reject) -> None:
+        """``reject`` is that of the message."""
+        super().__init__(reject.error)
+        self.reject = reject
 
 
 def said(error: Exception) -> str:

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
@@ -37,7 +38,9 @@ def _check(sink: TableSink, parent: str, given: StructType, table: StructType) -
     unknown = [name for name in given.names if name not in table.names]
     if unknown:
         msg = f"{parent!r} gives the column {unknown[0]!r} to the sink {sink.name!r}, and {what} does not have it"
-        raise SchemaError(msg, "add it to the table's columns, or leave it out with a Select step")
+        near = difflib.get_close_matches(unknown[0], [name for name in table.names if name not in given.names], 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise SchemaError(msg, f"{hint}add it to the table's columns, or leave it out with a Select step")
     for field in table:
         found = given.field(field.name)
         if found is None:

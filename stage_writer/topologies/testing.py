@@ -277,6 +277,10 @@ class AnyRows(RowWriter):
         super().__init__(pa.schema([("number", pa.int64())]))
         self._kept: list[Row] = []
 
+    def unknown(self, row: Row) -> set[str]:  # noqa: ARG002 - it takes any
+        """None of them."""
+        return set()
+
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
         """All of them."""
         return self.rows_of(list(dicts_of(rows)))

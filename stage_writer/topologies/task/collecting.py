@@ -9,11 +9,13 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stage_writer.topologies.records import TopicRecord
 
@@ -26,10 +28,13 @@ class Collected:
     values: list[dict[str, Any]] = field(default_factory=list)
     punctuated: list[tuple[int, int]] = field(default_factory=list)
     """The places ``[start, end)`` of what punctuations gave."""
+    check: Callable[[dict[str, Any]], None] | None = None
+    """Raises for a dict that does not fit, right after it is noted; None while all are tried together at the end."""
 
     def is_punctuated(self, place: int) -> bool:
         """Whether a punctuation gave it."""
-        return any(start <= place < end for start, end in self.punctuated)
+        at = bisect_right(self.punctuated, place, key=itemgetter(0)) - 1
+        return at >= 0 and place < self.punctuated[at][1]
 
     def punctuated_messages(self) -> Iterator[int]:
         """The messages that something was noted with by a punctuation."""

@@ -52,6 +52,11 @@ class Current:
         self.time_ms = NO_TIME_MS
         """Its time, or that of the punctuation."""
 
+    def where(self) -> str:
+        """The message as topic/partition/offset; not while a punctuation is called."""
+        given = self.input
+        return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self.place])}"
+
 
 class NodeContext:
     """A `ProcessorContext`."""

@@ -157,6 +157,8 @@ class GraphMaker:
                 raise TypeError(msg)
             collected.index.append(current.index)
             collected.values.append(value.copy())
+            if collected.check is not None:
+                collected.check(value)
 
         return collect
 

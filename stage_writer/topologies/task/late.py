@@ -54,6 +54,16 @@ class RowMaker:
             node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
         }
 
+    @property
+    def columns(self) -> Mapping[str, RowWriter]:
+        """What makes the rows of the steps that processors give to, by their names."""
+        return self._columns
+
+    @property
+    def tables(self) -> Mapping[str, RowWriter]:
+        """What makes the rows of tables, by their names."""
+        return self._writers
+
     def made_of(self, outbox: Outbox) -> Made:
         """The rows of what processors gave. Raises TopologyError (rule 2)."""
         made = Made([], [])

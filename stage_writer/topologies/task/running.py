@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.topologies.errors import TopologyError, said
+from stage_writer.topologies.errors import RowRefusedError, TopologyError, said
 from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
 from stage_writer.topologies.task.feeds import in_order
 
@@ -75,7 +75,7 @@ class Runner:
                 clock.stream_time_ms = current.time_ms
             try:
                 target(record)
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            except (Exception, RowRefusedError) as error:  # noqa: BLE001 - the user's code may raise anything
                 self._failed(error, before, savepoint, rejects)
             else:
                 if timers.heap and timers.heap[0][0] <= clock.stream_time_ms:
@@ -92,30 +92,31 @@ class Runner:
                 for _, _, current.place, current.time_ms, current.input, target, record in steps:
                     clock.stream_time_ms = max(clock.stream_time_ms, current.time_ms)
                     target(record)
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            except (Exception, RowRefusedError) as error:  # noqa: BLE001 - the user's code may raise anything
                 self._failed(error, before, savepoint, rejects)
             else:
                 if clock.stream.next_ms <= clock.stream_time_ms:
                     self._punctuate(clock.stream, clock.stream_time_ms)
 
-    def _failed(self, error: Exception, before_ms: int, savepoint: int, rejects: Rejects) -> None:
+    def _failed(self, error: Exception | RowRefusedError, before_ms: int, savepoint: int, rejects: Rejects) -> None:
         """Undo the message, and refuse it; or end the work."""
         if isinstance(error, KafkaDeltaExpressError):
             raise error
+        reject = error.reject if isinstance(error, RowRefusedError) else self._reject(error)
+        self._stores.undo_to(savepoint)
+        self._outbox.undo(reject.index)
+        self._clock.undo(before_ms)
+        rejects[reject.index] = reject
+
+    def _reject(self, error: Exception) -> Reject:
+        """The reason why the message is refused; raises TopologyError where a failure ends the work."""
         index, is_late = self._current.index, isinstance(error, LateRecordError)
         text = str(error) if is_late else f"{self._graph.node_of(error)}: {type(error).__name__}: {said(error)}"
         if self._fails_on_error and not is_late:
-            place = self._where()
+            place = self._current.where()
             msg = f"the topology failed for the message at {place}: {text}"
             raise TopologyError(msg, _REMEDY) from error
-        self._stores.undo_to(savepoint)
-        self._outbox.undo(index)
-        self._clock.undo(before_ms)
-        rejects[index] = Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
-
-    def _where(self) -> str:
-        given = self._current.input
-        return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self._current.place])}"
+        return Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
 
     def _punctuate_by_wall_clock(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
         """For the last message that is not refused; when there is none, the next conversion does it."""

@@ -6,8 +6,8 @@ Rules:
    the children's order), and then the punctuations that its time makes due.
 2. A message for which something fails is as if it had never been there: its rows, records, changes of state, and its
    time are undone, and it is refused. So what a task gives is what it would give without its refused messages.
-   What is found only when the rows are made (one does not fit its table) has all that was given processed again
-   without that message, from the state before.
+   Rows are made and tried together. When one does not fit, all that was given is processed again from the state
+   before, once, with each row tried as it comes: a message that is refused then costs its own undo and no other one.
 3. What a punctuation gives belongs to the message that made it due; by wall clock, to the last one that was given.
 4. Stream time and the punctuations' next times are kept in a store, and so are part of the state.
 """
@@ -31,6 +31,7 @@ from stage_writer.topologies.task.graph import GraphMaker
 from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.late import RowMaker
 from stage_writer.topologies.task.memory import ClockMemory
+from stage_writer.topologies.task.row_checks import RowChecks
 from stage_writer.topologies.task.running import Runner
 from stage_writer.topologies.task.writing import RowWriter
 
@@ -80,6 +81,7 @@ class Task:
             table: found if isinstance(found, RowWriter) else RowWriter(found) for table, found in output_schema.items()
         }
         self._maker = RowMaker(topology, self.group, writers)
+        self._checks = RowChecks(self._maker, self._outbox, shared[0])
         self._memory = ClockMemory(stores)
         self._memory.recall(self._clock)
         self._is_record_wise = any(self._graph.entries.values())
@@ -134,17 +136,23 @@ class Task:
     def _records(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
         """The rows that processors give (rule 2)."""
         feeds = feeds_of(self.topology, self._graph, inputs, early, rejects)
-        saved = self._clock.saved()
+        saved, before = self._clock.saved(), dict(rejects)
         self.stores.begin_record()
+        self._checks.begin()
         while True:
             self._runner.run(feeds, rejects)
             made = self._maker.made_of(self._outbox)
             if not made.rejects:
                 return made.tables
-            rejects.update((reject.index, reject) for reject in made.rejects)
             self.stores.undo_record()
             self._clock.restore(saved)
             self._outbox.clear()
+            if self._checks.are_on:  # the user's code caught even what refused a message
+                rejects.update((reject.index, reject) for reject in made.rejects)
+            else:
+                rejects.clear()
+                rejects.update(before)
+                self._checks.turn_on()
 
 
 def process_together(work: Sequence[tuple[Task, Sequence[Input]]], wall_clock_ms: int) -> list[Output]:

@@ -53,6 +53,15 @@ class RowWriter:
             rows = rows.filter(pa.array(kept))
         return rows.cast(self._schema), problems
 
+    def unknown(self, row: Row) -> set[str]:
+        """The fields of a row that are not columns of the table."""
+        return set(row) - self._names
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The table's columns."""
+        return self._names
+
     def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
         """The rows of those dicts that fit, and why the others do not."""
         if not values:

@@ -135,10 +135,99 @@ def test_a_row_that_does_not_fit_takes_its_message_and_state_along() -> None:
     assert "the stream's table does not fit: the column `count`" in letter.error
 
 
+class FirstOfKey(Processor):
+    """Gives the first record of each key; without its undo each later one would be the first again."""
+
+    rounds = 0
+
+    def init(self, context: ProcessorContext) -> None:
+        super().init(context)
+        self._seen = context.store("seen")
+
+    def process(self, record: Record) -> None:
+        FirstOfKey.rounds += 1
+        if self._seen.get(record.key) is None:
+            self._seen.put(record.key, 1)
+            self.context.forward(record.with_value({"n": record.value["n"]}))
+
+
+def firsts() -> Topology:
+    FirstOfKey.rounds = 0
+    topology = numbers().add_processor("first", FirstOfKey, "numbers").add_sink("rows", "first")
+    return topology.add_state_store(Stores.key_value("seen"), "first")
+
+
+def test_a_message_whose_row_does_not_fit_costs_its_own_undo_and_no_other() -> None:
+    """Each refused message makes the next one the first of its key: one after the other they do not fit."""
+    driver = TopologyTestDriver(firsts(), columns="n TINYINT")
+    driver.pipe_inputs(given([("a", 1_000, time) for time in range(200)] + [("a", 7, 300)]))
+    assert driver.rows() == [{"n": 7}]
+    assert [letter.offset for letter in driver.dead_letters()] == list(range(200))
+    assert FirstOfKey.rounds == 2 * 201, "all together, and once more with each row by itself"
+    driver.pipe_inputs(given([("b", 1_000, 400), ("b", 8, 401), ("c", 9, 402)]))
+    assert FirstOfKey.rounds == 2 * 201 + 3, "after a row that did not fit each is tried by itself at once"
+    driver.pipe_inputs(given([("d", 1, 500)]))
+    driver.pipe_inputs(given([("e", 2, 501), ("e", 1_000, 502), ("f", 1_000, 503)]))
+    assert FirstOfKey.rounds == 2 * 201 + 3 + 1 + 2 * 3, "and together again after a conversion in which all fit"
+    assert [row["n"] for row in driver.rows()] == [8, 9, 1, 2]
+
+
+def test_a_row_that_does_not_fit_refuses_its_message_whatever_the_code_catches() -> None:
+    def catch(context: ProcessorContext, record: Record) -> None:
+        try:
+            context.forward(record.with_value({"n": record.value["n"]}))
+        except Exception:  # noqa: BLE001 - as users do
+            context.forward(record.with_value({"n": 0}))
+
+    topology = numbers().add_processor("catch", each(catch), "numbers").add_sink("rows", "catch")
+    driver = TopologyTestDriver(topology, columns="n TINYINT")
+    driver.pipe_inputs(given([("a", 1, 1), ("a", 1_000, 2), ("a", 2, 3)]))
+    assert driver.rows() == [{"n": 1}, {"n": 2}]
+    assert [letter.offset for letter in driver.dead_letters()] == [1]
+
+
+def test_a_row_field_that_is_no_column_ends_the_work_with_its_name() -> None:
+    def misspelt(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_value({"usr": record.key, "n": record.value["n"]}))
+
+    topology = numbers().add_processor("spell", each(misspelt), "numbers").add_sink("rows", "spell")
+    driver = TopologyTestDriver(topology, columns="user STRING, n INT")
+    with pytest.raises(TopologyError, match="field 'usr', and the stream's table has no such column") as told:
+        driver.pipe_inputs(given([("a", 1, 1), ("b", 2, 2)]))
+    assert "at numbers/0/0" in told.value.problem
+    assert "did you mean 'user'? " in (told.value.remedy or "")
+
+
+@pytest.mark.parametrize("columns", [None, "tags MAP<STRING, INT>, name STRING"])
+@pytest.mark.parametrize("value", [{"tags": {"odd": 1}}, {"name": "odd"}])
+def test_a_record_that_brings_the_name_of_a_field_cannot_end_the_work(
+    columns: str | None, value: dict[str, object]
+) -> None:
+    def spread(context: ProcessorContext, record: Record) -> None:
+        named = record.value.get("name")
+        context.forward(record.with_value({**(record.value.get("tags") or {}), **({named: 1} if named else {})}))
+
+    topology = Topology().add_source("events", "events", columns=columns)
+    topology.add_processor("spread", each(spread), "events").add_sink("rows", "spread")
+    driver = TopologyTestDriver(topology, columns="n INT")
+    driver.pipe_inputs([Message("events", "k", found, 1) for found in (value, {"tags": {"n": 5}})])
+    assert driver.rows() == [{"n": 5}]
+    assert ["has no column 'odd'" in letter.error for letter in driver.dead_letters()] == [True]
+
+
+def test_a_misspelt_field_for_a_step_after_a_processor_ends_the_work() -> None:
+    def misspelt(context: ProcessorContext, record: Record) -> None:
+        context.forward(record.with_value({"nn": 1}))
+
+    topology = numbers().add_processor("spell", each(misspelt), "numbers")
+    topology.add_step("double", Derive({"m": "n * 2"}), "spell", columns="n INT").add_sink("rows", "double")
+    with pytest.raises(TopologyError, match="field 'nn', and the step 'double' has no such column"):
+        TopologyTestDriver(topology, columns="n INT, m INT").pipe_inputs(given([("a", 1, 1)]))
+
+
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("x INT", {"y": 1}, "no column 'y'"),
         ("x INT", {"x": 1.5}, "`x`"),
         ("x INT", {"x": "1"}, "`x`"),
         ("x INT NOT NULL", {}, "NOT NULL"),
