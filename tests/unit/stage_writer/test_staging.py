@@ -13,17 +13,18 @@ from common.ports import CreateOutcome, SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.beginnings import Beginning
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.storage.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
-from stage_writer.ports import LostClaim, Sealed
+from stage_writer.ports import ClaimVerdict, Lineage, LostClaim, OtherTopic, Postponed, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stage_writer.ports import Tail
+    from stage_writer.ports import ClaimGuard, Tail
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")
@@ -52,16 +53,36 @@ class World:
             store or self.store, lambda _url: self.table, SystemClock(), lambda: f"{next(self.numbers):032x}", "w"
         )
 
-    def job(self, start: int, end: int, tail: Tail | None, stage: ObjectStage | None = None) -> Job:
+    def job(
+        self,
+        start: int,
+        end: int,
+        tail: Tail | None,
+        stage: ObjectStage | None = None,
+        *,
+        generation: int = 0,
+        guard: ClaimGuard = lambda: ClaimVerdict.CLAIM,
+    ) -> Job:
         buffer = Buffer.begin(Position(start), [self.format])
         rows = pa.table({"n": list(range(start, end))}, schema=self.format.arrow_schema)
         buffer.add(StagedRows(Position(end), end - start, 0, {}, None, (rows,)), now_s=0.0)
-        return (stage or self.stage()).flush_job(SOURCE, self.stream, buffer, tail)
+        lineage = Lineage(generation)
+        return (stage or self.stage()).flush_job(SOURCE, self.stream, buffer, tail, lineage=lineage, guard=guard)
 
-    def seal(self, start: int, end: int, tail: Tail | None) -> Sealed:
-        outcome = self.job(start, end, tail).run()
+    def seal(self, start: int, end: int, tail: Tail | None, *, generation: int = 0) -> Sealed:
+        outcome = self.job(start, end, tail, generation=generation).run()
         assert isinstance(outcome, Sealed)
         return outcome
+
+    def rewind(self, *starts: int) -> None:
+        """What the bootstrap command does: a copy of each marker below stray/, then the marker is deleted."""
+        for start in starts:
+            path = MarkerName(SOURCE, Position(start)).path
+            self.store.write(stray_path(path), self.store.read(path) or b"")
+        self.settle(*starts)
+
+    def markers(self) -> list[str]:
+        return sorted(found.path for found in self.store.list("done/"))
 
     def settle(self, *starts: int) -> None:
         self.store.delete(MarkerName(SOURCE, Position(start)).path for start in starts)
@@ -82,6 +103,22 @@ class Forgetful(FsspecStore):
             msg = "no answer"
             raise StoreError(msg)
         return outcome
+
+
+class Rewound(FsspecStore):
+    """A store in which a chain is rewound to 10 and staged again while its user looks below stray/ the first time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store.url)
+        self._world = world
+        self.others: list[Sealed] = []
+
+    def read(self, path: str) -> bytes | None:
+        if path.startswith("stray/") and not self.others:
+            self._world.rewind(20)
+            self.others.append(self._world.seal(10, 20, self._world.stage().tail(SOURCE)))
+            self.others.append(self._world.seal(20, 35, self.others[0].tail))
+        return super().read(path)
 
 
 @pytest.fixture
@@ -182,6 +219,91 @@ def test_a_zombie_does_not_go_on_from_a_settled_marker_whose_request_arrives_aga
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "what it knew is there, byte for byte, and the chain is elsewhere"
     assert world.stage().tail(SOURCE) == third.tail
+
+
+def test_a_claim_behind_a_marker_that_was_staged_again_after_a_rewind_is_withdrawn(world: World) -> None:
+    """The marker before it has its name again, and ends elsewhere: [7, 10) would be in no marker."""
+    first = world.seal(0, 10, None)
+    late = world.job(10, 20, first.tail)
+    world.rewind(0)
+    again = world.seal(0, 7, None)
+    assert isinstance(late.run(), LostClaim)
+    assert world.stage().tail(SOURCE) == again.tail
+
+
+@pytest.mark.parametrize("has_beginning", [True, False])
+def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_goes_on(
+    world: World, *, has_beginning: bool
+) -> None:
+    first = world.seal(0, 10, None)
+    late = world.job(10, 20, first.tail)
+    if has_beginning:
+        world.stage().begin(SOURCE, Beginning(Position(0)))
+    world.rewind(0)
+    outcome = late.run()
+    if has_beginning:
+        assert isinstance(outcome, LostClaim)
+        assert world.markers() == []
+    else:
+        assert isinstance(outcome, Sealed)
+        assert outcome.chain_moved
+        assert world.stage().tail(SOURCE) == outcome.tail
+
+
+def test_only_the_claim_itself_is_withdrawn_and_not_what_has_its_name_since(world: World) -> None:
+    """The rewind takes the claim away as well, and another writer takes its name before the late one looks."""
+    first = world.seal(0, 10, None)
+    late_store = Rewound(world)
+    late = world.job(20, 30, world.seal(10, 20, first.tail).tail, world.stage(late_store))
+    world.rewind(10)
+    assert isinstance(late.run(), LostClaim)
+    assert late_store.others
+    assert world.stage().tail(SOURCE) == late_store.others[-1].tail
+
+
+@pytest.mark.parametrize(("generation_above", "moved"), [(0, False), (1, True)])
+def test_only_markers_of_an_older_generation_may_be_above_a_claim(
+    world: World, generation_above: int, *, moved: bool
+) -> None:
+    """A topic that was created again counts from 0, below all that its predecessor has left."""
+    world.seal(500, 510, None, generation=0)
+    world.seal(600, 610, None, generation=generation_above)
+    assert world.seal(0, 10, None, generation=1).chain_moved is moved
+
+
+def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:
+    world.seal(500, 510, None)
+    world.stage().begin(SOURCE, Beginning(Position(0), generation=1))
+    assert world.stage().tail(SOURCE) is None
+    new = world.seal(0, 10, None, generation=1)
+    assert world.stage().tail(SOURCE) == new.tail
+
+
+def test_of_two_markers_for_the_last_position_the_one_with_content_is_gone_on_from(world: World) -> None:
+    last = world.seal(5, 9, world.seal(0, 5, None).tail)
+    world.store.create("done/orders/0/5.done", b"")
+    assert world.stage().tail(SOURCE) == last.tail
+
+
+def test_a_guard_that_says_wait_is_asked_again_with_the_same_files(world: World) -> None:
+    asked: list[set[str]] = []
+
+    def guard() -> ClaimVerdict:
+        asked.append(world.files())
+        return ClaimVerdict.WAIT if len(asked) == 1 else ClaimVerdict.CLAIM
+
+    job = world.job(0, 5, None, guard=guard)
+    assert isinstance(job.run(), Postponed)
+    assert world.markers() == []
+    assert isinstance(job.run(), Sealed)
+    assert len(world.markers()) == 1
+    assert len(asked[0]) == 1, "the guard is asked when nothing but the claim is left to do"
+    assert asked == [world.files(), world.files()]
+
+
+def test_what_may_be_of_another_topic_is_not_claimed(world: World) -> None:
+    assert world.job(0, 5, None, guard=lambda: OtherTopic("new")).run() == OtherTopic("new")
+    assert world.markers() == []
 
 
 def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put_aside(world: World) -> None:
