@@ -47,6 +47,31 @@ def test_a_late_claim_of_a_freed_position_is_a_stray() -> None:
     assert chain.end == 40
 
 
+def test_of_two_markers_that_end_together_the_next_one_follows_the_one_that_it_names() -> None:
+    # A late claim of the freed position 0 ends where the living marker ends, too.
+    chain = read_chain([flush(0, 10), flush(5, 10, 0), flush(10, 20, 5)])
+    assert starts(chain.markers) == [5, 10]
+    assert starts(chain.strays) == [0]
+
+
+def test_segments_that_touch_do_not_overlap() -> None:
+    below = read_chain([flush(0, 9), by_hand(9), flush(10, 20, 9)])
+    assert (starts(below.markers), starts(below.strays)) == ([0, 9, 10], [])
+    above = read_chain([flush(0, 9), by_hand(9)])
+    assert (starts(above.markers), starts(above.strays), above.end) == ([0, 9], [], 10)
+
+
+def test_what_writers_went_on_from_counts_as_theirs_although_a_person_made_its_root() -> None:
+    chain = read_chain([flush(40, 44), by_hand(41), flush(42, 50, 41)])
+    assert starts(chain.markers) == [41, 42]
+    assert starts(chain.strays) == [40]
+
+
+def test_strays_are_in_order() -> None:
+    chain = read_chain([flush(5, 30), flush(0, 30), *chain_of(0, 10, 25, 40)[1:]])
+    assert starts(chain.strays) == [0, 5]
+
+
 def test_a_marker_made_by_hand_inside_of_a_chain_is_a_stray() -> None:
     chain = read_chain([*chain_of(0, 10, 25), by_hand(12)])
     assert starts(chain.strays) == [12]

@@ -182,6 +182,25 @@ def test_a_load_has_one_schema_the_oldest() -> None:
     assert load.markers == (old,)
 
 
+def test_of_schemas_that_have_waited_equally_long_the_lower_partitions_goes_first() -> None:
+    first, second = (
+        marker(0, 10, schema=schema, partition=partition, created_ms=5)
+        for partition, schema in enumerate(("one", "other"))
+    )
+    load = plan_load({found.name.topic_partition: run_of(found) for found in (second, first)}, LIMITS)
+    assert load is not None
+    assert load.markers == (first,)
+
+
+def test_a_load_has_one_schema_of_each_table_that_joins_it_later() -> None:
+    rows = marker(0, 10)
+    letters = marker(10, 20, table="/dead", schema="d")
+    others = marker(20, 30, table="/dead", schema="d2")
+    load = plan_load({SOURCE: run_of(rows, letters, others)}, LIMITS)
+    assert load is not None
+    assert load.markers == (rows, letters)
+
+
 def test_a_marker_without_files_fits_every_schema() -> None:
     old, empty, new = marker(0, 10, schema="old"), marker(10, 20, files=0, schema="new"), marker(20, 30, schema="new")
     load = plan_load({SOURCE: run_of(old, empty, new)}, LIMITS)
@@ -204,6 +223,43 @@ def test_partitions_take_turns() -> None:
     load = plan_load(runs, LIMITS)
     assert load is not None
     assert [len(run.markers) for run in load.runs.values()] == [50, 50]
+
+
+def test_a_load_may_be_exactly_as_large_as_its_limits() -> None:
+    chain = [marker(start, start + 1, files=2, size_bytes=50) for start in range(4)]
+    for limits in (Limits(max_files=6, max_bytes=10_000), Limits(max_files=100, max_bytes=300)):
+        load = plan_load({SOURCE: run_of(*chain)}, limits)
+        assert load is not None
+        assert load.markers == tuple(chain[:3])
+
+
+def test_a_partition_whose_next_marker_does_not_fit_keeps_no_other_from_its_turns() -> None:
+    large = [marker(0, 1), marker(1, 2, files=100)]
+    small = [marker(start, start + 1, partition=1) for start in range(5)]
+    load = plan_load({run[0].name.topic_partition: run_of(*run) for run in (large, small)}, LIMITS)
+    assert load is not None
+    assert load.markers == (large[0], *small)
+
+
+@pytest.mark.parametrize("straddles", [False, True])
+def test_the_partition_that_waits_longest_goes_first(*, straddles: bool) -> None:
+    later, longest = marker(0, 9, created_ms=7), marker(0, 9, partition=1, created_ms=3)
+    outcomes = {
+        found.name.topic_partition: Straddle(Position(4), found) if straddles else run_of(found)
+        for found in (later, longest)
+    }
+    load = plan_load(outcomes, Limits(max_files=1, max_bytes=10_000))
+    assert load is not None
+    assert load.markers == (longest,)
+
+
+def test_a_partition_that_a_marker_made_by_hand_begins_goes_first() -> None:
+    """It is older than all that was staged behind it."""
+    by_people = [by_hand(0), marker(1, 9, created_ms=7)]
+    other = [marker(start, start + 1, partition=1, created_ms=3) for start in range(2)]
+    load = plan_load({run[0].name.topic_partition: run_of(*run) for run in (other, by_people)}, Limits(2, 10_000))
+    assert load is not None
+    assert load.markers == (*by_people, other[0])
 
 
 def test_nothing_to_load_is_no_load() -> None:
