@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import TableShape
     from delta_loader.core.shares import SparkWrite
     from delta_loader.core.ways.casting import Widening
+    from tests.simulation.invariants import StageInvariants
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
 
@@ -79,6 +80,7 @@ class DeltaLog(MemoryDeltaTables):
         self._files: dict[str, pa.Table] = {}
         self._places: dict[str, list[Place]] = {}
         self._keyed: dict[str, pa.Table] = {}
+        self.invariants: StageInvariants | None = None
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
@@ -99,6 +101,8 @@ class DeltaLog(MemoryDeltaTables):
             self._keyed[url] = merged
         elif any(pc.any(self._forbidden(url, self.rows_of(write))).as_py() for write in commit.written):
             return NotWritten("a row violates the table's constraint")
+        if self.invariants is not None:
+            self.invariants.committed(self.tables[url], commit)
         return self._done(commit)
 
     def _state(self, url: str) -> TableState:

@@ -115,10 +115,14 @@ class Broker:
         """End the sessions of those that gave no sign of life (rule 1)."""
         for member in list(self.members):
             if self.world.now_ms - member.process.last_heartbeat_ms > SESSION_MS and not member.is_running():
-                self.world.faults[Fault.EXPELLED] += 1
-                self.world.tell(f"{member.process.name} is expelled from the group")
-                member.expelled = True
-                self.leave(member)
+                self.expel(member)
+
+    def expel(self, member: GroupMember) -> None:
+        """End a member's session; it does not know before it polls."""
+        self.world.faults[Fault.EXPELLED] += 1
+        self.world.tell(f"{member.process.name} is expelled from the group")
+        member.expelled = True
+        self.leave(member)
 
     def rebalance(self, *, sticky: bool = True) -> None:
         """A new generation; not sticky, everyone gets what another one had."""
@@ -164,6 +168,8 @@ class GroupMember:
         self.assigned: set[TopicPartition] = set()
         """Also what it does not read yet."""
         self.expelled = False
+        self.is_cut_off = False
+        """Whether its session ended by a fault of the network, so that it cannot know."""
         self._generation = -1
         self._paused: set[TopicPartition] = set()
         self._listener: GroupListener | None = None
@@ -247,6 +253,7 @@ class GroupMember:
 
     def _join(self) -> None:
         self.expelled = False
+        self.is_cut_off = False
         self._is_member = True
         self._generation = -1
         self._broker.join(self)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.storage.pieces import Pieces
+    from tests.simulation.invariants import StageInvariants
     from tests.simulation.world import World
 
 
@@ -20,6 +21,19 @@ class Bucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int]] = {}
+        self.invariants: StageInvariants | None = None
+
+    def put(self, path: str, data: bytes, now_ms: int) -> None:
+        """Write an object."""
+        if self.invariants is not None:
+            self.invariants.put(self.objects, path, data)
+        self.objects[path] = (data, now_ms)
+
+    def delete(self, path: str, process: str, *, is_late: bool) -> None:
+        """Delete an object, if it is there."""
+        if self.invariants is not None:
+            self.invariants.delete(self.objects, path, process, is_late=is_late)
+        self.objects.pop(path, None)
 
 
 class SimulatedStore:
@@ -108,12 +122,17 @@ class SimulatedStore:
 
     def delete(self, paths: Iterable[str]) -> None:
         """One request for each."""
+        process = self._world.process.name
         for path in paths:
             full = self._full(path)
-            self._world.effect(f"delete {path}", lambda full=full: self._bucket.objects.pop(full, None), changes=True)  # type: ignore[misc]
+            self._world.effect(
+                f"delete {path}",
+                lambda full=full: self._bucket.delete(full, process, is_late=self._world.is_late),  # type: ignore[misc]
+                changes=True,
+            )
 
     def _put(self, path: str, data: bytes) -> None:
-        self._bucket.objects[self._full(path)] = (data, self._world.now_ms)
+        self._bucket.put(self._full(path), data, self._world.now_ms)
 
     def _bytes(self, path: str) -> bytes | None:
         found = self._bucket.objects.get(self._full(path))

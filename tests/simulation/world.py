@@ -36,6 +36,9 @@ _ROUNDING = 1e-6
 """Of a number of milliseconds that was seconds: 0.29 s is 290 of them, and not 291."""
 
 
+_CLAIM = "create done/"
+
+
 class Fault(StrEnum):
     """What the world can do to a process or a request."""
 
@@ -95,6 +98,10 @@ class Task:
     strand: greenlet
     wake_at_ms: int = 0
     effect: Effect | None = None
+    is_contested: bool = False
+    """Whether its claim waits until another process makes the same one, so that they meet at the store."""
+    was_contested: bool = False
+    """Whether that was so for a claim of its job: once is enough."""
     ended: bool = False
 
 
@@ -106,6 +113,8 @@ class Chances:
     """The group's partitions go to other members, though nobody came or went."""
     claim_stall: float = 0.01
     """The one request that decides, hanging."""
+    rival: float = 0.6
+    """Of the claims: the group gives the partition to another member meanwhile, and both claims meet at the store."""
     refused: float = 0.02
     lost_answer: float = 0.02
     duplicate: float = 0.02
@@ -132,6 +141,12 @@ class Chances:
 
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair what is whole."""
+
+MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05)
+"""Operators who repair all the time, and so at once."""
+
+FRAGILE = Chances(crash=0.03, lost_answer=0.05, altered=0.03, foreign=0.3)
+"""Processes that die between two steps, and requests that fail."""
 
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
@@ -179,6 +194,10 @@ class World:
     faults: Counter[Fault] = field(default_factory=Counter)
     story: list[str] = field(default_factory=list)
     healed: bool = False
+    is_late: bool = False
+    """Whether the request that arrives now is one that its sender no longer waits for."""
+    find_rival: Callable[[Process], bool] | None = None
+    """Gives what a process is about to claim to another one; whether there is another one."""
     _tasks: list[Task] = field(default_factory=list)
     _late: list[tuple[int, Effect]] = field(default_factory=list)
     _scheduler: greenlet | None = None
@@ -192,6 +211,8 @@ class World:
         """Ask for a request to be carried out; raises StoreError when it is refused or its answer is lost."""
         task = self._current()
         task.effect = Effect(name, call, changes)
+        if name.startswith(_CLAIM):
+            self._meet(task, name)
         outcome = self._switch()
         if isinstance(outcome, KafkaDeltaExpressError):
             raise outcome
@@ -202,6 +223,11 @@ class World:
         task = self._current()
         task.wake_at_ms = self.now_ms + ceil(seconds * 1000 - _ROUNDING)  # down to 0, a loop would never end
         self._switch()
+
+    @property
+    def process(self) -> Process:
+        """The process of the task that runs."""
+        return self._current().process
 
     def tell(self, sentence: str) -> None:
         """Add to the story."""
@@ -230,7 +256,7 @@ class World:
     def wake_all(self) -> None:
         """Nothing stalls any more."""
         for task in self._tasks:
-            if task.effect is not None:
+            if task.effect is not None and not task.is_contested:
                 task.wake_at_ms = min(task.wake_at_ms, self.now_ms)
 
     def heal(self) -> None:
@@ -284,7 +310,10 @@ class World:
             self.faults[Fault.STALL] += 1
             task.wake_at_ms = self.now_ms + self.rng.choice([500, 5_000, 15_000, 60_000])
             return
-        effect, task.effect = task.effect, None
+        if not self.healed and task.effect is not None and self._is_rivalled(task):
+            task.wake_at_ms, task.is_contested = self.now_ms + 60_000, True
+            return
+        effect, task.effect, task.is_contested = task.effect, None, False
         answer = None if effect is None else self._carry_out(task.process, effect)
         task.strand.parent = greenlet.getcurrent()
         if task.strand:
@@ -335,14 +364,30 @@ class World:
 
     def _arrive(self, effect: Effect) -> None:
         self.tell(f"late: {effect.name}")
-        with suppress(KafkaDeltaExpressError):  # nobody is there to hear it
+        self.is_late = True
+        with suppress(KafkaDeltaExpressError):  # its sender does not wait for the answer
             effect.call()
+        self.is_late = False
 
     def _wakes_at(self, task: Task) -> int:
         return max(task.wake_at_ms, 0 if self.healed else task.process.paused_until_ms)
 
     def _stall(self, effect: Effect) -> float:
-        return self.chances.claim_stall if effect.name.startswith("create done/") else self.chances.stall
+        return self.chances.claim_stall if effect.name.startswith(_CLAIM) else self.chances.stall
+
+    def _meet(self, rival: Task, claim: str) -> None:
+        """The claim that waited for this one goes on: which of the two comes first is the world's to choose."""
+        for task in self._tasks:
+            if task.is_contested and task is not rival and task.effect is not None and task.effect.name == claim:
+                task.wake_at_ms, task.is_contested = self.now_ms, False
+
+    def _is_rivalled(self, task: Task) -> bool:
+        """Whether another process is given what this one is about to claim."""
+        is_claim = task.effect is not None and task.effect.name.startswith(_CLAIM)
+        if not is_claim or task.was_contested or self.find_rival is None or not self._chance(self.chances.rival):
+            return False
+        task.was_contested = True
+        return self.find_rival(task.process)
 
     def _chance(self, probability: float) -> bool:
         return self.rng.random() < probability

@@ -1,0 +1,227 @@
+"""What must hold of the stage and of the txn actions after every step of a history, whatever the rows say at its end.
+
+Rules:
+
+1. A name is claimed once: a marker or a data file that is there is never written over with other bytes. Only a rewind
+   replaces a marker, and only when its copy is below ``stray/``.
+2. A marker's data files are there when it is claimed; they may be gone where the same claim was made, and settled,
+   before.
+3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
+4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it.
+5. A marker goes only when its copy is below ``stray/``, or when its own table has its span, no marker below it is left,
+   and one above it is. A writer withdraws its own claim only when the marker before it was put aside.
+6. A file that a table has, or that a marker names which its table lacks, is never deleted.
+7. A txn action only rises, but by a commit that carries an operator's answer out; it rises by the commit's spans.
+
+They are checked where objects and commits change, so a history ends at the step that broke one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError
+from common.stage.markers import STRAY, MarkerName, folder_of, marker_from_bytes, stray_path
+from common.stage.merged import is_merged
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+    from delta_loader.core.commits import TableCommit
+    from tests.fakes.delta_tables import MemoryTable
+
+Objects = dict[str, tuple[bytes, int]]
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A marker that is there, and what lay above it when it was claimed."""
+
+    marker: Marker
+    data: bytes
+    above: tuple[_Claim, ...]
+
+
+@dataclass(slots=True)
+class StageInvariants:
+    """Watches one world's objects and tables; what it finds wrong is in ``problems``."""
+
+    stage: str
+    """The stage's URL."""
+    stream: Stream
+    tables: Callable[[], Mapping[str, MemoryTable]]
+    problems: list[str] = field(default_factory=list)
+    _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
+    _ends: dict[tuple[MarkerName, int], set[Position]] = field(default_factory=dict)
+    _seen: set[bytes] = field(default_factory=set)
+    _named: dict[str, MarkerName] = field(default_factory=dict)
+    """By the full path of a data file, the marker that names it."""
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        before = objects.get(path)
+        name = self._name(path)
+        if before is not None and before[0] != data and (name is not None or path.endswith(".parquet")):
+            replaced = name is not None and self._is_put_aside(objects, path, before[0])
+            if not replaced:
+                self.problems.append(f"{path} is written over with other bytes (rule 1)")
+        if name is None or (before is not None and before[0] == data):
+            return
+        try:
+            marker = marker_from_bytes(name, data)
+        except MarkerError:
+            return
+        self._claimed(objects, marker, data)
+
+    def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
+        """An object is about to be deleted; ``is_late`` where its sender no longer waits for the answer."""
+        found = objects.get(path)
+        if found is None:
+            return
+        if path.endswith(".parquet"):
+            self._file_goes(path)
+            return
+        name = self._name(path)
+        if name is None:
+            return
+        if process.startswith("writer"):
+            self._withdrawn(objects, name, found[0])
+        elif not self._is_put_aside(objects, path, found[0]) and not is_late:
+            self._settled(objects, name, found[0])
+        claims = self._claims.get(name.topic_partition, {})
+        if name.start in claims:
+            del claims[name.start]
+
+    def committed(self, table: MemoryTable, commit: TableCommit) -> None:
+        """A commit is about to become a version of its table."""
+        if commit.is_answer:
+            return
+        for app_id, last in commit.advances.items():
+            if ":" in app_id:
+                continue  # what a secondary table still lacks, which is no position
+            before = table.transactions.get(app_id, -1)
+            if last <= before:
+                self.problems.append(f"{app_id} moves from {before} to {last} in {commit.target.url} (rule 7)")
+
+    # Markers.
+
+    def _claimed(self, objects: Objects, marker: Marker, data: bytes) -> None:
+        source, manifest = marker.name.topic_partition, marker.manifest
+        claims = self._claims.setdefault(source, {})
+        if manifest is not None:
+            self._require_files(objects, marker, data)
+            self._require_link(marker, claims)
+        above = tuple(
+            other
+            for start, other in claims.items()
+            if start > marker.name.start and _generation(other.marker) >= _generation(marker)
+        )
+        claims[marker.name.start] = _Claim(marker, data, above)
+        self._ends.setdefault((marker.name, _generation(marker)), set()).add(marker.span.end)
+
+    def _require_files(self, objects: Objects, marker: Marker, data: bytes) -> None:
+        if data in self._seen:
+            return
+        self._seen.add(data)
+        for path in self._paths(marker):
+            self._named[path] = marker.name
+            if path not in objects:
+                self.problems.append(f"{marker.name.path} names {path}, which is not there (rule 2)")
+
+    def _require_link(self, marker: Marker, claims: Mapping[Position, _Claim]) -> None:
+        manifest = marker.manifest
+        if manifest is None or manifest.previous is None:
+            return
+        before = MarkerName(marker.name.topic_partition, manifest.previous)
+        ends = self._ends.get((before, manifest.generation), set()) | self._ends.get((before, 0), set())
+        if marker.span.start not in ends:
+            self.problems.append(
+                f"{marker.name.path} names {before.path} before it, which never ended at {marker.span.start} (rule 3)"
+            )
+        claim = claims.get(manifest.previous)
+        if claim is None or claim.marker.span.end != marker.span.start or claim.marker.manifest is None:
+            return
+        if any(claims.get(other.marker.name.start) is other for other in claim.above):
+            self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
+
+    def _withdrawn(self, objects: Objects, name: MarkerName, data: bytes) -> None:
+        previous = marker_from_bytes(name, data).previous
+        path = None if previous is None else f"{self.stage}/{STRAY}/{MarkerName(name.topic_partition, previous).path}"
+        if path is None or not any(other.startswith(path) for other in objects):
+            self.problems.append(f"{name.path} is withdrawn, and nothing before it was put aside (rule 5)")
+
+    def _settled(self, objects: Objects, name: MarkerName, data: bytes) -> None:
+        marker = marker_from_bytes(name, data)
+        source = name.topic_partition
+        claims = self._claims.get(source, {})
+        lower = [
+            start
+            for start, other in claims.items()
+            if start < name.start and _same(other.marker, marker) and not other.above  # no claim that came late
+        ]
+        if lower:
+            self.problems.append(f"{name.path} is settled before {MarkerName(source, min(lower)).path} (rule 5)")
+        if not any(start > name.start for start in claims) and not self._was_rewound(objects, source):
+            self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
+        if not self._is_loaded(marker):
+            self.problems.append(f"{name.path} is settled, and its table does not have it (rule 5)")
+
+    def _was_rewound(self, objects: Objects, source: TopicPartition) -> bool:
+        """Whether a rewind took markers away: maybe those that were above one when its loader listed them."""
+        return any(path.startswith(f"{self.stage}/{STRAY}/{folder_of(source)}") for path in objects)
+
+    def _is_loaded(self, marker: Marker) -> bool:
+        """Whether its own table has its span, in its generation or a later one."""
+        source = marker.name.topic_partition
+        table = self.tables().get(self.stream.table)
+        ids = TxnIds(self.stream.app_id, self.stream.several_topics)
+        transactions = {} if table is None else table.transactions
+        newest = ids.generation(transactions, source)
+        generation = _generation(marker)
+        if marker.manifest is not None and newest > generation:
+            return True  # of a topic that is gone
+        at = TxnIds(self.stream.app_id, self.stream.several_topics, {source: max(newest, generation)})
+        position = at.position(transactions, source)
+        return position is not None and (is_merged(source.topic) or position >= marker.span.end)
+
+    def _file_goes(self, path: str) -> None:
+        name = self._named.get(path)
+        if name is None:
+            return
+        if any(path in (f"{url}/{found}" for found in table.paths) for url, table in self.tables().items()):
+            self.problems.append(f"{path} is deleted, and a table has it (rule 6)")
+        claim = self._claims.get(name.topic_partition, {}).get(name.start)
+        if claim is not None and path in self._paths(claim.marker) and not self._is_loaded(claim.marker):
+            self.problems.append(f"{path} is deleted, and {name.path}, which is not loaded, names it (rule 6)")
+
+    # Names.
+
+    def _paths(self, marker: Marker) -> Iterator[str]:
+        for table in marker.tables:
+            url = next((one for one in self.stream.tables if comparable(one) == comparable(table.url)), table.url)
+            for file in table.files:
+                yield f"{self.stage if file.is_mixed else url}/{file.path}"
+
+    def _name(self, path: str) -> MarkerName | None:
+        below = path.removeprefix(f"{self.stage}/")
+        return None if below == path or below.startswith(f"{STRAY}/") else MarkerName.parse(below)
+
+    def _is_put_aside(self, objects: Objects, path: str, data: bytes) -> bool:
+        below = path.removeprefix(f"{self.stage}/")
+        start = f"{self.stage}/{stray_path(below)}"
+        return any(copy == data for other, (copy, _) in objects.items() if other.startswith(start))
+
+
+def _generation(marker: Marker) -> int:
+    return 0 if marker.manifest is None else marker.manifest.generation
+
+
+def _same(one: Marker, other: Marker) -> bool:
+    """Whether both are of one generation; a marker made by hand is of any."""
+    return one.manifest is None or other.manifest is None or _generation(one) == _generation(other)
