@@ -89,6 +89,14 @@ def broker_error(
     return kind(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))
 
 
+def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault) -> BrokerError:
+    """The error of a consumer that its group, or a topic's leader, does not let go on."""
+    name, text = fault.name(), words(fault)
+    kind = BrokerRefusedError if name in _REFUSALS else BrokerError
+    msg = f"Kafka at {servers} refuses this member of the group {group}: {text}"
+    return kind(msg, remedy(name, text, group if name == "GROUP_AUTHORIZATION_FAILED" else topic or ""))
+
+
 def remedy(name: str, text: str, user_of: str = "") -> str:
     """What to do about a refusal."""
     if name in _LOGIN:

@@ -38,7 +38,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
-from common.kafka.errors import broker_error, remedy, words
+from common.kafka.errors import broker_error, member_error
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
@@ -326,10 +326,7 @@ class KafkaSource:
                 return [truncated(source, self._checks.last(source), None if differs is None else int(differs[1]))]
             return self._out_of_range(source, Position(found.offset))
         if error.fatal() or error.code() in _FATAL_GROUP:
-            group = str(self._properties["group.id"])
-            of_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-            msg = f"Kafka at {self._servers} refuses this member of the group {group}: {words(error)}"
-            raise BrokerError(msg, remedy(error.name(), error.str(), group if of_group else topic or ""))
+            raise member_error(self._servers, str(self._properties["group.id"]), topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             # Not there yet, or no longer; librdkafka looks again.
             self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())

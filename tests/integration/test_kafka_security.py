@@ -129,7 +129,7 @@ def test_the_writer_and_the_commands_need_no_more_than_to_read(
     assert run(tools, ["markers", "ls", str(config), "--json"]) == 0
     chains = json.loads(capfd.readouterr().out.partition("all well\n")[2])["chains"]
     assert sum(chain["rows"] for chain in chains) == RECORDS
-    assert run(bootstrap, ["plan", str(config), "--from", "group:ingest"]) == 0, capfd.readouterr().err
+    assert run(bootstrap, ["plan", str(config), "--from", "group:ingest"]) == 3, capfd.readouterr().err
     assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0
     assert run(writer, ["run", str(config), "--print-config"]) == 0
     printed = capfd.readouterr()
@@ -167,7 +167,7 @@ def test_a_wrong_secret_is_told_and_not_shown(
     way: Way, secured: SecuredKafka, config_of: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(way, **with_wrong_secret(secured, way))
-    commands = [(writer, ["check", str(config)], 2), (bootstrap, ["plan", str(config), "--from", "group:ingest"], 1)]
+    commands = [(writer, ["check", str(config)], 2), (bootstrap, ["plan", str(config), "--from", "group:ingest"], 2)]
     for app, arguments, code in commands[: 2 if way == "PLAIN" else 1]:
         assert run(app, arguments) == code
         error = capfd.readouterr().err
@@ -234,7 +234,7 @@ def test_a_right_that_is_missing_is_named(
     config.write_text(config.read_text("utf-8").replace("group_id: ingest", f"group_id: {group}"), "utf-8")
     assert run(writer, ["check", str(config)]) == 2
     assert named in capfd.readouterr().err
-    assert run(writer, ["run", str(config), "--until-caught-up"]) == 1
+    assert run(writer, ["run", str(config), "--until-caught-up"]) == 2
     captured = capfd.readouterr()
     assert named in captured.err
     assert SECRET not in captured.out + captured.err
