@@ -27,6 +27,7 @@ from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cutta
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.settle import unknown_partitions
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
+from delta_loader.core.undeclared import undeclared_of
 from delta_loader.core.valid_through import valid_through_of
 from delta_loader.core.ways.way import way_of_loading
 from delta_loader.streams.merged import repair_of
@@ -173,6 +174,8 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=() if evolved is None else evolved.gained,
         valid_through_ms=_valid_through_ms(stream, state, open_store),
+        undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
+        drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream, stream.table),
     )
 

@@ -86,9 +86,12 @@ class Intake:
         for batch, staged in found:
             ours = owners[batch.source]
             if owned.get(batch.source) is ours:
+                begins_flush = ours.buffer.is_empty
                 ours.buffer.add(staged, self._clock.monotonic_s())
                 ours.buffer.last_record = batch.record_at(-1)
                 self._teller.converted(batch, converter.stream, staged)
+                stream = converter.stream
+                ours.buffer.add_sample(self._teller.sampled(batch, stream, staged, begins_flush=begins_flush))
 
 
 def together_by_converter(

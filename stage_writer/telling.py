@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.pages.model import Event
 from common.remedies import CONFIG
+from common.stage import undeclared
 from common.stage.markers import TableKind
 from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
 from stage_writer.core.unknown.dropped import DroppedFields
@@ -26,13 +27,10 @@ if TYPE_CHECKING:
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.core.unknown.census import FieldCensus
     from stage_writer.ports import Sealed
 
 _FLUSHES = 50
-DROPPED_REMEDY = (
-    "declare them in streams[].columns, keep them by unknown_fields: rescue, or say that they are left out by "
-    "unknown_fields: ignore"
-)
 DEAD_LETTERS_REMEDY = (
     f"`stage-writer check {CONFIG}` says why; mend streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
     "brings those that fit then"
@@ -80,7 +78,6 @@ class Teller:
     def converted(self, batch: MessageBatch, stream: Stream, staged: StagedRows) -> None:
         """A batch was converted."""
         app_id = stream.app_id
-        self._look_for_dropped(stream, batch, staged)
         if staged.tombstones:
             self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
         if staged.filtered:
@@ -101,22 +98,28 @@ class Teller:
         elif change is AlarmChange.ENDED:
             self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
 
-    def _look_for_dropped(self, stream: Stream, batch: MessageBatch, staged: StagedRows) -> None:
+    def sampled(
+        self, batch: MessageBatch, stream: Stream, staged: StagedRows, *, begins_flush: bool
+    ) -> FieldCensus | None:
+        """A batch was converted; what a sample of its records shows of their fields, if any was taken."""
         app_id = stream.app_id
         if app_id not in self.dropped:
             self.dropped = {**self.dropped, app_id: DroppedFields(stream)}
         dropped = self.dropped[app_id]
         census = dropped.census
         if census is None or staged.is_piece:
-            return
-        before = census.records
-        new = dropped.look(batch.values)
+            return None
+        known = len(census.undeclared)
+        found = dropped.look(batch.values, begins_flush=begins_flush)
+        if found is None:
+            return None
+        new = list(census.undeclared)[known:]
         if new and not dropped.is_meant:
-            self._log.warning("fields not declared are dropped", app_id=app_id, fields=new, remedy=DROPPED_REMEDY)
-        if census.records > before:
-            self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
-            for name, count in census.undeclared.items():
-                self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
+            self._log.warning("fields not declared are dropped", app_id=app_id, fields=new, remedy=undeclared.REMEDY)
+        self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
+        for name, count in census.undeclared.items():
+            self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
+        return found
 
     @property
     def drops(self) -> Mapping[str, str]:
@@ -129,7 +132,7 @@ class Teller:
         """Which streams have many dead letters, or drop fields, for people. Safe to call from any thread."""
         raised = self.alarms.raised.items()
         letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
-        return (*letters, *(f"{app_id}: {sentence} → {DROPPED_REMEDY}" for app_id, sentence in self.drops.items()))
+        return (*letters, *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()))
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""

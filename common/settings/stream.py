@@ -364,6 +364,11 @@ class Stream(Section):
         return self.unknown_fields is UnknownFields.EVOLVE
 
     @property
+    def drops_on_purpose(self) -> bool:
+        """Whether the config itself says what becomes of fields that are not declared, so that no warning is due."""
+        return "unknown_fields" in self.model_fields_set
+
+    @property
     def rescues(self) -> bool:
         """Whether rows have a rescue column."""
         return self.unknown_fields is not UnknownFields.IGNORE

@@ -27,6 +27,8 @@ Rules:
 12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
    whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
    another one may have it. Older writers pass over the field.
+13. Fields of records that no column takes are told by a sample (common/stage/undeclared.py), and say nothing of what is
+    to be loaded: older readers pass over them.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from common.stage.merged import (
 from common.stage.outboxes import checked_outboxes
 from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
 from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.stage.undeclared import UndeclaredFields
 from common.tables.changes import MergeBy
 
 if TYPE_CHECKING:
@@ -222,6 +225,8 @@ class Manifest:
     """The state of a topology's task; None of a marker that no task has made."""
     last_record: LastRecord | None = None
     """None where the span has none, of a chain of several topics, and of older releases."""
+    undeclared: UndeclaredFields | None = None
+    """What a sample of its records shows; None where it shows nothing, or nothing was sampled."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -316,6 +321,12 @@ class _StoredLastRecord(Stored):
     leader_epoch: Count | None
 
 
+class _StoredUndeclared(Stored):
+    sampled: Count
+    fields: dict[str, Count]
+    others: Count = 0
+
+
 class _StoredManifest(Stored):
     version: Literal[1, 2, 3, 4, 5, 6]
     topic: str
@@ -342,6 +353,7 @@ class _StoredManifest(Stored):
     state: StoredState | None = None
     outboxes: list[str] | None = None
     last_record: _StoredLastRecord | None = None
+    undeclared: _StoredUndeclared | None = None
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -355,6 +367,8 @@ class _StoredManifest(Stored):
             del stored["outboxes"]
         if self.last_record is None:
             del stored["last_record"]
+        if self.undeclared is None:
+            del stored["undeclared"]
         return stored
 
 
@@ -387,6 +401,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "outboxes": list(manifest.outboxes) or None,
             "state": None if manifest.state is None else state_to_stored(manifest.state),
             "last_record": None if manifest.last_record is None else asdict(manifest.last_record),
+            "undeclared": None if manifest.undeclared is None else asdict(manifest.undeclared),
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -475,6 +490,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
         state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
         last_record=None if stored.last_record is None else LastRecord(**stored.last_record.model_dump()),
+        undeclared=None if stored.undeclared is None else UndeclaredFields(**stored.undeclared.model_dump()),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from common.errors import ExitCode
 from common.printable import joined, one_line
 from common.remedies import CONFIG
+from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
 from delta_loader.core.valid_through import moment_text
 from delta_loader.core.ways.way import way_name
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.evolved import Gained
     from common.stage.failures import LastFailure
+    from common.stage.undeclared import UndeclaredFields
     from common.tables.debts import Debt
     from delta_loader.core.held import Held
     from delta_loader.core.preflight import Check
@@ -92,6 +94,10 @@ class StreamStatus:
     """The columns that it gained because records had their fields, as writers were told."""
     valid_through_ms: int | None = None
     """All records up to this time are in the table; None while that cannot be said."""
+    undeclared: UndeclaredFields | None = None
+    """The fields of records that no column takes, by the newest markers; None where these name none."""
+    drops_on_purpose: bool = False
+    """Whether the config says that they are left out: then people are not told."""
     name: str | None = None
     """The table's name in a catalog, by the settings."""
 
@@ -179,6 +185,7 @@ def _stream_json(stream: StreamStatus) -> Json:
             for one in stream.gained
         ],
         "valid_through_ms": stream.valid_through_ms,
+        "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
@@ -186,6 +193,10 @@ def _stream_json(stream: StreamStatus) -> Json:
 
 def _failure_json(failure: LastFailure) -> Json:
     return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
+
+
+def _undeclared_json(found: UndeclaredFields) -> Json:
+    return {"sampled": found.sampled, "fields": dict(found.fields), "others": found.others}
 
 
 def _way_json(way: Way) -> Json:
@@ -248,7 +259,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
         )
-    lines += _gained_lines(stream.gained)
+    lines += [*_dropped_lines(stream), *_gained_lines(stream.gained)]
     if not stream.partitions:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
@@ -279,6 +290,12 @@ def _table_lines(stream: StreamStatus) -> list[str]:
     way = [] if stream.way is None else [f"  loaded by {way_name(stream.way)}: {stream.way.reason}"]
     through_ms = stream.valid_through_ms
     return way if through_ms is None else [*way, f"  complete through {moment_text(through_ms)}"]
+
+
+def _dropped_lines(stream: StreamStatus) -> list[str]:
+    if stream.undeclared is None or stream.drops_on_purpose:
+        return []
+    return [f"  dropped: {stream.undeclared.sentence}", f"  → {UNDECLARED_REMEDY}"]
 
 
 def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:

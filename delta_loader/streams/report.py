@@ -15,6 +15,7 @@ from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
 from delta_loader.core.held import staged_from
+from delta_loader.core.undeclared import undeclared_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Position, TopicPartition
+    from common.stage.undeclared import UndeclaredFields
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.held import Held
     from delta_loader.core.listed import Listed
@@ -47,6 +49,8 @@ class SeenPartition:
     """Of the topic that it was staged from; None where its markers do not say."""
     ends: bool = True
     """Whether ``staged`` is the chain's end, and not somewhere before it: of many that wait not all were read."""
+    undeclared: UndeclaredFields | None = None
+    """The fields of records that no column takes, by the markers near its position."""
 
     @property
     def lag(self) -> int:
@@ -208,6 +212,7 @@ class Telling:
             oldest_ms=oldest_ms,
             topic_id=staged_from(markers),
             ends=any(marker.name == listed.names[-1] for marker in markers),
+            undeclared=undeclared_of(markers),
         )
         labels = {"topic": str(source.topic), "partition": str(source.partition)}
         self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)

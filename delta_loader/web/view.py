@@ -28,6 +28,7 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
+from common.stage import undeclared
 from delta_loader.checkpoints.beside import FAILING_REMEDY
 from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.jobs import REMEDY as JOB_REMEDY
@@ -35,7 +36,7 @@ from delta_loader.lease import REMEDY as LEASE_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.lagging.history import EndHistory
     from common.metrics import Metrics
@@ -119,7 +120,8 @@ class LoaderView:
             return self._starting()
         book, now_s = loader.service.book, self._clock.monotonic_s()
         writers = self.of_writers()
-        problems = _sorted([*_problems(loader, book), *(one for found in writers.values() for one in found.problems())])
+        of_writers = (problem for found in writers.values() for problem in found.problems())
+        problems = _sorted([*_problems(loader, book), *of_writers, *_dropped(self._streams, book)])
         levels = {app_id: Level.WARNING for app_id, found in writers.items() if found.waits}
         levels |= {app_id: Level.ERROR for app_id, found in writers.items() if found.held}
         levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.held}
@@ -282,6 +284,15 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
     if loader.pausing.is_on:
         problems.append(paused_problem("Nothing is loaded"))
     return problems
+
+
+def _dropped(streams: Iterable[Stream], book: Book) -> Iterator[Problem]:
+    for stream in streams:
+        seen = book.entries[stream.app_id].seen.values()
+        found = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
+        if found is not None and not stream.drops_on_purpose:
+            title = f"Fields of {stream.app_id} are dropped"
+            yield Problem(Level.WARNING, title, found.sentence, undeclared.REMEDY)
 
 
 def _sorted(problems: Iterable[Problem]) -> list[Problem]:

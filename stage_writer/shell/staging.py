@@ -265,6 +265,7 @@ class ObjectStage:
             state=state,
             outboxes=outboxes,
             last_record=buffer.last_record,
+            undeclared=None if buffer.sample is None else buffer.sample.undeclared_fields(),
         )
 
     def gained(self, app_id: str) -> StructType | None:

@@ -30,7 +30,8 @@ from common.pages.model import (
 from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
-from stage_writer.telling import DEAD_LETTERS_REMEDY, DROPPED_REMEDY
+from common.stage import undeclared
+from stage_writer.telling import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,7 +221,7 @@ class WriterView:
             for app_id, share in snapshot.teller.alarms.raised.items()
         ]
         problems += [
-            Problem(Level.WARNING, f"Fields of {app_id} are dropped", sentence, DROPPED_REMEDY)
+            Problem(Level.WARNING, f"Fields of {app_id} are dropped", sentence, undeclared.REMEDY)
             for app_id, sentence in snapshot.teller.drops.items()
         ]
         if self._pausing.is_on:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from common.stage.undeclared import UndeclaredFields
+
 Row = dict[str, object]
 
 DECLARED: Mapping[str, object] = {
@@ -77,6 +79,7 @@ class Staging:
     app_id: str = "orders"
     topic_id: str | None = None
     generation: int = 0
+    undeclared: UndeclaredFields | None = None
     name_of: Callable[[int], str | None] = "n{}".format
     """What a row has as its name, by its offset."""
 
@@ -170,6 +173,7 @@ class Staging:
             tables=tuple(tables),
             topic_id=self.topic_id,
             generation=self.generation,
+            undeclared=self.undeclared,
         )
         name = MarkerName(source, span.start)
         self.store(self.stage_url).create(name.path, manifest_to_bytes(source, manifest))

@@ -22,6 +22,7 @@ from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.settings.values import StartAt
 from common.spans import Position, Topic
+from common.stage.undeclared import UndeclaredFields
 from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
 from delta_loader.core.writers import Idle
 from delta_loader.jobs import Jobs
@@ -310,6 +311,16 @@ def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
     page.checkpoints.ask(DueCheckpoint("s3://lake/orders", 20, lambda: None))
     page.checkpoints.finish()
     assert healthcheck(page)[0] == 200
+
+
+def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.staging.undeclared = UndeclaredFields(20, {"sku": 20})
+    page.staging.flush(0, 0, 10)
+    page.staging.flush(1, 0, 10)
+    (problem,) = page.load().problems
+    assert (problem.level, problem.title) == (Level.WARNING, "Fields of orders are dropped")
+    assert problem.problem == "of 40 sampled records, fields that no column takes: sku (40)"
 
 
 def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from common.stage.row_places import Place
     from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.unknown.census import FieldCensus
     from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import StateChange
 
@@ -345,6 +346,8 @@ class Buffer:
     last_record: LastRecord | None = None
     offered: StructType = NO_COLUMNS
     """What the table could gain."""
+    sample: FieldCensus | None = None
+    """Which fields some of its records have; None where none was looked at."""
     state: StateChange | None = None
     """What its messages have changed in their task's state, once it is flushed."""
     outgoing: list[pa.Table] = field(default_factory=list)
@@ -415,6 +418,13 @@ class Buffer:
             table.add(rows)
         for table_format, rows in staged.routed:
             self._routed_to(table_format).add(rows)
+
+    def add_sample(self, found: FieldCensus | None) -> None:
+        """Take in which fields some of a batch's records have; what is given is the buffer's from now on."""
+        if self.sample is None:
+            self.sample = found
+        elif found is not None:
+            self.sample.add_all(found)
 
     def _routed_to(self, table: TableFormat) -> TableRows:
         if table.url not in self._routed:

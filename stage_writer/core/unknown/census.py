@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.schema import ArrayType, DataType, MapType, StructType
+from common.stage.undeclared import UndeclaredFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +53,19 @@ class FieldCensus:
         if isinstance(record, dict):
             self.add(record)
 
+    def add_all(self, other: FieldCensus) -> None:
+        """Count what another one has counted, of the same columns."""
+        self.records += other.records
+        self.others += other.others
+        self.seen |= other.seen
+        for path, count in other.undeclared.items():
+            self._count(path, count)
+
+    def undeclared_fields(self) -> UndeclaredFields | None:
+        """The fields that no column takes, the most frequent first; None where there is none."""
+        counts = self.undeclared.copy().most_common()
+        return UndeclaredFields(self.records, dict(counts), self.others) if counts else None
+
     def _add(self, value: object, declared: DataType, path: str) -> None:
         match declared, value:
             case StructType(), dict():
@@ -72,12 +86,12 @@ class FieldCensus:
             case _:
                 return
 
-    def _count(self, path: str) -> None:
+    def _count(self, path: str, count: int = 1) -> None:
         short = path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}…"
         if short in self.undeclared or len(self.undeclared) < MOST_NAMES:
-            self.undeclared[short] += 1
+            self.undeclared[short] += count
         else:
-            self.others += 1
+            self.others += count
 
     def missing(self) -> Iterator[tuple[str, str | None]]:
         """Declared fields that no record has, and the undeclared one that was probably meant.

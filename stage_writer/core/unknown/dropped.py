@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A record is looked at now and then: each of the first `FIRST`, and then one of `EVERY`. To parse each a second time
-   would cost more than the rest of its conversion; so what is counted is told as a sample.
+1. A record is looked at now and then: each of the first `FIRST`, and then one of `EVERY`, and the first one of each
+   flush, so that each marker has a sample. To parse each a second time would cost more than the rest of its
+   conversion; so what is counted is told as a sample.
 2. Only where a record is the message, and its fields are dropped: a stream with a rescue column keeps them, and of
    envelopes, frames, JMESPath and topologies nobody here knows what they take.
 """
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 FIRST = 20
 EVERY = 1_000
 _LARGEST_BYTES = 64 * 2**10
-_MOST_NAMED = 10
 
 
 class DroppedFields:
@@ -34,33 +34,35 @@ class DroppedFields:
         looks = is_plain and stream.topology is None and stream.unknown_fields is UnknownFields.IGNORE
         self.census = FieldCensus(stream.schema_of_columns) if looks else None
         """None where nothing is looked at (rule 2)."""
-        self.is_meant = "unknown_fields" in stream.model_fields_set
+        self.is_meant = stream.drops_on_purpose
         """Whether the config itself says that they are to be left out: then they are counted, and nobody is told."""
         self._looked_at = 0
         self._skip = 0
 
-    def look(self, values: pa.BinaryArray | pa.LargeBinaryArray) -> list[str]:
-        """Look at some of these messages; the fields that were not seen before."""
+    def look(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
+        """Look at some of these messages; what these have. None where nothing was looked at."""
         census, count = self.census, len(values)
-        if census is None:
-            return []
-        known = len(census.undeclared)
+        if census is None or not count:
+            return None
+        found = FieldCensus(census.columns)
+        if begins_flush and self._skip:
+            _add_message(found, values, 0)
         while self._skip < count:
-            message = values[self._skip]
-            if message.is_valid and message.as_buffer().size <= _LARGEST_BYTES:
-                census.add_text(message.as_py())
+            _add_message(found, values, self._skip)
             self._looked_at += 1
             self._skip += 1 if self._looked_at < FIRST else EVERY
         self._skip -= count
-        return list(census.undeclared)[known:]
+        census.add_all(found)
+        return found if found.records else None
 
     @property
     def sentence(self) -> str | None:
         """For people; None while nothing was seen to be dropped."""
-        if self.census is None or not self.census.undeclared:
-            return None
-        counts = self.census.undeclared.copy().most_common()
-        named = ", ".join(f"{path} ({count:,})" for path, count in counts[:_MOST_NAMED])
-        more = f" and {len(counts) - _MOST_NAMED} more" if len(counts) > _MOST_NAMED else ""
-        others = f", and others ({self.census.others:,})" if self.census.others else ""
-        return f"of {self.census.records:,} sampled records, fields that no column takes: {named}{more}{others}"
+        found = None if self.census is None else self.census.undeclared_fields()
+        return None if found is None else found.sentence
+
+
+def _add_message(census: FieldCensus, values: pa.BinaryArray | pa.LargeBinaryArray, index: int) -> None:
+    message = values[index]
+    if message.is_valid and message.as_buffer().size <= _LARGEST_BYTES:
+        census.add_text(message.as_py())

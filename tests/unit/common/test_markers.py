@@ -23,6 +23,7 @@ from common.stage.markers import (
 )
 from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
 from common.stage.stored import beyond_bounds
+from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
 from stage_writer.shell.staging import sealed
 from tests.fakes.markers import ORDERS
@@ -65,6 +66,18 @@ def test_the_last_record_is_written_where_it_is_known() -> None:
         manifest = replace(MANIFEST, last_record=known)
         assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest
     assert "last_record" not in stored(), "older releases wrote none"
+
+
+def test_fields_that_no_column_takes_are_told_where_a_sample_has_some() -> None:
+    found = UndeclaredFields(21, {"meta.producer": 20, "€": 1}, 3)
+    manifest = replace(MANIFEST, undeclared=found)
+    content = json.loads(manifest_to_bytes(ORDERS, manifest))
+    assert content["undeclared"] == {"sampled": 21, "fields": {"meta.producer": 20, "€": 1}, "others": 3}
+    assert content["version"] == stored()["version"], "older readers pass over it"
+    assert read(content) == manifest
+    assert "undeclared" not in stored(), "it costs nothing where there is none"
+    with pytest.raises(MarkerError, match=r"undeclared\.fields"):
+        read({**content, "undeclared": {"sampled": 1, "fields": {"a": -1}}})
 
 
 def stored() -> dict[str, object]:

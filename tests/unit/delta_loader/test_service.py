@@ -15,6 +15,7 @@ from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import MarkerName, manifest_to_bytes
+from common.stage.undeclared import UndeclaredFields
 from common.storage.store import FsspecStore
 from common.tables.urls import comparable
 from delta_loader.core.commits import Committed, Conflicted, Unknown
@@ -184,6 +185,32 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     following.run_pass()
     assert following.book.entries[stream.app_id].failure is None
     assert (status().last_failure, exit_code([status()])) == (None, ExitCode.DONE)
+
+
+def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(
+    staging: Staging,
+) -> None:
+    stage, stream = Stage(staging.store(staging.stage_url), in_turn), settings_for(staging).streams[0]
+    staging.undeclared = UndeclaredFields(20, {"sku": 20, "\x1b[2J\n": 1}, 2)
+    staging.flush(0, 0, 10)
+    staging.undeclared = UndeclaredFields(1, {"sku": 1})
+    staging.flush(1, 0, 10)
+    staging.undeclared = None
+    staging.flush(1, 10, 20)
+    found = stream_status(stream, stage, staging.store, lambda _: {})
+    text = to_text([found])
+    assert (
+        "  dropped: of 21 sampled records, fields that no column takes: sku (21), \\x1b[2J\\n (1), and others (2)\n"
+        in text
+    )
+    assert "unknown_fields: ignore" in text
+    told = json.loads(json.dumps(to_json([found])))["streams"][0]
+    assert told["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
+    meant = stream.model_copy(update={"unknown_fields": stream.unknown_fields})
+    assert meant.drops_on_purpose
+    shown = stream_status(meant, stage, staging.store, lambda _: {})
+    assert shown.undeclared == found.undeclared
+    assert "dropped" not in to_text([shown])
 
 
 def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(staging: Staging) -> None:

@@ -9,6 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from common.schema import parse_ddl
+from common.stage.markers import MarkerName, marker_from_bytes
+from common.stage.undeclared import UndeclaredFields
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
 from stage_writer.core.unknown.dropped import EVERY, FIRST, DroppedFields
@@ -106,8 +108,11 @@ def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
 
 def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
-    assert dropped.look(batch_of([b'{"id":1,"a":1}'] * FIRST).values) == ["a"]
-    assert dropped.look(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values) == ["b"]
+    first = dropped.look(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
+    second = dropped.look(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values)
+    assert first is not None
+    assert second is not None
+    assert (first.undeclared, second.undeclared) == ({"a": 20}, {"a": 2, "b": 2})
     assert dropped.sentence == "of 22 sampled records, fields that no column takes: a (22), b (2)"
 
 
@@ -123,7 +128,7 @@ def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) ->
 def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     large = b'{"x":"' + b"y" * 2**20 + b'"}'
-    assert dropped.look(batch_of([b"{", None, b"[]", large] * FIRST).values) == []
+    assert dropped.look(batch_of([b"{", None, b"[]", large] * FIRST).values) is None
     assert dropped.sentence is None
 
 
@@ -132,7 +137,25 @@ def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
 )
 def test_a_stream_that_keeps_them_or_reads_other_fields_is_not_looked_at(says: dict[str, object]) -> None:
     dropped = DroppedFields(stream_of(columns="id INT", **says))
-    assert dropped.look(batch_of([b'{"a":1}']).values) == []
+    assert dropped.look(batch_of([b'{"a":1}']).values) is None
+
+
+def test_the_first_record_of_each_flush_is_looked_at() -> None:
+    dropped, message = DroppedFields(stream_of(columns="id INT")), b'{"a":1}'
+    for _ in range(FIRST + 5):
+        found = dropped.look(batch_of([message, message]).values, begins_flush=True)
+        assert found is not None
+        assert found.undeclared["a"] > 0
+    assert dropped.look(batch_of([message, message]).values) is None
+
+
+def test_what_is_summed_is_bounded_as_well() -> None:
+    found = census(*({f"k{number}": 1} for number in range(MOST_NAMES)))
+    found.add_all(census(*({f"x{number}": 1, "k0": 1} for number in range(5))))
+    fields = found.undeclared_fields()
+    assert fields is not None
+    assert (fields.sampled, len(fields.fields), fields.others) == (MOST_NAMES + 5, MOST_NAMES, 5)
+    assert fields.fields["k0"] == 6
 
 
 def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_path: Path) -> None:
@@ -145,6 +168,12 @@ def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_p
     assert "id (20)" in " ".join(world.writer.health().notes)
     assert "id (20)" in world.writer.snapshot().teller.drops["orders"]
     assert world.problems() == ""
+    manifests = [marker_from_bytes(name, world.store.read(name.path) or b"").manifest for name in names(world)]
+    assert [found and found.undeclared for found in manifests] == [UndeclaredFields(20, {"id": 20})]
+
+
+def names(world: World) -> list[MarkerName]:
+    return [name for found in world.store.list("done/") if (name := MarkerName.parse(found.path)) is not None]
 
 
 def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Which fields of records no column takes, counted in a sample of them.
+
+Rules:
+
+1. The names come out of records: a writer keeps a bounded number of them, of bounded length, and counts the others
+   together. Who prints them escapes them (common/printable.py).
+2. Counts are of sampled records, never of all: to parse each record twice would cost more than the rest of its
+   conversion.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MOST_NAMED = 10
+REMEDY = (
+    "declare them in streams[].columns, keep them by unknown_fields: rescue, or say that they are left out by "
+    "unknown_fields: ignore"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UndeclaredFields:
+    """Of the sampled records of a flush, or of several."""
+
+    sampled: int
+    """Records that were looked at."""
+    fields: Mapping[str, int]
+    """Records by the path of a field, such as ``meta.producer``."""
+    others: int = 0
+    """The same of all paths beyond those."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        counts = Counter(self.fields).most_common()
+        named = ", ".join(f"{path} ({count:,})" for path, count in counts[:_MOST_NAMED])
+        more = f" and {len(counts) - _MOST_NAMED} more" if len(counts) > _MOST_NAMED else ""
+        others = f", and others ({self.others:,})" if self.others else ""
+        return f"of {self.sampled:,} sampled records, fields that no column takes: {named}{more}{others}"
+
+
+def together(found: Iterable[UndeclaredFields]) -> UndeclaredFields | None:
+    """The sum of several; None of none."""
+    all_of_them = list(found)
+    if not all_of_them:
+        return None
+    fields: Counter[str] = Counter()
+    for each in all_of_them:
+        fields.update(each.fields)
+    return UndeclaredFields(
+        sum(each.sampled for each in all_of_them), dict(fields), sum(each.others for each in all_of_them)
+    )
