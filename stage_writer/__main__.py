@@ -63,6 +63,7 @@ from stage_writer.shell.staging import ObjectStage
 from stage_writer.shell.table_compatibility import TableCompatibility
 from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
+from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
     look_ups = _look_ups() if settings.writer.state_queries else None
     unfit_topics: set[str] = set()
-    converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics)
+    stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
+    converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics, stopping=stopping)
     stage_store = open_stage(settings)
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
@@ -168,16 +170,22 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         news=_news(settings, stage, clock, log, metrics),
         outlets=outlets,
         changelogs=changelogs,
+        stopping=stopping,
         dead_letter_alarm=settings.writer.dead_letter_alarm,
         samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
     serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
+
+    def stop() -> None:
+        service.stop()
+        end_when_stuck(settings.writer.revoke_timeout_s, lambda: stopping.is_stepping, log)
+
     if seat is not None:
-        stop_without_parent(service.stop)
+        stop_without_parent(stop)
         if serving.port is not None:
             tell_port(serving.port)
-    _stop_on_signals(service)
+    _stop_on_signals(stop)
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
@@ -514,10 +522,12 @@ def converters_of(
     metrics: Metrics | None = None,
     look_ups: LookUps | None = None,
     unfit_topics: Collection[str] = frozenset(),
+    *,
+    stopping: Stopping = NEVER_STOPPING,
 ) -> list[StreamConverter | ConvertsTopology]:
     """The streams' converters; raises the ConfigError of the first stream that cannot work.
 
-    ``metrics``, ``look_ups`` and ``unfit_topics`` are those of topologies.
+    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are those of topologies.
     """
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
@@ -532,7 +542,13 @@ def converters_of(
 
                 converters.append(
                     topology_converter(
-                        settings, stream, first_pass, metrics=metrics, look_ups=look_ups, unfit_topics=unfit_topics
+                        settings,
+                        stream,
+                        first_pass,
+                        metrics=metrics,
+                        look_ups=look_ups,
+                        unfit_topics=unfit_topics,
+                        stopping=stopping,
                     )
                 )
         except ConfigError as error:
@@ -555,11 +571,11 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, buffers)
 
 
-def _stop_on_signals(service: StageWriter) -> None:
+def _stop_on_signals(stop: Callable[[], None]) -> None:
     def first(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
         signal.signal(signal.SIGINT, lambda *_: os._exit(1))
-        service.stop()
+        stop()
 
     signal.signal(signal.SIGTERM, first)
     signal.signal(signal.SIGINT, first)

@@ -7,7 +7,8 @@ Rules:
 2. Rows go to the partition as it was when they were read. One that went meanwhile, or began again at its chain's end,
    gets none of them: they are read again.
 3. Pieces of one record go into one buffer, without a flush between them.
-4. An exception that nothing raises on purpose concerns the partitions whose batches it met, and no others.
+4. Nothing more is converted once the writer stops (stage_writer/stopping.py); what waits is read again.
+5. An exception that nothing raises on purpose concerns the partitions whose batches it met, and no others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions.partition import Owned
     from stage_writer.ports import Converter, Converts
+    from stage_writer.stopping import Stopping
     from stage_writer.telling import Teller
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -35,8 +37,11 @@ SLICES_A_STEP = 4
 class Intake:
     """What was polled and is not in the buffers yet."""
 
-    def __init__(self, teller: Teller, clock: Clock, failed: Callable[[Owned, Exception], None]) -> None:
-        """``failed`` is told of the partitions that rule 4 is about."""
+    def __init__(
+        self, teller: Teller, clock: Clock, stopping: Stopping, failed: Callable[[Owned, Exception], None]
+    ) -> None:
+        """``failed`` is told of the partitions that rule 5 is about."""
+        self._stopping = stopping
         self._teller = teller
         self._clock = clock
         self._failed = failed
@@ -59,8 +64,9 @@ class Intake:
             try:
                 while left and (found := self._next(slices)) is not None:
                     self._buffer(converter, found, owners, owned)
-                    left -= not found[-1][1].is_piece
-            except Exception as error:  # noqa: BLE001 - rule 4
+                    if not found[-1][1].is_piece:
+                        left = 0 if self._stopping.is_on else left - 1
+            except Exception as error:  # noqa: BLE001 - rule 5
                 left = 1
                 for ours in owners.values():
                     if owned.get(ours.source) is ours:

@@ -57,6 +57,7 @@ from stage_writer.ports import (
     Sealed,
 )
 from stage_writer.schemas import Schemas
+from stage_writer.stopping import ConversionInterruptedError, Stopping
 from stage_writer.telling import Teller
 from stage_writer.web.view import FAILING_REMEDY, Snapshot
 
@@ -111,8 +112,9 @@ class StageWriter:
         dead_letter_alarm: float | None = None,
         outlets: Outlets = NO_OUTLETS,
         changelogs: WatchesTopics = NO_WATCH,
+        stopping: Stopping | None = None,
     ) -> None:
-        """``session_s`` is how long the group waits for a sign of life from a member."""
+        """``session_s`` is how long the group waits for a sign of life from a member; ``stopping`` the converters'."""
         self._converters = tuple(converters)
         self._limits = limits
         self._revoke_timeout_s = revoke_timeout_s
@@ -141,13 +143,13 @@ class StageWriter:
         self._pausing = pausing
         self._waiting = Waiting(source, clock, log)
         self._outlets = outlets
-        self._intake = Intake(self._teller, clock, self._unexpected)
+        self._stopping = stopping or Stopping(clock.monotonic_s, revoke_timeout_s)
+        self._intake = Intake(self._teller, clock, self._stopping, self._unexpected)
         self._ends: dict[TopicPartition, Position] = {}
         self._pressure = Pressure()
         self._filing = filing
         self._guesses: dict[str, float] = {}
         self._failing_since_s: float | None = None
-        self._stopping = False
 
     def run(self, *, until_caught_up: bool) -> None:
         """Stage until `stop`, or until what is in Kafka now is staged. Raises what ends the service."""
@@ -159,7 +161,8 @@ class StageWriter:
         try:
             done = False
             while not done:
-                self.step(POLL_S)
+                with self._stopping.step():
+                    self.step(POLL_S)
                 if self._is_done():
                     self._flush_rest()
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
@@ -172,7 +175,7 @@ class StageWriter:
             self._source.close()
         self._news.end()
         if self._catching_up is not None:
-            require_all(held, stopped=self._stopping)
+            require_all(held, stopped=self._stopping.is_on)
 
     def step(self, timeout_s: float) -> None:
         """One round."""
@@ -198,7 +201,7 @@ class StageWriter:
 
     def stop(self) -> None:
         """Ask the loop to flush, to leave the group, and to end. Safe to call from a signal handler."""
-        self._stopping = True
+        self._stopping.begin()
 
     def health(self) -> Health:
         """What is wrong now, for ``/healthcheck``."""
@@ -239,7 +242,7 @@ class StageWriter:
                 tasks = tasks or owned.task is not None
         for converter, found in together_by_converter(fresh, tasks=tasks):
             self._intake.add(converter, found, {batch.source: self._owned[batch.source] for batch in found})
-        if not self._pressure.is_full:
+        if not self._pressure.is_full and not self._stopping.is_on:
             self._intake.work(self._owned)
 
     def _reached_ends(self, found: Mapping[TopicPartition, Position]) -> None:
@@ -428,7 +431,7 @@ class StageWriter:
         self._joined = True
         for source in sources:
             self._held.pop(source, None)
-            converter = self._converter_of(source)
+            converter = next((found for found in self._converters if found.stream.takes(source.topic)), None)
             if converter is not None:
                 self._taking_up.add(source, converter)
         found = self._take_up(sources)
@@ -437,8 +440,7 @@ class StageWriter:
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
         """Flush what these hold, within the bounded time, and let them go (rule 3)."""
-        leaving = [self._owned[source] for source in sources if source in self._owned]
-        self._flush_within(leaving, FlushReason.REVOKED)
+        self._flush_within([self._owned[source] for source in sources if source in self._owned], FlushReason.REVOKED)
         self._let_go(sources, "revoked")
         self._report_group("partitions revoked", sources)
 
@@ -473,24 +475,23 @@ class StageWriter:
             for owned in waiting:
                 self._begin(owned, reason)
             flights = [owned.flight for owned in waiting if owned.flight is not None]
-            left_s = deadline_s - self._clock.monotonic_s()
+            left_s = self._stopping.at_most(deadline_s) - self._clock.monotonic_s()
             if not flights or left_s <= 0:
                 return
-            running = [flight.running for flight in flights if flight.running is not None]
-            if running:
+            if running := [flight.running for flight in flights if flight.running is not None]:
                 self._workers.wait(running, left_s)
             else:
                 self._clock.sleep_s(min(left_s, POLL_S))
 
     def _flush_rest(self) -> None:
         """Seal everything, at the end of the service."""
-        reason = FlushReason.STOPPING if self._stopping else FlushReason.CAUGHT_UP
+        reason = FlushReason.STOPPING if self._stopping.is_on else FlushReason.CAUGHT_UP
         while True:
             self._flush_within(list(self._owned.values()), reason)
             unsealed = [source for source, owned in self._owned.items() if owned.flight or not owned.buffer.is_empty]
             if not unsealed:
                 return
-            if self._stopping:
+            if self._stopping.is_on:
                 self._let_go(unsealed, "stopped")
                 msg = f"{len(unsealed)} partitions could not be flushed within {self._revoke_timeout_s:g} s"
                 raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
@@ -544,6 +545,10 @@ class StageWriter:
 
     def _unexpected(self, owned: Owned, error: Exception) -> None:
         """Hold a partition for an exception that nothing raises on purpose (rule 9); raises one that is."""
+        if isinstance(error, ConversionInterruptedError):
+            self._log.warning("conversion interrupted", partition=str(owned.source))
+            self._let_go([owned.source], "stopped")
+            return
         if isinstance(error, KafkaDeltaExpressError):
             raise error
         self._log.error("unexpected exception", partition=str(owned.source), exc_info=error)
@@ -573,17 +578,13 @@ class StageWriter:
                 mended = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            reached = reached or mended or held.reason == UNEXPECTED
-            if held.place is None or place.differs(held.place) or reached:
+            if held.place is None or place.differs(held.place) or reached or mended or held.reason == UNEXPECTED:
                 self._log.info("partition goes on", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)
 
-    def _converter_of(self, source: TopicPartition) -> Converter | None:
-        return next((found for found in self._converters if found.stream.takes(source.topic)), None)
-
     def _is_done(self) -> bool:
-        return self._stopping or self._all_caught_up()
+        return self._stopping.is_on or self._all_caught_up()
 
     def _all_caught_up(self) -> bool:
         """Whether what was in Kafka at start-up is taken in, as far as it is ours; the rest has other owners."""

@@ -111,8 +111,8 @@ class WriterSettings(Section):
     revoke_timeout_s: DurationS = Field(
         default=20.0,
         alias="revoke_timeout",
-        description="How long a writer may flush a partition that is taken from it; what is not done by then is "
-        "dropped and read again by the next owner.",
+        description="How long a writer may flush a partition that is taken from it, and how long one that is stopped "
+        "may convert and flush; what is not done by then is dropped and read again by the next owner.",
     )
     consume_records: int = Field(
         default=10_000, gt=0, le=1_000_000, description="Most records taken from librdkafka in one call."

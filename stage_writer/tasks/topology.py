@@ -22,6 +22,7 @@ from common.schema import to_arrow_schema
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.core.batch import Messages
 from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.converting import input_of
 from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.keeping import Keeping
@@ -66,6 +67,7 @@ class Surroundings:
     """Where tasks can be looked into; None where nobody may."""
     unfit_topics: Collection[str] = frozenset()
     """Changelog topics that do not keep what they are given, by what is known now."""
+    stopping: Stopping = NEVER_STOPPING
 
 
 class TopologyConverter:
@@ -172,7 +174,7 @@ class TopologyConverter:
             read_bytes = 0
             if stores.mark != state.mark or state == EMPTY_STATE:
                 read_bytes = _restore(stores, state, changed, store)
-            task = Task(self.topology, source, stores, self._output_schemas)
+            task = Task(self.topology, source, stores, self._output_schemas, self._around.stopping)
         except BaseException:
             stores.close()
             raise

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from common.settings import Settings, Stream
     from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.topology import TopologyConverter
@@ -34,6 +35,7 @@ def topology_converter(
     metrics: Metrics | None,
     look_ups: LookUps | None,
     unfit_topics: Collection[str],
+    stopping: Stopping,
 ) -> ConvertsTopology:
     """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError, with its kinds."""
     topology = topology_of(stream)
@@ -58,5 +60,6 @@ def topology_converter(
         when=SnapshotsWhen(oldest_s=snapshot_after_s(settings.writer.state_keep_s)),
         look_ups=look_ups,
         unfit_topics=unfit_topics,
+        stopping=stopping,
     )
     return TopologyConverter(stream, topology, around)

@@ -17,6 +17,7 @@ from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
+from stage_writer.stopping import Stopping
 from stage_writer.tasks.kept import SnapshotsWhen
 from stage_writer.tasks.topology import Surroundings, TopologyConverter
 from stage_writer.topologies import Processor, Topology
@@ -109,8 +110,15 @@ class World:
         self.group.positions.clear()
         self.group.paused.clear()
         folder = None if disk is None else str(disk)
+        self.stopping = Stopping(self.clock.monotonic_s, 5.0)
         around = Surroundings(
-            self.clock.wall_ms, self.metrics, when=when, state_folder=folder, look_ups=look_ups, unfit_topics=unfit
+            self.clock.wall_ms,
+            self.metrics,
+            when=when,
+            state_folder=folder,
+            look_ups=look_ups,
+            unfit_topics=unfit,
+            stopping=self.stopping,
         )
         topology = build(persistent=disk is not None).check()
         self.writer = StageWriter(
@@ -124,6 +132,7 @@ class World:
             clock=self.clock,
             log=structlog.get_logger(),
             metrics=Metrics(),
+            stopping=self.stopping,
         )
         self.group.subscribe(self.settings.streams, self.writer)
         return self.writer

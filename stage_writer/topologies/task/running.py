@@ -15,6 +15,7 @@ from stage_writer.topologies.task.feeds import in_order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stage_writer.stopping import Stopping
     from stage_writer.topologies.task.clock import Clock, Timers
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.context import Current
@@ -40,12 +41,14 @@ class Runner:
         shared: tuple[Current, Clock, Outbox],
         *,
         fails_on_error: bool,
+        stopping: Stopping,
     ) -> None:
         self._task_id = task_id
         self._graph = graph
         self._stores = stores
         self._current, self._clock, self._outbox = shared
         self._fails_on_error = fails_on_error
+        self._stopping = stopping
 
     def run(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
         """Process the messages that are not refused; those that fail are added to the rejects."""
@@ -63,9 +66,11 @@ class Runner:
         Of the messages that were left out only the times count, as long as no punctuation waits for one of them.
         """
         current, clock, stores = self._current, self._clock, self._stores
-        journal, timers, target = clock.journal, clock.stream, feed.target
+        journal, timers, target, stopping = clock.journal, clock.stream, feed.target, self._stopping
         current.input = feed.input
         for current.index, current.place, current.time_ms, floor_ms, record in feed.records(rejects, left_out):
+            if stopping.is_on:
+                stopping.require_time()
             clock.stream_time_ms = max(clock.stream_time_ms, floor_ms)
             before = clock.stream_time_ms
             savepoint = stores.savepoint()
@@ -86,6 +91,7 @@ class Runner:
     def _run_several(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
         current, clock, stores = self._current, self._clock, self._stores
         for current.index, steps in groupby(in_order(feeds, rejects), key=itemgetter(0)):
+            self._stopping.require_time()
             before, savepoint = clock.stream_time_ms, stores.savepoint()
             clock.journal.clear()
             try:
@@ -130,6 +136,7 @@ class Runner:
         current.place, current.time_ms = PUNCTUATING, now_ms
         ends = [(collected, len(collected.index)) for collected in self._outbox.collections()]
         for timer in timers.due(now_ms):
+            self._stopping.require_time()
             try:
                 timer.callback(now_ms)
             except KafkaDeltaExpressError:

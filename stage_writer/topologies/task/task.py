@@ -21,6 +21,7 @@ import numpy as np
 
 from common.spans import TopicPartition
 from stage_writer.core.outcome import Part, joined
+from stage_writer.stopping import NEVER_STOPPING
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.clock import Clock
 from stage_writer.topologies.task.collecting import Outbox
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.stopping import Stopping
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.task.early import Early
     from stage_writer.topologies.task.inputs import Input
@@ -62,10 +64,13 @@ class Task:
         task_id: TaskId,
         stores: TaskStores,
         output_schema: Mapping[str, pa.Schema | RowWriter],
+        stopping: Stopping = NEVER_STOPPING,
     ) -> None:
         """The stores are open, and stand where the task goes on.
 
         ``output_schema`` has the columns of each table that the topology's sinks name, or what makes its rows.
+        Once ``stopping`` is on for too long, `process` and `finish` raise ConversionInterruptedError, and the task is
+        of no more use.
         """
         self.topology = topology
         self.task_id = task_id
@@ -76,7 +81,7 @@ class Task:
         by_name = {builder.name: stores.store(builder.name) for builder in self.group.stores}
         self._graph = GraphMaker(topology, self.group, str(task_id), by_name, shared).make()
         fails = topology.fails_on_error
-        self._runner = Runner(str(task_id), self._graph, stores, shared, fails_on_error=fails)
+        self._runner = Runner(str(task_id), self._graph, stores, shared, fails_on_error=fails, stopping=stopping)
         writers = {
             table: found if isinstance(found, RowWriter) else RowWriter(found) for table, found in output_schema.items()
         }

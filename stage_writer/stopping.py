@@ -1,0 +1,89 @@
+"""How a writer that is asked to stop ends within `revoke_timeout`, whatever it is doing.
+
+Rules:
+
+1. Nothing new is converted. A conversion under way has half of the time, and is then broken off between two messages:
+   its partitions are dropped, as on a revoke, and the next writer reads them again from the chain's end.
+2. What is buffered has the rest of the time for its flush.
+3. The user's code may never return. A step that is not over by then is ended with its process: nothing that was not
+   sealed counts, so nothing is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from structlog.typing import FilteringBoundLogger
+
+_STUCK_REMEDY = (
+    "look at what the topology's code waits for; nothing is lost, the next writer reads from the chain's end"
+)
+
+
+class ConversionInterruptedError(Exception):
+    """The writer stops, and the conversion's share of the time is over."""
+
+
+class Stopping:
+    """Whether the writer stops, and until when."""
+
+    __slots__ = ("_end_s", "_monotonic_s", "_within_s", "is_on", "is_stepping")
+
+    def __init__(self, monotonic_s: Callable[[], float], within_s: float) -> None:
+        """``within_s`` is `revoke_timeout`."""
+        self._monotonic_s = monotonic_s
+        self._within_s = within_s
+        self._end_s = 0.0
+        self.is_on = False
+        self.is_stepping = False
+        """Whether the writer's loop is in a round: not while it flushes the rest and leaves the group."""
+
+    def begin(self) -> None:
+        """The writer is to stop. Safe to call from a signal handler and any thread; the first call counts."""
+        if not self.is_on:
+            self._end_s = self._monotonic_s() + self._within_s
+            self.is_on = True
+
+    def require_time(self) -> None:
+        """Raises ConversionInterruptedError when a conversion's time is over (rule 1)."""
+        if self.is_on and self._monotonic_s() >= self._end_s - self._within_s / 2:
+            raise ConversionInterruptedError
+
+    def at_most(self, deadline_s: float) -> float:
+        """The deadline, or when all is to be over, if that is earlier (rule 2)."""
+        return min(deadline_s, self._end_s) if self.is_on else deadline_s
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One round of the loop."""
+        self.is_stepping = True
+        try:
+            yield
+        finally:
+            self.is_stepping = False
+
+
+NEVER_STOPPING = Stopping(lambda: 0.0, 0.0)
+"""For conversions outside a writer."""
+
+
+def end_when_stuck(
+    after_s: float, is_stuck: Callable[[], bool], log: FilteringBoundLogger, end: Callable[[int], object] = os._exit
+) -> threading.Timer:
+    """End the process with 1 if it is stuck when the time is over (rule 3); returns at once."""
+
+    def look() -> None:
+        if is_stuck():
+            log.error("stopped in the middle of a conversion", waited_s=after_s, remedy=_STUCK_REMEDY)
+            end(1)
+
+    timer = threading.Timer(after_s, look)
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -1,0 +1,86 @@
+"""A writer that is asked to stop: what it converts is broken off in time, and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from stage_writer.service import StageWriter
+from stage_writer.stopping import end_when_stuck
+from tests.fakes.counting import FIRST, Counts, World, counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stage_writer.topologies import Record
+
+REVOKE_TIMEOUT_S = 5.0
+
+
+def counts_slowly(world: World, monkeypatch: pytest.MonkeyPatch, *, stop_at: int, seconds: float) -> list[int]:
+    """Each record takes so long; at one of them the writer is asked to stop."""
+    seen: list[int] = []
+
+    def process(self: Counts, record: Record) -> None:
+        seen.append(record.value["id"])
+        world.clock.now_s += seconds
+        if record.value["id"] == stop_at:
+            world.writer.stop()
+        fast(self, record)
+
+    fast = Counts.process
+    monkeypatch.setattr(Counts, "process", process)
+    return seen
+
+
+def test_a_conversion_is_broken_off_between_two_messages_and_its_records_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, 10)
+    world.steps()
+    assert world.staged() == counted(10)
+    with monkeypatch.context() as patched:
+        seen = counts_slowly(world, patched, stop_at=12, seconds=1.0)
+        world.new_writer()
+        world.group.ends[FIRST] = 1_000
+        world.writer.run(until_caught_up=False)
+    assert seen == [10, 11, 12, 13, 14, 15], "half of the time after it was asked to, it stopped"
+    assert world.staged() == counted(10)
+    world.new_writer()
+    world.steps()
+    assert world.staged() == counted(1_000), "state and rows are as if nothing had happened"
+
+
+def test_a_conversion_that_is_over_in_time_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, 0)
+    counts_slowly(world, monkeypatch, stop_at=12, seconds=0.0)
+    world.group.ends[FIRST] = 40
+    world.writer.run(until_caught_up=False)
+    assert world.staged() == counted(40)
+
+
+@pytest.mark.parametrize("is_stuck", [True, False])
+def test_only_a_step_that_does_not_end_is_ended_with_its_process(is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
+    ended: list[int] = []
+    with structlog.testing.capture_logs() as logs:
+        end_when_stuck(0.0, lambda: is_stuck, structlog.get_logger(), ended.append).join()
+    assert ended == ([1] if is_stuck else [])
+    assert [line["event"] for line in logs] == (["stopped in the middle of a conversion"] if is_stuck else [])
+
+
+def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, 5)
+    told: list[bool] = []
+    real = StageWriter._flush_rest
+
+    def flush_rest(self: StageWriter) -> None:
+        told.append(self._stopping.is_stepping)
+        real(self)
+
+    monkeypatch.setattr(StageWriter, "_flush_rest", flush_rest)
+    process = counts_slowly(world, monkeypatch, stop_at=3, seconds=0.0)
+    world.writer.run(until_caught_up=False)
+    assert told == [False]
+    assert process
