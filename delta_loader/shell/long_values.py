@@ -5,13 +5,20 @@ fail the whole job, each time. So the rows are written by a digest of the value,
 (`common.stage.data_files.shortened`), and the file actions get the value back before they are committed: the log says
 what a file's partition values are, the folder's name means nothing, and the file itself does not hold them.
 
-Rule: a column is left as it is where Delta evaluates it or writes it down (generated, constraints, materialized), and
-where folders have other names anyway (column mapping).
+Rules:
+
+1. A column is left as it is where Delta evaluates it or writes it down (generated, constraints, materialized), and
+   where folders have other names anyway (column mapping).
+2. Where rows cannot have a digest (rule 1), or are not ours alone to write (a merge and a replacement copy rows of the
+   table), the whole transaction writes into folders with short random names, as Delta does by the table's property
+   ``delta.randomizeFilePrefixes`` (`avoid_value_folders`). The table gets no such property.
 """
 
 from __future__ import annotations
 
 import json
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import functions
@@ -27,7 +34,9 @@ if TYPE_CHECKING:
 
     from delta_loader.shell.gateway import Gateway, Java
 
-_OTHER_FOLDERS = ("delta.columnMapping.mode", "delta.enableIcebergCompat", "delta.randomizeFilePrefixes")
+_RANDOM_FOLDERS = "delta.randomizeFilePrefixes"
+_OTHER_FOLDERS = ("delta.columnMapping.mode", "delta.enableIcebergCompat", _RANDOM_FOLDERS)
+_ASKED_ONCE = "org$apache$spark$sql$delta$files$TransactionalWrite$$randomizeFilePrefixes"
 
 
 def digestible(
@@ -37,14 +46,51 @@ def digestible(
     features: Collection[str],
     schema: str,
 ) -> list[str]:
-    """The partition columns whose long values may be replaced (the rule above)."""
-    names = {key for key, value in properties.items() if value.lower() not in {"false", "none"}}
-    if "materializePartitionColumns" in features or any(key.startswith(_OTHER_FOLDERS) for key in names):
+    """The partition columns whose long values may be replaced (rule 1)."""
+    if "materializePartitionColumns" in features or _has_other_folders(properties):
         return []
-    strings = {name for name, kind in rows.dtypes if kind == "string"}
     constraints = " ".join(value for key, value in properties.items() if key.lower().startswith("delta.constraints."))
     evaluated = constraints + " ".join(_expressions(schema))
-    return [name for name in partition_by if name in strings and name not in evaluated]
+    return [name for name in _texts(rows, partition_by) if name not in evaluated]
+
+
+def needs_other_folders(rows: DataFrame, partition_by: Sequence[str], properties: Mapping[str, str]) -> bool:
+    """Whether some row has a value in one of these partition columns that cannot name a folder. Reads these columns."""
+    columns = [] if _has_other_folders(properties) else _texts(rows, partition_by)
+    if not columns:
+        return False
+    is_long = reduce(or_, (_is_long(functions.col(backticks(name))) for name in columns))
+    return bool(rows.where(is_long).select(functions.lit(1)).take(1))
+
+
+def avoid_value_folders(gateway: Gateway, transaction: Java) -> None:
+    """Have a transaction that has written nothing yet write into folders with random names (rule 2).
+
+    Delta asks its metadata once and remembers the answer. So it is asked while the metadata has the property, and the
+    metadata is then what it was: nothing of this is committed.
+    """
+    found, changed = transaction.metadata(), transaction.newMetadata()
+    configuration = found.configuration().updated(_RANDOM_FOLDERS, "true")
+    parts = found.id(), found.name(), found.description(), found.format(), found.schemaString()
+    asked = found.copy(*parts, found.partitionColumns(), configuration, found.createdTime())
+    getattr(transaction, "newMetadata_$eq")(gateway.some(asked))
+    try:
+        random = getattr(transaction, _ASKED_ONCE)()
+    finally:
+        getattr(transaction, "newMetadata_$eq")(changed)
+    if not random:
+        msg = "the transaction has written files already"
+        raise ValueError(msg)
+
+
+def _has_other_folders(properties: Mapping[str, str]) -> bool:
+    names = {key for key, value in properties.items() if value.lower() not in {"false", "none"}}
+    return any(key.startswith(_OTHER_FOLDERS) for key in names)
+
+
+def _texts(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
+    strings = {name for name, kind in rows.dtypes if kind == "string"}
+    return [name for name in partition_by if name in strings]
 
 
 def _expressions(schema: str) -> Iterator[str]:

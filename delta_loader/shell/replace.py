@@ -7,6 +7,8 @@ Rules:
 2. The commit carries a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the
    same time it refuses one.
 3. The staged rows are read by the schema that they were written with, never by what Spark would guess.
+4. Delta's own command runs in a transaction that is begun here, as the command would begin it, because only so may it
+   write values that no folder can be named by (delta_loader/shell/long_values.py, rule 2).
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructType, VariantType
 
 from delta_loader.core.replace import txn_id
-from delta_loader.shell.gateway import CONFLICTS, table_errors
+from delta_loader.shell.gateway import CONFLICTS, Gateway, table_errors
+from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -42,6 +45,7 @@ class SparkReplacer:
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
         """The requests' files lie below ``stage_url``."""
         self._spark = spark
+        self._gateway = Gateway(spark)
         self._stage = spark_url(stage_url)
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
@@ -68,13 +72,60 @@ class SparkReplacer:
             rows = self._spark.createDataFrame([], known.schema) if rows is None else with_variants(rows, variants)
             if keep_stale:
                 rows = rows.unionByName(self._stale(request, url), allowMissingColumns=True)
-            writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", request.condition)
-            writer = writer.option("txnAppId", txn_id(request.name.request)).option("txnVersion", int(step))
+            options = {
+                "replaceWhere": request.condition,
+                "txnAppId": txn_id(request.name.request),
+                "txnVersion": str(int(step)),
+                "userMetadata": metadata,
+            }
             try:
-                writer.option("userMetadata", metadata).save(spark_url(url))
+                self._overwrite(url, rows, self._old(request, url), options)
             except CONFLICTS:
                 return False
         return True
+
+    def _overwrite(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
+        """What saving ``rows`` in the mode "overwrite" does (rule 4); ``old`` are the rows that go."""
+        gateway, log = self._gateway, self._gateway.log(url)
+        given = gateway.jvm.scala.Predef.Map().empty()
+        for name, value in options.items():
+            given = given.updated(name, value)
+        delta_options = gateway.delta.DeltaOptions(given, gateway.session.sessionState().conf())
+        mode, nothing = gateway.jvm.org.apache.spark.sql.SaveMode.Overwrite, gateway.none
+        no_columns = gateway.scala(gateway.jvm.java.util.ArrayList())
+        no_properties = gateway.jvm.scala.Predef.Map().empty()
+        data = rows._jdf  # noqa: SLF001 - what Delta's command takes
+        command = gateway.delta.commands.WriteIntoDelta(
+            log,
+            mode,
+            delta_options,
+            no_columns,
+            no_properties,
+            data,
+            nothing,
+            nothing,
+            False,  # noqa: FBT003 - Java
+        )
+        transaction, active = log.startTransaction(), gateway.singleton("OptimisticTransaction")
+        by = gateway.texts(transaction.metadata().partitionColumns())
+        properties = dict(gateway.java(transaction.metadata().configuration()))
+        if any(needs_other_folders(frame, by, properties) for frame in (rows, old)):
+            avoid_value_folders(gateway, transaction)
+        active.setActive(transaction)
+        try:
+            if command.hasBeenExecuted(transaction, gateway.session, gateway.some(delta_options)):
+                return
+            written = command.writeAndReturnCommitData(transaction, gateway.session, nothing, False)  # noqa: FBT003
+            operation = gateway.delta.DeltaOperations.Write(
+                mode,
+                gateway.some(no_columns),
+                delta_options.replaceWhere(),
+                delta_options.userMetadata(),
+                *[nothing] * 5,
+            )
+            transaction.commitIfNeeded(written.actions(), operation, written.stringTags())
+        finally:
+            active.clearActive()
 
     def _filtered(self, request: Request) -> DataFrame | None:
         """The records that a condition has left out."""

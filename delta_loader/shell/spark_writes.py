@@ -31,7 +31,13 @@ from delta_loader.core.shares import OFFSET_COLUMN
 from delta_loader.core.ways.way import through_spark
 from delta_loader.shell.gateway import Gateway
 from delta_loader.shell.letters import letters_frame
-from delta_loader.shell.long_values import digestible, with_digests, with_values
+from delta_loader.shell.long_values import (
+    avoid_value_folders,
+    digestible,
+    needs_other_folders,
+    with_digests,
+    with_values,
+)
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
@@ -89,6 +95,9 @@ def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit
             rows = _clustered(spark, rows, work.partition_by)
         frame = DataFrame(rows, spark)
         digested = _digestible(gateway, transaction, frame, work.partition_by)
+        others = [name for name in work.partition_by if name not in digested]
+        if needs_other_folders(frame, others, dict(gateway.java(transaction.metadata().configuration()))):
+            avoid_value_folders(gateway, transaction)
         written = with_digests(frame, digested)._jdf  # noqa: SLF001 - as below
         adds = with_values(gateway, gateway.java(transaction.writeFiles(written)), frame, digested)
     return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())

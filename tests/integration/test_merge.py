@@ -93,6 +93,31 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     assert days.count() == 0
 
 
+def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:
+    """By events that have it, and by those that only touch a file of it; the table is what it was but for its rows."""
+    stream = ChangeStream(tmp_path, more=BY_VALUE)
+    create(spark, stream, "'delta.enableChangeDataFeed' = 'true'")
+    tables, long = tables_of(stream, spark), "x" * 300
+    state = tables.state(stream.table)
+    for events in (
+        [(1, long, 1), (2, long, 1), (3, "a", 1)],
+        [(1, "b", 1)],
+        [(2, long + "/", 1), (4, long, 1), (3, None, 1)],
+    ):
+        before = stream.rows(spark)
+        stream.flush(0, events)
+        stream.load(tables)
+        assert stream.rows(spark) == stream.expected
+        assert changed(spark, stream, before, tables.commits[-1][1]) == stream.expected, "what the change feed says"
+    days = spark.read.format("delta").load(stream.table).where("day != coalesce(value, 'none')")
+    assert days.count() == 0
+    after = tables.state(stream.table)
+    assert state is not None
+    assert after is not None
+    assert (after.properties, after.features) == (state.properties, state.features)
+    assert len(tables.commits) == 3
+
+
 def changed(
     spark: SparkSession, stream: ChangeStream, before: dict[tuple[object, ...], Row], outcome: CommitOutcome
 ) -> dict[tuple[object, ...], Row]:

@@ -199,6 +199,24 @@ def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline)
     assert in_process.verify(config, pipeline.spark).faults == ()
 
 
+def test_values_that_are_too_long_for_a_folder_are_replaced_and_copied(pipeline: Pipeline) -> None:
+    """The second request has none of them; it takes rows out of files that have them, and the others are copied."""
+    for config, stop in (
+        (pipeline.config("a", "repeat(substr(sent, 1, 10), 40)"), "100"),
+        (pipeline.config("a", DAY), "50"),
+    ):
+        ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0", "--yes", "--from", "0", "--to", stop)
+        before = pipeline.rows()
+        pipeline.programs.succeed("stage-writer", *ask)
+        assert pipeline.load(config).held == {}
+        after = pipeline.rows()
+        assert (after.keys(), pipeline.staged()) == (before.keys(), [])
+    for (partition, offset), row in after.items():
+        day = f"2026-03-{offset % 3 + 1:02d}"
+        expected = day[:7] if partition == 1 or offset >= 100 else day if offset < 50 else day * 40
+        assert row[5] == expected
+
+
 def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pipeline) -> None:
     config = pipeline.config("a", DAY)
     ask = ("replay", config, "--topic", pipeline.topic, "--partition", "0")

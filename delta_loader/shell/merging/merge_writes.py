@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
+from common.stage.data_files import shortened
 from common.tables.changes import MergeBy, staged_columns
 from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
+from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
 from delta_loader.shell.spark import spark_url
 from delta_loader.shell.spark_writes import rows_of
 from delta_loader.shell.variants import with_variants
@@ -58,8 +60,10 @@ def merge_within(
     statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
     with sessions.writing(optimized=True) as writer:
         spark, gateway = writer.spark, writer.gateway
-        events = DataFrame(events_of(gateway, writes, by, work.stage_url), spark)
-        with_variants(events, work.variants).createOrReplaceTempView(view)
+        events = with_variants(DataFrame(events_of(gateway, writes, by, work.stage_url), spark), work.variants)
+        if needs_other_folders(events, work.partition_by, _properties(gateway, transaction)):
+            avoid_value_folders(gateway, transaction)
+        events.createOrReplaceTempView(view)
         try:
             command = _analysed(gateway, statement.text)
         finally:
@@ -107,6 +111,7 @@ def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> 
     if not touched.nonEmpty():
         yield command.writeOnlyInserts(session, transaction, False, "numSourceRowsInSecondScan")  # noqa: FBT003 - Java
         return
+    _avoid_folders_of(gateway, transaction, touched)
     by_vectors = bool(command.shouldWritePersistentDeletionVectors(session, transaction))
     yield command.writeAllChanges(session, transaction, touched, repeated_deletes, not by_vectors)
     if by_vectors:
@@ -116,6 +121,20 @@ def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> 
         for file in gateway.java(touched):
             removes.add(file.remove())
         yield gateway.scala(removes)
+
+
+def _avoid_folders_of(gateway: Gateway, transaction: Java, touched: Java) -> None:
+    """Rows of the table that are copied may have long values as well (long_values.py, rule 2)."""
+    if not gateway.texts(transaction.metadata().partitionColumns()):
+        return
+    files = json.loads(str(gateway.delta.util.JsonUtils.mapper().writeValueAsString(touched)))
+    values = {value for file in files for value in file["partitionValues"].values()}
+    if any(value is not None and shortened(value) != value for value in values):
+        avoid_value_folders(gateway, transaction)
+
+
+def _properties(gateway: Gateway, transaction: Java) -> dict[str, str]:
+    return dict(gateway.java(transaction.metadata().configuration()))
 
 
 def _let_go(command: Java) -> None:
