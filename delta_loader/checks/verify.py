@@ -10,6 +10,8 @@ Rules:
 4. One stream that cannot be looked at does not hide the others.
 5. Of a stream that merges the log alone can tell: which events a row comes from is in no table. That each key has one
    row is looked up in the table.
+6. A topic that Kafka has under another id than the one that a position belongs to is named, and not read: its offsets
+   say nothing of the table (delta_loader/core/same_records.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.spans import Position, Span
-from common.stage.merged import inputs_of, is_merged
+from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
@@ -27,15 +29,16 @@ from delta_loader.core.findings import Finding, PartitionReport, StreamReport, V
 from delta_loader.core.ledger import Ledger
 from delta_loader.core.offsets import Ranges
 from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.same_records import other_records, other_topic, staged_spans
 from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
 from delta_loader.shell.history import read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from common.settings import Settings, Stream
-    from common.spans import TopicPartition
+    from common.spans import Topic, TopicPartition
     from common.tables.debts import Debt
     from delta_loader.core.history import TableVersion
     from delta_loader.core.offsets import Bucket
@@ -83,6 +86,9 @@ class Offsets(Protocol):
     def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
         """One partition's offsets, in order."""
 
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp that the rows of a record have; None where there is none."""
+
     def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that are there more than once, and the files that they lie in; the first ones."""
 
@@ -96,8 +102,8 @@ class Offsets(Protocol):
 class Contents(Protocol):
     """Opens tables' contents."""
 
-    def offsets(self, *places: tuple[str, int]) -> Offsets:
-        """The offset columns of some tables together, each by its URL at a version."""
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
+        """The offset columns of some tables together, each by its URL at a version; ``stamped``: with timestamps."""
 
     def count(self, url: str, version: int) -> int:
         """All rows of a table."""
@@ -113,7 +119,13 @@ class KafkaRecords(Protocol):
         """The first position that Kafka still has, and the end."""
 
     def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
-        """Records with a value, and tombstones."""
+        """Records with a value, with the timestamps of all, and tombstones."""
+
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp of one record; None where Kafka has none."""
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +173,14 @@ class Verifier:
             self._debts(stream, rows),
         )
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
-        findings += [*_cleaned(tables), *_owed(tables)]
+        other_topics = self._other_topics(tables)
+        findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
         if stream.merge is not None:
             partitions, more = self._merged(tables, rows.version, stream.merge.keys)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
-            partitions, more = self._with_columns(stream, tables, dead.version)
+            partitions, more = self._with_columns(stream, tables, dead.version, other_topics)
         report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
         versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
         return replace(report, findings=tuple(findings + more), routed=versions)
@@ -207,6 +220,15 @@ class Verifier:
         ids = replace(own.ids, generations=own.generations)
         return debts_of(ids, transactions, stream.side_tables, own.positions)
 
+    def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
+        """The Kafka partitions whose topic is not the one that the table has something of (rule 6)."""
+        if self.kafka is None:
+            return {}
+        sources = tables.rows.positions
+        ids = self.kafka.topic_ids({topic for source in sources for topic in topics_of(source.topic)})
+        found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
+        return {source: one for source, one in found.items() if one is not None}
+
     def _merged(
         self, tables: Tables, version: int, keys: Sequence[str]
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
@@ -214,7 +236,7 @@ class Verifier:
         text = (
             "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
             "rows cannot be counted against them"
-        )
+        ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
         twice = self.contents.keys_twice(tables.url, version, keys)
         if twice:
@@ -226,6 +248,7 @@ class Verifier:
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """What can be said of a table whose rows do not tell which record they were."""
         text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
+        text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
         counts = [brought.counts for found in tables.rows.brought.values() for brought in found]
         known = [one.rows for one in counts if one is not None]
@@ -247,12 +270,21 @@ class Verifier:
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
         return _by_the_log(tables), findings
 
+    def _unasked(self) -> str:
+        return "" if self.kafka is None else "; of Kafka nothing but the ids of topics was compared"
+
     def _with_columns(
-        self, stream: Stream, tables: Tables, dead_version: int | None
+        self,
+        stream: Stream,
+        tables: Tables,
+        dead_version: int | None,
+        other_topics: Collection[TopicPartition],
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         places = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
-        rows = self.contents.offsets(*places)
-        dead = None if dead_version is None else self.contents.offsets((tables.dead_letters_url, dead_version))
+        stamped = self.kafka is not None
+        rows = self.contents.offsets(*places, stamped=stamped)
+        letters = (tables.dead_letters_url, dead_version or 0)
+        dead = None if dead_version is None else self.contents.offsets(letters, stamped=stamped)
         explained, explained_dead = Explained(), Explained()
         partitions: list[PartitionReport] = []
         findings: list[Finding] = []
@@ -277,13 +309,15 @@ class Verifier:
                     begins = tables.rows.begins.get(source)
                     partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
                     continue
-                seen = self._walk(tables, source, rows, dead)
+                kafka = None if source in other_topics else self.kafka
+                seen = _walk(tables, source, rows, dead, kafka)
                 self.told(1)
                 report, found = reconcile(tables, source, seen, explained, explained_dead)
                 found += _duplicates(tables, source, seen, rows, dead)
-                if self.kafka is not None:
+                if kafka is not None:
                     found += kafka_findings(tables, source, seen, found)
-                wrong = any(one.verdict is Verdict.FAULT for one in found)
+                    found += _other_records(tables, source, seen, (rows, dead), kafka)
+                wrong = source in other_topics or any(one.verdict is Verdict.FAULT for one in found)
                 partitions.append(replace(report, proved=report.proved and not wrong))
                 findings += found
         finally:
@@ -294,20 +328,35 @@ class Verifier:
         findings += explained_dead.findings(tables.dead_letters_url)
         return tuple(partitions), findings
 
-    def _walk(self, tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None) -> Seen:
-        found = tables.regions(source)
-        spans = [span for region in found for span in region.spans]
-        left_out = LeftOut.of(found, tables.shape.of(found))
-        position = tables.rows.positions.get(source, Position(0))
-        first, kafka_end = Position(0), None
-        kafka: Iterable[tuple[Bucket, Bucket]] = ()
-        if self.kafka is not None:
-            first, kafka_end = self.kafka.ends(source)
-            kafka = self.kafka.buckets(source, first, position)
-        letters: Iterable[Bucket] = () if dead is None else dead.buckets(source)
-        seen = walk(spans, position, rows.buckets(source), letters, kafka=kafka, kafka_first=first, left_out=left_out)
-        seen.kafka_end = kafka_end
-        return seen
+
+def _walk(
+    tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
+) -> Seen:
+    found = tables.regions(source)
+    position = tables.rows.positions.get(source, Position(0))
+    first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
+    seen = walk(
+        [span for region in found for span in region.spans],
+        position,
+        rows.buckets(source),
+        () if dead is None else dead.buckets(source),
+        kafka=None if kafka is None else kafka.buckets(source, first, position),
+        kafka_first=first,
+        left_out=LeftOut.of(found, tables.shape.of(found)),
+        staged=staged_spans(found),
+    )
+    seen.kafka_end = kafka_end
+    return seen
+
+
+def _other_records(
+    tables: Tables, source: TopicPartition, seen: Seen, offsets: Iterable[Offsets | None], kafka: KafkaRecords
+) -> Iterator[Finding]:
+    if seen.other_times.count:
+        at = seen.other_times.spans[0].start
+        loaded = (None if one is None else one.timestamp_ms(source, at) for one in offsets)
+        loaded_ms = next((one for one in loaded if one is not None), None)
+        yield other_records(tables, source, seen, loaded_ms, kafka.timestamp_ms(source, at))
 
 
 def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:

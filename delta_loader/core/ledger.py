@@ -28,7 +28,7 @@ from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.history import DataFile, TableVersion, total_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from common.tables.commit_metadata import Answered
     from common.tables.counts import Counts, Replaced
@@ -112,6 +112,8 @@ class Ledger:
         self.replacements: dict[TopicPartition, list[Replacement]] = {}
         self.generations: dict[TopicPartition, int] = {}
         """Only of topics that were made anew."""
+        self.topic_ids: Mapping[TopicPartition, str] = {}
+        """Of the topics that the positions belong to, where they are known."""
         self.transactions: dict[str, int] = {}
         """All that the history has, whoever's."""
         self.removals: list[Removal] = []
@@ -138,6 +140,8 @@ class Ledger:
         elif not ours:
             self._take_foreign(version, removed)
         self._take_positions(version, ours=ours)
+        if ours and version.metadata is not None and version.metadata.positions:
+            self.topic_ids = version.metadata.topic_ids  # of all of the table's chains
         if ours:
             self._take_counts(version)
             self._take_replacements(version, removed)
@@ -244,6 +248,7 @@ class Ledger:
             self.generations[source] = generation
             for known in (self.begins, self.positions, self.brought, self.replacements):
                 known.pop(source, None)
+            self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != source}
         return True
 
     def _move(self, version: TableVersion, source: TopicPartition, span: Span, position: Position) -> None:

@@ -5,6 +5,9 @@ Rules:
 1. A bucket is `BUCKET` offsets in one integer; bit k is the offset ``start + k``. So hundreds of millions of rows are
    some tens of megabytes, each bucket is four kilobytes, and "once each" is one comparison: rows against bits.
 2. Buckets come in order and are seen once: nothing here holds more than a bucket of each stream.
+3. Timestamps are bits, too: what remains of each one after a division by a prime, one bitmap for each binary digit.
+   Several rows of one record count once that way, and the offsets that both sides have are compared whatever else each
+   side has. Two different timestamps are taken for the same once in sixteen million times.
 """
 
 from __future__ import annotations
@@ -20,6 +23,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 BUCKET = 32_768  # what Spark's bitmap functions hold in one bitmap
+STAMP_DIGITS = 24
+STAMP_PRIME = 16_777_213
+"""The largest one below ``2 ** STAMP_DIGITS``: no usual interval between records is a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """The timestamps of a bucket's records, in milliseconds since 1970 modulo `STAMP_PRIME` (rule 3)."""
+
+    known: int
+    """The offsets that have one."""
+    digits: tuple[int, ...]
+    """For each binary digit, the lowest first, the offsets that have it set."""
+
+    def joined(self, other: Stamps) -> Stamps:
+        """Those of two tables."""
+        digits = tuple(one | two for one, two in zip(self.digits, other.digits, strict=True))
+        return Stamps(self.known | other.known, digits)
+
+    def differing(self, other: Stamps) -> int:
+        """The offsets that have a timestamp on both sides, and not the same one."""
+        found = 0
+        for one, two in zip(self.digits, other.digits, strict=True):
+            found |= one ^ two
+        return found & self.known & other.known
+
+
+NO_STAMPS = Stamps(0, (0,) * STAMP_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +61,7 @@ class Bucket:
     rows: int
     """Rows, as often as they are there."""
     bits: int
+    stamps: Stamps = NO_STAMPS
 
     @property
     def distinct(self) -> int:

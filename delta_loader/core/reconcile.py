@@ -7,7 +7,8 @@ Rules:
    is explained so never exceeds what these commits took. Else they are a fault, which names the commit that took them
    or, if no commit did, the one that brought them.
 3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter. Of a
-   stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells.
+   stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells. Whether the record
+   that Kafka has at an offset is the one that was loaded, delta_loader/core/same_records.py.
 4. What no commit counted is not proved, and never a fault. Nor is it one that no row names a record which another
    program brought, if none of its rows there names any: kafka-delta-ingest has no columns for that.
 5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once.
@@ -18,16 +19,18 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
 from delta_loader.core.findings import Finding, PartitionReport, Verdict
-from delta_loader.core.offsets import Bucket, Ranges, Tally, between, in_step, ranges
+from delta_loader.core.offsets import NO_STAMPS, Bucket, Ranges, Stamps, Tally, between, in_step, ranges
 from delta_loader.core.regions import regions
+from delta_loader.core.same_records import compared
 from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from common.tables.debts import Debt
     from delta_loader.core.ledger import Ledger, Removal
@@ -79,6 +82,14 @@ class Seen:
     left_out: LeftOut = field(default_factory=LeftOut)
     vanished: int = 0
     """Offsets that a table has and Kafka has no more, above Kafka's first one."""
+    expired: int = 0
+    """Offsets that a table has below Kafka's first one."""
+    other_times: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """Offsets with a timestamp in Kafka that is not the tables'."""
+    same_times: int = 0
+    """Offsets with the same timestamp in Kafka and in the tables."""
+    without_times: int = 0
+    """Offsets that Kafka and the tables have, and whose timestamps say nothing."""
     kafka_records: int = 0
     kafka_tombstones: int = 0
     kafka_end: Position | None = None
@@ -91,37 +102,58 @@ def walk(
     rows: Iterable[Bucket],
     dead_letters: Iterable[Bucket],
     *,
-    kafka: Iterable[tuple[Bucket, Bucket]] = (),
+    kafka: Iterable[tuple[Bucket, Bucket]] | None = None,
     kafka_first: int = 0,
     left_out: LeftOut | None = None,
+    staged: Sequence[Span] = (),
 ) -> Seen:
     """Walk over the tables' and Kafka's offsets side by side.
 
-    ``kafka`` gives records with a value and tombstones; it is compared from ``kafka_first`` up to ``position``.
+    ``kafka`` gives records with a value, with the timestamps of all, and tombstones; it is compared from
+    ``kafka_first`` up to ``position``, and timestamps within ``staged``. None when it is not to be compared.
     """
     known = list(spans)
     seen = Seen(Tally(known), Tally(known), left_out=LeftOut() if left_out is None else left_out)
-    valued = ((live, gone) for live, gone in kafka)
     live_buckets: dict[int, Bucket] = {}
 
     def values() -> Iterator[Bucket]:
-        for live, gone in valued:
+        for live, gone in kafka or ():
             live_buckets[live.start] = gone
             yield live
 
     for start, (row, dead, live) in in_step(rows, dead_letters, values()):
         _count(seen, row, dead, position)
+        if kafka is None:
+            continue
+        have = (row.bits if row else 0) | (dead.bits if dead else 0)
+        seen.expired += between(have, start, 0, kafka_first).bit_count()
+        in_kafka = 0
         if live is not None:
             gone = live_buckets.pop(start)
-            have = (row.bits if row else 0) | (dead.bits if dead else 0)
+            in_kafka = live.bits | gone.bits
             seen.kafka_records += live.distinct + gone.distinct
             seen.kafka_tombstones += gone.distinct
             missing = between(live.bits & ~have, start, kafka_first, position)
             for low, high in ranges(seen.left_out.take(missing, start), start):
                 seen.missing.add(low, high)
-            rest = between(have & ~live.bits & ~gone.bits, start, kafka_first, position)
-            seen.vanished += rest.bit_count()
+            both = between(have & in_kafka, start, kafka_first, position)
+            _compare_times(seen, both, live, [one.stamps for one in (row, dead) if one is not None], staged)
+        seen.vanished += between(have & ~in_kafka, start, kafka_first, position).bit_count()
     return seen
+
+
+def _compare_times(seen: Seen, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]) -> None:
+    """Compare the timestamps of the offsets that Kafka and the tables have in one bucket."""
+    stamps = reduce(Stamps.joined, tables, NO_STAMPS)
+    known = both & stamps.known & live.stamps.known
+    comparable = 0
+    for span in staged if known else ():
+        comparable |= between(known, live.start, span.start, span.end)
+    differing = comparable & stamps.differing(live.stamps)
+    for low, high in ranges(differing, live.start):
+        seen.other_times.add(low, high)
+    seen.same_times += (comparable & ~differing).bit_count()
+    seen.without_times += (both & ~comparable).bit_count()
 
 
 def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
@@ -385,14 +417,14 @@ def kafka_findings(
     yield from _kafka_differs(tables, source, seen)
     filtered = list(filtered_findings(tables, source, seen.left_out, excused))
     yield from filtered
-    if not lost and seen.missing.is_whole and not filtered:
+    if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
         left_out = seen.left_out.tally.total
         counted = f"tombstones ({seen.kafka_tombstones:,})" + (f" or filtered ({left_out:,})" if left_out else "")
         since = "" if begins is None else f" from {begins} on"
         text = (
             f"the offsets of all {seen.kafka_records - older.count:,} records of {source} that Kafka has{since} below "
             f"the table's position are those of rows, dead letters or {counted}, but for those that are named; "
-            "timestamps and contents were not compared"
+            f"{compared(seen)}"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 

@@ -3,25 +3,31 @@
 Rules:
 
 1. A consumer of its own: it joins no group, commits nothing, and reads committed records only (common/kafka/reader.py).
-2. Records are looked at and let go: a bucket of offsets is all that stays, and it is handed on when it is full.
+2. Records are looked at and let go: a bucket of offsets and timestamps is all that stays, and it is handed on when it
+   is full.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
 from common.kafka.reader import KafkaReader
-from common.spans import Span
-from delta_loader.core.offsets import BUCKET, Bucket
+from common.spans import Position, Span
+from delta_loader.core.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from confluent_kafka import Message
+    from numpy.typing import NDArray
+
     from common.settings import Settings
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
 
 _AT_A_TIME = 10_000
-_BYTES = BUCKET // 8
 
 
 class KafkaOffsets(KafkaReader):
@@ -41,24 +47,59 @@ class KafkaOffsets(KafkaReader):
         super().__init__({**given, **fixed}, _AT_A_TIME)
 
     def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
-        """Records with a value, and tombstones, of ``[start, end)``, bucket by bucket."""
+        """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, bucket by bucket."""
         if start >= end:
             return
-        live, gone, bucket = bytearray(_BYTES), bytearray(_BYTES), start // BUCKET
-        for offset, has_value in self._records(source, Span(start, end)):
-            if offset // BUCKET != bucket:
-                yield _bucket(bucket, live), _bucket(bucket, gone)
-                live, gone, bucket = bytearray(_BYTES), bytearray(_BYTES), offset // BUCKET
-            bits = live if has_value else gone
-            bits[offset % BUCKET // 8] |= 1 << (offset % 8)
-        yield _bucket(bucket, live), _bucket(bucket, gone)
+        taken = _Taken(start // BUCKET)
+        for message in self._records(source, Span(start, end)):
+            offset = int(message.offset() or 0)
+            if offset // BUCKET != taken.number:
+                yield taken.buckets()
+                taken = _Taken(offset // BUCKET)
+            taken.take(offset % BUCKET, message)
+        yield taken.buckets()
 
-    def _records(self, source: TopicPartition, span: Span) -> Iterator[tuple[int, bool]]:
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp of one record; None where Kafka has none."""
+        span = Span(Position(offset), Position(offset + 1))
+        return next((_time_of(message) for message in self._records(source, span)), None)
+
+    def _records(self, source: TopicPartition, span: Span) -> Iterator[Message]:
         for messages in self.messages(source, span):
-            for message in messages:
-                yield int(message.offset() or 0), message.value() is not None
+            yield from messages
 
 
-def _bucket(number: int, bits: bytearray) -> Bucket:
-    found = int.from_bytes(bits, "little")
-    return Bucket(number * BUCKET, found.bit_count(), found)
+class _Taken:
+    """What was read of one bucket."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._live = np.zeros(BUCKET, np.bool_)
+        self._gone = np.zeros(BUCKET, np.bool_)
+        self._known = np.zeros(BUCKET, np.bool_)
+        self._times = np.zeros(BUCKET, np.int64)
+
+    def take(self, place: int, message: Message) -> None:
+        (self._gone if message.value() is None else self._live)[place] = True
+        time_ms = _time_of(message)
+        if time_ms is not None:
+            self._known[place] = True
+            self._times[place] = time_ms
+
+    def buckets(self) -> tuple[Bucket, Bucket]:
+        remainders = np.mod(self._times, STAMP_PRIME)
+        digits = tuple(_bits((remainders >> digit & 1).astype(np.bool_)) for digit in range(STAMP_DIGITS))
+        return self._bucket(self._live, Stamps(_bits(self._known), digits)), self._bucket(self._gone, NO_STAMPS)
+
+    def _bucket(self, flags: NDArray[np.bool_], stamps: Stamps) -> Bucket:
+        bits = _bits(flags)
+        return Bucket(self.number * BUCKET, bits.bit_count(), bits, stamps)
+
+
+def _time_of(message: Message) -> int | None:
+    kind, time_ms = message.timestamp()
+    return None if kind == TIMESTAMP_NOT_AVAILABLE or time_ms < 0 else int(time_ms)
+
+
+def _bits(flags: NDArray[np.bool_]) -> int:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")

@@ -7,6 +7,8 @@ Rules:
 2. The bitmaps are computed once for a table, at one version, and kept by Spark, on disk if need be. The driver sees one
    Kafka partition at a time, bitmap by bitmap.
 3. Only where a bitmap shows a fault are rows grouped by offset, with the files that they lie in.
+4. Timestamps are asked for where Kafka's are there to be compared with them, and are bitmaps like the offsets
+   (delta_loader/core/offsets.py). A table whose column is none of timestamps has none.
 """
 
 from __future__ import annotations
@@ -17,24 +19,25 @@ from urllib.parse import unquote
 
 from pyspark import StorageLevel
 from pyspark.sql import functions
+from pyspark.sql.types import TimestampType
 
 from common.errors import TableError
 from common.remedies import CONFIG
 from common.schema import quote_name
 from common.settings.stream import KAFKA_COLUMNS
-from common.spans import Partition, Topic, TopicPartition
-from delta_loader.core.offsets import BUCKET, Bucket
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.core.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
 from delta_loader.shell.gateway import table_errors
 from delta_loader.shell.spark import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from common.spans import Span
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _PLACE = KAFKA_COLUMNS[:3]
+_TIME = KAFKA_COLUMNS[3]
+_DIGITS = tuple(f"digit_{digit}" for digit in range(STAMP_DIGITS))
 _MOST_ROWS = 2000  # looked at closely for one fault
 
 _errors = partial(
@@ -45,8 +48,9 @@ _errors = partial(
 class SparkOffsets:
     """The offset columns of some tables, each at one version; `close` lets go of what Spark keeps."""
 
-    def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]]) -> None:
-        """Nothing is read before it is asked for."""
+    def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]], *, stamped: bool) -> None:
+        """Nothing is read before it is asked for; ``stamped`` says whether timestamps are, too."""
+        self._stamped = stamped
         self._url = ", ".join(url for url, _ in places)
         with _errors("read", self._url):
             frames = [_offsets_of(spark, url, version) for url, version in places]
@@ -59,9 +63,14 @@ class SparkOffsets:
                 "partition",
                 "bitmap_bucket_number(offset + 1) - 1 AS bucket",
                 "bitmap_bit_position(offset + 1) AS bit",
+                f"pmod(time_ms, {STAMP_PRIME}) AS stamp",
             )
             .groupBy("topic", "partition", "bucket")
-            .agg(functions.expr("count(*) AS amount"), functions.expr("bitmap_construct_agg(bit) AS bits"))
+            .agg(
+                functions.expr("count(*) AS amount"),
+                functions.expr("bitmap_construct_agg(bit) AS bits"),
+                *(_stamps() if stamped else ()),
+            )
             .persist(StorageLevel.MEMORY_AND_DISK)
         )
 
@@ -80,9 +89,19 @@ class SparkOffsets:
     def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
         """One partition's offsets, in order."""
         with _errors("read", self._url):
-            frame = self._bitmaps.where(_is(source)).orderBy("bucket").select("bucket", "amount", "bits")
-            for bucket, amount, bits in frame.toLocalIterator():
-                yield Bucket(int(bucket) * BUCKET, int(amount), int.from_bytes(bits, "little"))
+            columns = ("bucket", "amount", "bits", *(("known", *_DIGITS) if self._stamped else ()))
+            frame = self._bitmaps.where(_is(source)).orderBy("bucket").select(*columns)
+            for bucket, amount, *bitmaps in frame.toLocalIterator():
+                bits, *stamps = (int.from_bytes(bitmap, "little") for bitmap in bitmaps)
+                found = Stamps(stamps[0], tuple(stamps[1:])) if stamps else NO_STAMPS
+                yield Bucket(int(bucket) * BUCKET, int(amount), bits, found)
+
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp that the rows of a record have; None where there is none."""
+        with _errors("read", self._url):
+            span = Span(Position(offset), Position(offset + 1))
+            found = self._within(source, [span]).agg(functions.min("time_ms")).collect()[0][0]
+        return None if found is None else int(found)
 
     def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that are there more than once, and the files that they lie in; the first ones."""
@@ -120,9 +139,9 @@ class SparkContents:
         """Over the loader's own session."""
         self._spark = spark
 
-    def offsets(self, *places: tuple[str, int]) -> SparkOffsets:
-        """The offset columns of some tables together, each by its URL at a version."""
-        return SparkOffsets(self._spark, places)
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:
+        """The offset columns of some tables together, each by its URL at a version; ``stamped``: with timestamps."""
+        return SparkOffsets(self._spark, places, stamped=stamped)
 
     def count(self, url: str, version: int) -> int:
         """All rows of a table."""
@@ -149,12 +168,23 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
             f"`delta-loader check {CONFIG}` has the statement that adds them; kafka_columns: false is for a "
             "table without",
         )
+    has_times = _TIME in frame.columns and isinstance(frame.schema[_TIME].dataType, TimestampType)
     return frame.select(
         functions.col("_kafka_topic").alias("topic"),
         functions.col("_kafka_partition").alias("partition"),
         functions.col("_kafka_offset").alias("offset"),
         functions.col("_metadata.file_path").alias("file"),
+        functions.expr(f"unix_millis({_TIME})" if has_times else "CAST(NULL AS BIGINT)").alias("time_ms"),
     )
+
+
+def _stamps() -> list[Column]:
+    """A bucket's `Stamps`: which offsets have a timestamp, and the digits of what remains of it."""
+    conditions = {"known": "stamp IS NOT NULL"} | {name: f"getbit(stamp, {at}) = 1" for at, name in enumerate(_DIGITS)}
+    return [
+        functions.expr(f"bitmap_construct_agg(bit) FILTER (WHERE {condition}) AS {name}")
+        for name, condition in conditions.items()
+    ]
 
 
 def _is(source: TopicPartition) -> str:

@@ -171,7 +171,8 @@ def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int |
 
 def _restart(source: TopicPartition, at: int | None) -> str:
     command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
+    named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if at is None else ""
     return (
         f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "
-        f"Kafka has other records than the table: `{command}`"
+        f"Kafka has other records than the table{named}: `{command}`"
     )

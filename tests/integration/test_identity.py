@@ -17,6 +17,7 @@ from common.settings import load_settings
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
+from tests.integration.in_process import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,8 +175,11 @@ def test_a_topic_of_that_name_with_another_id_in_another_stage_is_held(
     edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
     edited.load()
     assert edited.held() == {orders: "other_topic"}
+    (fault,) = verify(edited.config, edited.spark).faults
+    assert (fault.kind, str(fault.source)) == ("other_topic", f"{orders}/0"), "offsets below 7 look the same"
     edited.obey()
     edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
     edited.load()
     assert edited.held() == {}
+    assert verify(edited.config, edited.spark).is_clean
     assert edited.rows() == edited.sent + Counter({(orders, offset): 1 for offset in range(7)})

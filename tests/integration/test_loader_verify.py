@@ -95,7 +95,7 @@ def test_a_table_without_offsets_is_told_and_not_taken_for_a_damaged_one(staging
     place, rows = Path(staging.root) / "foreign", spark.read.format("delta").load(staging.table)
     rows.select("_kafka_topic", "_kafka_partition").write.format("delta").save(str(place))
     with pytest.raises(TableError, match="has no column _kafka_offset") as told:
-        SparkContents(spark).offsets((str(place), 0))
+        SparkContents(spark).offsets((str(place), 0), stamped=True)
     assert "kafka_columns: false" in told.value.remedy
 
 

@@ -63,13 +63,19 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(tmp_pa
         restore(kafka, tmp_path / "kafka")
 
         done = programs.run("stage-writer", "run", config, "--until-caught-up")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "Kafka has lost the record at 99 of orders/0" in done.stderr
         assert "has other ones from 50 on" in done.stderr
         assert f"--topic {TOPIC} --partition 0 --at 50 --yes" in done.stderr
         assert ends(tmp_path, TOPIC) == {0: 100}, "none of the other records is in the old chain"
 
         programs.succeed("delta-loader", "run", config, "--once")
+        verified = programs.run("delta-loader", "verify", config, "--kafka")
+        assert verified.returncode == 3, verified.stdout + verified.stderr
+        assert "50 records of orders/0 have another timestamp in Kafka than in the tables, the first one at 50 (" in (
+            verified.stdout
+        )
+        assert f"bootstrap restart {config} --topic {TOPIC} --partition 0 --at 50 --yes" in verified.stdout
         refused = programs.run("bootstrap", "restart", config, "--topic", TOPIC, "--yes")
         assert "its chain is of the topic that is there" in refused.stdout
         at_50 = ("--topic", TOPIC, "--partition", "0", "--at", "50", "--yes")
@@ -92,7 +98,7 @@ def test_a_cluster_whose_leader_epochs_come_again_is_noticed(tmp_path: Path, pro
         assert ends(tmp_path, TOPIC) == {0: 100}
         restore(kafka, tmp_path / "kafka")
         done = programs.run("stage-writer", "run", config, "--until-caught-up")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "Kafka has lost the record at 99 of orders/0" in done.stderr
     assert ends(tmp_path, TOPIC) == {0: 100}
 

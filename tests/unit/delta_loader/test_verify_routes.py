@@ -37,7 +37,8 @@ class Contents:
         self.tables = tables
         self.versions: dict[str, int] = {}
 
-    def offsets(self, *places: tuple[str, int]) -> Offsets:
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
+        assert not stamped
         self.versions |= {url.rpartition("/")[2]: version for url, version in places}
         return Offsets([offset for url, _ in places for offset in self.tables.get(url.rpartition("/")[2], ())])
 
@@ -61,6 +62,9 @@ class Offsets:
     def buckets(self, _source: TopicPartition) -> Iterator[Bucket]:
         if self.all:
             yield Bucket(0, len(self.all), sum(1 << offset for offset in set(self.all)))
+
+    def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
+        return None
 
     def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         return [(offset, ("f0.parquet",)) for offset in sorted(set(self.all)) if self.all.count(offset) > 1]

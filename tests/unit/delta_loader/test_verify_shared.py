@@ -30,7 +30,8 @@ class Rows:
     def __init__(self, *sources: TopicPartition) -> None:
         self._sources = sources
 
-    def offsets(self, *_places: tuple[str, int]) -> Rows:
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Rows:
+        assert not stamped
         return self
 
     def count(self, _url: str, _version: int) -> int:
@@ -48,6 +49,9 @@ class Rows:
     def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
         if source in self._sources:
             yield Bucket(0, 10, (1 << 10) - 1)
+
+    def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
+        return None
 
     def twice(self, _source: TopicPartition, _spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         return []

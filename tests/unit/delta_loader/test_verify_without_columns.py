@@ -28,8 +28,8 @@ class Counted(Rows):
         super().__init__()
         self._rows = rows
 
-    def offsets(self, *_places: tuple[str, int]) -> Rows:
-        raise AssertionError
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Rows:
+        raise AssertionError(stamped)
 
     def count(self, _url: str, _version: int) -> int:
         return self._rows

@@ -1,0 +1,219 @@
+"""Kafka has other records at the offsets that were loaded: timestamps and topics' ids tell."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
+
+from common.spans import Position, Span, Topic, TopicPartition
+from common.storage.store import FsspecStore
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+from delta_loader.checks.verify import Verifier
+from delta_loader.core.findings import Verdict
+from delta_loader.core.offsets import BUCKET, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
+from delta_loader.core.regions import regions
+from delta_loader.core.same_records import staged_spans
+from delta_loader.ports import in_turn
+from delta_loader.shell.kafka_offsets import KafkaOffsets
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+from tests.unit.delta_loader.test_ledger import History, add, brought, txn
+from tests.unit.delta_loader.test_verify_shared import MINE, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from confluent_kafka import Message
+
+    from delta_loader.core.findings import Finding, StreamReport
+
+NOON = 1_700_000_000_000
+BEGINS = BUCKET - 4
+"""Records lie on both sides of a bucket's edge."""
+
+
+class Table(Rows):
+    """Rows with timestamps, in milliseconds; None for a null."""
+
+    def __init__(self, times: Mapping[int, int | None]) -> None:
+        super().__init__(MINE)
+        self.times = times
+        self.is_stamped: set[bool] = set()
+
+    def offsets(self, *_places: tuple[str, int], stamped: bool) -> Table:
+        self.is_stamped.add(stamped)
+        return self
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        assert source == MINE
+        for number in sorted({offset // BUCKET for offset in self.times}):
+            times = {offset % BUCKET: one for offset, one in self.times.items() if offset // BUCKET == number}
+            known = {place: one % STAMP_PRIME for place, one in times.items() if one is not None}
+            digits = [sum(1 << place for place, one in known.items() if one >> at & 1) for at in range(STAMP_DIGITS)]
+            stamps = Stamps(sum(1 << place for place in known), tuple(digits))
+            yield Bucket(number * BUCKET, len(times), sum(1 << place for place in times), stamps)
+
+    def timestamp_ms(self, _source: TopicPartition, offset: int) -> int | None:
+        return self.times.get(offset)
+
+
+@dataclass(frozen=True)
+class Record:
+    at: int
+    time_ms: int | None
+    text: bytes | None = b"{}"
+
+    def offset(self) -> int:
+        return self.at
+
+    def value(self) -> bytes | None:
+        return self.text
+
+    def timestamp(self) -> tuple[int, int]:
+        return (TIMESTAMP_NOT_AVAILABLE, 0) if self.time_ms is None else (TIMESTAMP_CREATE_TIME, self.time_ms)
+
+
+class Kafka(KafkaOffsets):
+    """The real reader over records that no broker sent."""
+
+    def __init__(self, *records: Record, topic_id: str | None = "one") -> None:
+        self.sent = records
+        self._topic_id = topic_id
+        self.was_read = False
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        assert source == MINE
+        return Position(self.sent[0].at), Position(self.sent[-1].at + 1)
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        return dict.fromkeys(topics, self._topic_id)
+
+    def messages(self, source: TopicPartition, span: Span) -> Iterator[list[Message]]:
+        assert source == MINE
+        self.was_read = True
+        yield [cast("Message", one) for one in self.sent if span.covers(Position(one.at))]
+
+
+def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, topic_id: str = "one") -> StreamReport:
+    """A report of a table whose only commit brought ten positions, or as many records as are counted."""
+    stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
+    span, counted = Span(Position(BEGINS), Position(BEGINS + 10)), counts or Counts(10, 10, 0, 0)
+    metadata = CommitMetadata(
+        "c", "orders", {MINE: span}, None, {MINE: counted}, positions={MINE: span.end}, topic_ids={MINE: topic_id}
+    )
+    actions = (
+        {"commitInfo": {"operation": "STREAMING UPDATE", "userMetadata": metadata.to_json()}},
+        {"add": {"path": "0.parquet", "stats": f'{{"numRecords":{counted.records_with_rows}}}', "dataChange": True}},
+        {"txn": {"appId": "orders-0", "version": span.end - 1}},
+    )
+    log = FsspecStore(stream.table)
+    log.write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+    log.write("0.parquet", b"rows")
+    report = Verifier(FsspecStore, in_turn, table, kafka).verify(stream)
+    assert report.failure is None
+    return report
+
+
+def times(first: int = 0, last: int = 10) -> dict[int, int | None]:
+    return {BEGINS + at: NOON + at for at in range(first, last)}
+
+
+def records(given: Mapping[int, int | None]) -> list[Record]:
+    return [Record(at, time_ms) for at, time_ms in given.items()]
+
+
+def proved(report: StreamReport) -> Finding:
+    (found,) = [one for one in report.findings if one.verdict is Verdict.PROVED]
+    return found
+
+
+def test_the_same_records_are_proved_by_their_timestamps() -> None:
+    table = Table(times())
+    report = verified(table, Kafka(*records(times())))
+    assert (report.is_clean, report.partitions[0].proved, table.is_stamped) == (True, True, {True})
+    assert proved(report).text.endswith("the timestamps of 10 of them are the same; not compared: contents")
+    assert verified(table, None).is_clean
+    assert table.is_stamped == {True, False}, "without Kafka nothing is compared with timestamps"
+
+
+@pytest.mark.parametrize("first", [0, 3, 4, 9])
+def test_other_records_at_the_same_offsets_are_a_fault_from_the_first_one_on(first: int) -> None:
+    others = times() | {BEGINS + at: NOON + 60_000 + at for at in range(first, 10)}
+    report = verified(Table(times()), Kafka(*records(others)))
+    (fault,) = report.faults
+    assert (fault.kind, fault.spans) == ("other_records", (Span(Position(BEGINS + first), Position(BEGINS + 10)),))
+    assert f"{10 - first} records of orders/0 have another timestamp" in fault.text
+    moments = f"2023-11-14T22:14:20.00{first}Z in Kafka, 2023-11-14T22:13:20.00{first}Z in the tables"
+    assert f"the first one at {BEGINS + first} ({moments})" in fault.text
+    assert f"--topic orders --partition 0 --at {BEGINS + first} --yes`" in fault.text
+    assert "all_in_tables" not in {one.kind for one in report.findings}
+    assert not report.partitions[0].proved
+
+
+def test_one_other_record_among_many_is_found() -> None:
+    report = verified(Table(times()), Kafka(*records(times() | {BEGINS + 6: NOON})))
+    assert [one.spans for one in report.faults] == [(Span(Position(BEGINS + 6), Position(BEGINS + 7)),)]
+
+
+def test_what_has_no_timestamp_is_not_compared_and_that_is_said() -> None:
+    """Kafka has none, the table has none (before 1970, after 9999, a column of another type), or neither has."""
+    kafka = times() | {BEGINS: None, BEGINS + 1: 300_000_000_000_000, BEGINS + 2: -1, BEGINS + 3: NOON + 3}
+    table = times() | {BEGINS: None, BEGINS + 1: None, BEGINS + 2: None, BEGINS + 3: None}
+    report = verified(Table(table), Kafka(*records(kafka)))
+    assert report.is_clean
+    assert "the timestamps of 6 of them are the same; not compared: the timestamps of 4 others" in proved(report).text
+
+
+def test_tombstones_and_what_kafka_no_longer_has_are_no_difference() -> None:
+    rows = times(0, 9)
+    kept = [*records({at: one for at, one in rows.items() if at not in (BEGINS, BEGINS + 1, BEGINS + 5)})]
+    kafka = Kafka(*kept, Record(BEGINS + 9, NOON + 9, None))
+    report = verified(Table(rows), kafka, Counts(10, 9, 1, 0))
+    assert report.is_clean
+    text = proved(report).text
+    assert "the timestamps of 6 of them are the same; not compared: 2 loaded records that Kafka no longer has" in text
+    assert ["1 records of orders/0" in one.text for one in report.findings if one.kind == "gone_from_kafka"] == [True]
+
+
+def test_a_tombstone_in_the_place_of_a_loaded_record_is_another_record() -> None:
+    kafka = Kafka(*records(times(0, 9)), Record(BEGINS + 9, NOON + 60_000, None))
+    assert [one.kind for one in verified(Table(times()), kafka).faults] == ["other_records"]
+
+
+def test_a_topic_of_another_id_is_named_and_its_records_are_not_compared() -> None:
+    kafka = Kafka(*records(times()), topic_id="two")
+    report = verified(Table(times()), kafka)
+    (fault,) = report.faults
+    assert (fault.kind, fault.source, kafka.was_read) == ("other_topic", MINE, False)
+    assert "of a topic with the id one" in fault.text
+    assert "is another one, with the id two" in fault.text
+    assert "--topic orders --partition 0 --yes`" in fault.text
+    assert not report.partitions[0].proved
+
+
+def test_an_unknown_topic_id_is_compared_with_nothing() -> None:
+    assert verified(Table(times()), Kafka(*records(times()), topic_id=None)).is_clean
+
+
+def test_what_another_program_brought_is_not_compared() -> None:
+    history = History()
+    history.commit(add("ingested", 0, 9, 10), txn(9))
+    history.commit(add("ingested too", 10, 19, 10), txn(19))
+    history.load(20, 30, 10)
+    history.load(30, 40, 10)
+    assert staged_spans(regions(history.ledger, None, MINE)) == [Span(Position(20), Position(40))]
+
+
+def test_a_topic_that_was_made_anew_has_no_known_id_until_a_commit_names_it() -> None:
+    history = History()
+    first = CommitMetadata("c", "app", {}, None, {}, positions={MINE: Position(10)}, topic_ids={MINE: "one"})
+    history.commit(txn(9), ours=replace(first, spans={MINE: Span(Position(0), Position(10))}))
+    assert history.ledger.topic_ids == {MINE: "one"}
+    history.commit(txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    assert history.ledger.topic_ids == {}
