@@ -1,4 +1,8 @@
-"""The real parts that tests run on. The first test that asks for one starts it, and it lives as long as the run."""
+"""The real parts that tests run on. The first test that asks for one starts it, and it lives as long as the run.
+
+Tests with Hypothesis try the same examples every time, so that what `make test` says depends on the code alone.
+`make properties` tries others, and ten times as many where a test does not say how many. None has a deadline.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +28,11 @@ if TYPE_CHECKING:
 
 # Tests start Java processes that live for seconds: what the second compiler makes of them does not pay in that time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+_COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _COMMON, derandomize=True)
+settings.register_profile("other", _COMMON, max_examples=1000)
+settings.load_profile(os.environ.get("PROPERTIES", "same"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ def test_without_markers_there_is_no_chain() -> None:
 def test_a_whole_chain_is_read_in_order() -> None:
     chain = read_chain(reversed(chain_of(0, 10, 25, 40)))
     assert starts(chain.markers) == [0, 10, 25]
+    assert chain.tail == chain.markers[-1]
     assert chain.end == 40
     assert chain.strays == ()
 
@@ -52,6 +53,13 @@ def test_of_two_markers_that_end_together_the_next_one_follows_the_one_that_it_n
     chain = read_chain([flush(0, 10), flush(5, 10, 0), flush(10, 20, 5)])
     assert starts(chain.markers) == [5, 10]
     assert starts(chain.strays) == [0]
+
+
+def test_a_segment_is_a_stray_as_a_whole() -> None:
+    # The late claim of the freed position 0 was gone on from, and that marker overlaps with nothing.
+    chain = read_chain([flush(0, 12), flush(12, 15, 0), flush(10, 11, 5), flush(11, 12, 10)])
+    assert starts(chain.markers) == [10, 11]
+    assert starts(chain.strays) == [0, 12]
 
 
 def test_segments_that_touch_do_not_overlap() -> None:

@@ -76,6 +76,27 @@ def test_what_comes_too_late_is_counted_to_the_millisecond() -> None:
     assert (stores.store("w").dropped, stores.store("s").dropped) == (1, 1)
 
 
+def test_what_expires_is_not_found_from_that_millisecond_on() -> None:
+    """Whether it is still held or not: nothing is deleted before a flush."""
+    windows = Stores.window("w", timedelta(milliseconds=40), timedelta(milliseconds=10))
+    sessions = Stores.session("s", timedelta(milliseconds=40))
+    stores = Stores.open([windows, sessions], MemoryBackend())
+    for highest_ms, found in ((11, True), (50, True), (51, False)):
+        stores.store("w").put("a", highest_ms, highest_ms)
+        stores.store("s").put(Windowed("a", 5, highest_ms), highest_ms)
+        assert stores.store("w").fetch("a", 11) == (11 if found else None)
+        assert stores.store("s").fetch_session(Windowed("a", 5, 11)) == (11 if found else None)
+
+
+def test_sessions_are_found_by_both_ends_to_the_millisecond() -> None:
+    stores = Stores.open([Stores.session("s", timedelta(seconds=1))], MemoryBackend())
+    sessions = stores.store("s")
+    sessions.put(Windowed("a", 10, 20), 1)
+    assert len(list(sessions.find_sessions("a", 20, 10))) == 1
+    assert not list(sessions.find_sessions("a", 21, 10))
+    assert not list(sessions.find_sessions("a", 20, 9))
+
+
 def test_expired_windows_do_not_stay_in_memory() -> None:
     stores = Stores.open([Stores.window("w", timedelta(seconds=1), timedelta(seconds=1))], MemoryBackend())
     for time_ms in range(0, 60_000, 100):

@@ -111,6 +111,51 @@ def test_what_is_late_is_counted_or_goes_to_the_dead_letters() -> None:
         assert len(driver.dead_letters()) == refused
 
 
+@pytest.mark.parametrize(("time_ms", "is_late"), [(4_999, True), (5_000, False), (5_001, False)])
+def test_a_session_closes_when_time_is_past_its_gap_and_grace(time_ms: int, *, is_late: bool) -> None:
+    builder = StreamsBuilder()
+    windows = SessionWindows.of_inactivity_gap_and_grace(10 * SECOND, 5 * SECOND)
+    counts = builder.stream("clicks").group_by_key().windowed_by_sessions(windows).count()
+    counts.to_stream().map(lambda session, count: (None, {"key": session.key, "count": count})).to()
+    driver = TopologyTestDriver(builder)
+    driver.pipe_input("clicks", "ada", {}, 20_000)
+    driver.pipe_input("clicks", "bob", {}, time_ms)
+    assert [row["key"] for row in driver.rows()] == (["ada"] if is_late else ["ada", "bob"])
+    assert driver.dropped["late"] == (1 if is_late else 0)
+
+
+@pytest.mark.parametrize("is_session", [False, True])
+def test_a_final_result_is_given_on_in_the_first_millisecond_that_can_change_it_no_more(*, is_session: bool) -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("clicks").group_by_key()
+    if is_session:
+        closed_ms = 15_001
+        windows = SessionWindows.of_inactivity_gap_and_grace(10 * SECOND, 5 * SECOND)
+        counts = grouped.windowed_by_sessions(windows).count()
+    else:
+        closed_ms = 15_000
+        counts = grouped.windowed_by(TimeWindows.of_size_and_grace(10 * SECOND, 5 * SECOND)).count()
+    final = counts.suppress(Suppressed.until_window_closes())
+    final.to_stream().map(lambda window, count: (None, {"key": window.key, "count": count})).to()
+    driver = TopologyTestDriver(builder)
+    driver.pipe_input("clicks", "ada", {}, 0)
+    driver.pipe_input("clicks", "bob", {}, closed_ms - 1)
+    assert driver.rows() == []
+    driver.pipe_input("clicks", "bob", {}, closed_ms)
+    assert driver.rows() == [{"key": "ada", "count": 1}]
+
+
+@pytest.mark.parametrize("kind", ["left_join", "outer_join"])
+def test_what_has_no_match_is_given_on_in_the_first_millisecond_in_which_none_can_come(kind: str) -> None:
+    builder = StreamsBuilder()
+    windows = JoinWindows.of_time_difference_and_grace(10 * SECOND, 5 * SECOND).before(2 * SECOND)
+    getattr(builder.stream("left"), kind)(builder.stream("right"), pair, windows).to()
+    driver = TopologyTestDriver(builder)
+    for key, time_ms, rows in (("ada", 0, []), ("bob", 15_000, []), ("bob", 15_001, [pair(0, None)])):
+        driver.pipe_input("left", key, time_ms, time_ms)
+        assert driver.rows() == rows
+
+
 @pytest.mark.parametrize("late", ["drop", "dead_letter"])
 def test_a_record_that_is_late_for_one_of_its_windows_is_in_the_others(late: str) -> None:
     builder = StreamsBuilder(late=late)
