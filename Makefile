@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -124,6 +124,9 @@ deploy-check: setup ## lint, render and validate deploy/, and have each alert fi
 
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
+
+mutants: setup ## critical modules changed in one place at a time: which changes no fast test sees (MODULES=…)
+	$(BIN)/python -m tests.mutants $(MODULES)
 
 properties: setup ## the property tests with other examples than those of `make test`
 	PROPERTIES=other $(BIN)/pytest tests/property
