@@ -5,7 +5,8 @@ Rules:
 1. Nothing is staged, no group is joined and nothing is committed. A sample is some hundred records of each topic, its
    newest ones: what comes next is like them.
 2. No value of a record is shown: of an error what is quoted in it is left out.
-3. A stream with a topology has no sample: its code may do anything with a record.
+3. A stream with a topology is tried with empty stores, in tasks of which nothing is kept or sent: a state of days may
+   make other records of the same messages. So its dead letters are no verdict where it has stores.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from common.errors import BrokerError
 from common.kafka.reader import KafkaReader
 from common.remedies import CONFIG
-from common.spans import Position, Span
+from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
+from common.stage.merged import topics_of
+from stage_writer.core.convert import StreamConverter
 from stage_writer.core.dead_letter_alarm import DeadLetterShare
 from stage_writer.core.unknown.census import FieldCensus
 from stage_writer.shell.gathering import batches_of
@@ -30,9 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from common.settings import Settings, Stream
-    from common.spans import TopicPartition
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.convert import StreamConverter
+    from stage_writer.tasks.columns import ColumnsConverter
+    from stage_writer.tasks.sampling import SampledTasks
+    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.wiring import ConvertsTopology
+
+    Converts = StreamConverter | ColumnsConverter | SampledTasks
 
 SAMPLE_RECORDS = 1_000
 """Of each topic, about as many."""
@@ -59,7 +66,7 @@ class StreamSample:
         """How many of them would be dead letters."""
         return DeadLetterShare(self.records, self.dead_letters)
 
-    def add(self, converter: StreamConverter, batches: Sequence[MessageBatch]) -> None:
+    def add(self, converter: Converts, batches: Sequence[MessageBatch]) -> None:
         """Convert some records, and count."""
         letters = next(at for at, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS)
         for found in converter.slices(batches):
@@ -84,7 +91,9 @@ class StreamSample:
         for reason, count in self.reasons.most_common(_MOST_REASONS):
             yield f"  {count:,} because {reason}"
         if share.passes(alarm):
-            yield f"  → mend streams[].columns, or what the producers send; then `stage-writer check {CONFIG}` again"
+            code = "" if self.stream.topology is None else ", the topology's code"
+            again = f"then `stage-writer check {CONFIG}` again"
+            yield f"  → mend streams[].columns{code}, or what the producers send; {again}"
         if self.census is not None and self.census.records:
             yield from self._fields(self.census)
 
@@ -107,12 +116,20 @@ class Sampler(KafkaReader):
         """Raises ConfigError for properties that librdkafka refuses."""
         super().__init__(consumer_properties(settings), _AT_A_TIME)
 
-    def sample(self, converter: StreamConverter, sources: Collection[TopicPartition]) -> StreamSample:
-        """The newest records of a stream's partitions, and what its config makes of them. Raises BrokerError."""
-        stream = converter.stream
-        is_plain = stream.framing == "none" and stream.envelope == "plain" and not stream.jmespath
+    def sample(
+        self, of_stream: StreamConverter | ConvertsTopology, sources: Collection[TopicPartition]
+    ) -> StreamSample:
+        """The newest records of a stream's partitions, and what its config makes of them.
+
+        Raises BrokerError, and TopologyError.
+        """
+        converter, stream = _for_sample(of_stream), of_stream.stream
+        is_plain = (
+            stream.topology is None and stream.framing == "none" and stream.envelope == "plain" and not stream.jmespath
+        )
         found = StreamSample(stream, FieldCensus(stream.schema_of_columns) if is_plain else None)
-        spans = self._spans(sources)
+        inputs = {TopicPartition(topic, source.partition) for source in sources for topic in topics_of(source.topic)}
+        spans = self._spans(inputs)
         for messages in self.newest(spans) if spans else ():
             batches = batches_of(messages, with_headers=converter.needs_headers)
             for batch in batches:
@@ -131,7 +148,16 @@ class Sampler(KafkaReader):
         return spans
 
 
-def _wait_for_schemas(converter: StreamConverter, batch: MessageBatch) -> None:
+def _for_sample(converter: StreamConverter | ConvertsTopology) -> Converts:
+    """What converts the sample of a stream (rule 3)."""
+    if isinstance(converter, StreamConverter) or converter.topology.is_columns_only:
+        return cast("StreamConverter | ColumnsConverter", converter)
+    from stage_writer.tasks.sampling import SampledTasks  # noqa: PLC0415 - only with topologies
+
+    return SampledTasks(cast("TopologyConverter", converter))
+
+
+def _wait_for_schemas(converter: Converts, batch: MessageBatch) -> None:
     wait, until_s = converter.waits(batch), time.monotonic() + _SCHEMAS_WITHIN_S
     while wait is not None and not wait.is_over():
         if time.monotonic() > until_s:

@@ -1,0 +1,65 @@
+"""A topology's tasks for the sample of ``check``: with empty stores in memory, and nothing of them is kept."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, cast
+
+from common.schema import to_arrow_schema
+from common.spans import Topic
+from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.tables import declared_of
+from stage_writer.tasks.together import Together
+from stage_writer.topologies.stores import MemoryBackend, Stores
+from stage_writer.topologies.task.task import Task, TaskId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.topologies.stores import StoreBuilder
+
+
+class SampledTasks:
+    """Converts batches of single partitions, each by a task of its group."""
+
+    def __init__(self, parent: TopologyConverter) -> None:
+        self._parent = parent
+        self._schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(parent.stream).items()}
+        self._tasks: dict[TaskId, TaskConverter] = {}
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._parent.stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, TableFormat]:
+        """The stream's own table, and the one for dead letters."""
+        return self._parent.formats
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Kafka's headers have to be read."""
+        return self._parent.needs_headers
+
+    def waits(self, batch: MessageBatch) -> None:
+        """Nothing has to be there first."""
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The batches with their rows. Raises TopologyError."""
+        return Together(self._parent, [self._task(batch.source) for batch in batches]).slices(batches)
+
+    def _task(self, source: TopicPartition) -> TaskConverter:
+        group = self._parent.topology.group_of(source.topic)
+        task_id = TaskId(Topic(group.name), source.partition)
+        if task_id not in self._tasks:
+            stores = Stores.open(cast("tuple[StoreBuilder, ...]", group.stores), MemoryBackend())
+            stores.restore((), (), None)
+            task = Task(self._parent.topology, task_id, stores, self._schemas)
+            self._tasks[task_id] = TaskConverter(self._parent, task, Lock())
+        return self._tasks[task_id]

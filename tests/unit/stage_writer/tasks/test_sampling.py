@@ -1,0 +1,58 @@
+"""What ``check`` makes of a sample of a stream with a topology."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.metrics import Metrics
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.batch import MessageBatch
+from stage_writer.sample import StreamSample
+from stage_writer.tasks.sampling import SampledTasks
+from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.topologies import KTable, StreamsBuilder, TopologyError
+
+
+def build() -> StreamsBuilder:
+    """Orders joined with their customers, which are another topic."""
+    builder = StreamsBuilder()
+    customers: KTable = builder.table("customers", columns="name STRING")
+    orders = builder.stream("orders", columns="id INT")
+    orders.join(customers, lambda order, customer: {"id": order["id"], "name": customer["name"]}).to()
+    return builder
+
+
+def sampled(columns: str) -> tuple[SampledTasks, StreamSample]:
+    stream = {"app_id": "o", "topics": ["customers", "orders"], "table": "memory://t", "topology": "any:build"}
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": "memory://sampling"},
+            "streams": [{**stream, "columns": columns}],
+        }
+    )
+    parent = TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
+    return SampledTasks(parent), StreamSample(settings.streams[0], None)
+
+
+def batch(topic: str, value: bytes) -> MessageBatch:
+    source = TopicPartition(Topic(topic), Partition(0))
+    values, keys = pa.array([value], pa.binary()), pa.array([b"ada"], pa.binary())
+    return MessageBatch(source, np.array([7]), np.array([1_000]), values, keys, None)
+
+
+def test_topics_of_one_task_are_tried_together() -> None:
+    tasks, sample = sampled("id TINYINT, name STRING")
+    sample.add(tasks, [batch("customers", b'{"name": "Ada"}'), batch("orders", b'{"id": 3}')])
+    sample.add(tasks, [batch("orders", b'{"id": 1000}')])
+    assert (sample.records, dict(sample.dead_letters)) == (3, {"topology": 1})
+
+
+def test_a_misspelt_field_is_named() -> None:
+    tasks, sample = sampled("id INT, nam STRING")
+    with pytest.raises(TopologyError, match="field 'name', and the stream's table has no such column") as told:
+        sample.add(tasks, [batch("customers", b'{"name": "Ada"}'), batch("orders", b'{"id": 3}')])
+    assert "did you mean 'nam'? " in (told.value.remedy or "")
