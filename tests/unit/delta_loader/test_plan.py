@@ -165,6 +165,7 @@ def test_files_for_a_strange_table_are_never_passed_over() -> None:
     same = for_tables(marker(0, 5, table="s3a://lake/t", schema='{"type":"struct","fields":[]}'), tables)
     assert isinstance(same, Marker)
     assert same.tables[0].url == "s3://lake/t/"
+    assert for_tables(by_hand(5), tables) == by_hand(5)
 
 
 @pytest.mark.parametrize("schema", ["{", "[]", '"STRING"', '{"type":"struct"}', "[" * 100_000])
