@@ -21,7 +21,15 @@ from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from common.tables.went_back import WentBack, own_past, unknown_positions, unknown_since, went_back, without_txn
-from delta_loader.core.held import gone_from_kafka, held, missing_file, staged_from, topic_recreated, unknown_partition
+from delta_loader.core.held import (
+    gone_from_kafka,
+    held,
+    missing_file,
+    staged_from,
+    topic_recreated,
+    topic_truncated,
+    unknown_partition,
+)
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
@@ -34,7 +42,7 @@ from delta_loader.streams.merged import repair_of
 from delta_loader.tables.went_back import held_by
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
@@ -95,7 +103,8 @@ def stream_status(
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
-        return _stream_status(stream, stage, open_store, Told(ends, firsts(ends), ids))
+        told = Told(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
+        return _stream_status(stream, stage, open_store, told)
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
         return StreamStatus(
@@ -117,6 +126,8 @@ class Told:
     ends: Mapping[TopicPartition, Position]
     firsts: Mapping[TopicPartition, Position]
     topic_ids: Mapping[Topic, str | None]
+    ends_now: Callable[[], Mapping[TopicPartition, Position]]
+    """Asks for the ends again: what was staged since the first answer is not ahead of Kafka."""
 
 
 def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: Told) -> StreamStatus:
@@ -151,6 +162,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
             position=None if _has_foreign(found.get(source, ())) else positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
+            ends_now=told.ends_now,
             why=unknown.get(source)
             or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
             or held(source, outcomes[source], stream.table if state is None else None)
@@ -250,11 +262,18 @@ def _partition_status(
     position: Position | None,
     found: Sequence[Found],
     kafka_end: Position | None,
+    ends_now: Callable[[], Mapping[TopicPartition, Position]],
     why: Held | None,
     topic_id: str | None,
     first: Position | None,
 ) -> PartitionStatus:
-    staged_to = max((marker.span.end for marker in found if isinstance(marker, Marker)), default=None)
+    markers = [marker for marker in found if isinstance(marker, Marker)]
+    staged_to = max((marker.span.end for marker in markers), default=None)
+    # A marker made by hand may be ahead of Kafka: a writer waits there.
+    flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
+    lost = None
+    if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
+        lost = topic_truncated(source, flushed_to, ends_now().get(source))
     return PartitionStatus(
         source=source,
         staged_to=staged_to,
@@ -262,7 +281,9 @@ def _partition_status(
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=why,
-        writers_hold=topic_recreated(source, staged_from(found), topic_id) or gone_from_kafka(source, staged_to, first),
+        writers_hold=topic_recreated(source, staged_from(found), topic_id)
+        or lost
+        or gone_from_kafka(source, staged_to, first),
     )
 
 

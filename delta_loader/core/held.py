@@ -218,6 +218,23 @@ def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str 
     )
 
 
+def topic_truncated(source: TopicPartition, flushed_to: Position, end: Position | None) -> Held | None:
+    """Why writers hold a Kafka partition: its log ends before what was staged of it.
+
+    ``end`` is the broker's, asked for after the markers were read; None where it is not known. A chain of several
+    topics has positions that say nothing of each topic's end.
+    """
+    if end is None or end >= flushed_to or is_merged(source.topic):
+        return None
+    command = repair("restart", source, None, f"--at {end} --yes")
+    return Held(
+        "topic_truncated",
+        f"{source} ends at {end} in Kafka, and is staged up to {flushed_to}: its brokers have lost its last records",
+        f"load what is staged, and begin a new chain where Kafka's records differ from the table's: `{command}`, or "
+        f"another offset, where `delta-loader verify {CONFIG} --kafka` names one",
+    )
+
+
 def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
     """Why writers hold a Kafka partition: retention took what is wanted next. None while nothing is staged of it.
 

@@ -260,6 +260,21 @@ def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_an
     assert "topic_recreated" not in "".join(told({source: Position(3)}))
 
 
+@pytest.mark.parametrize(
+    ("ends", "told"), [((7, 7), True), ((7, 10), False), ((10, 7), False), ((7, None), False)], ids=str
+)
+def test_status_tells_a_topic_that_lost_what_was_staged(ends: tuple[int, int | None], *, told: bool) -> None:
+    """Kafka is asked again after the markers were read: what was staged meanwhile is not ahead of it."""
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    staging.flush(0, 0, 10)
+    (stream,) = settings_for(staging).streams
+    source, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
+    answers = iter([{source: Position(end)} if end is not None else None for end in ends])
+    text = to_text([stream_status(stream, stage, staging.store, lambda _: next(answers))])
+    assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, and is staged up to 10" in text) is told
+    assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is told
+
+
 @pytest.mark.parametrize(("first", "told"), [(0, False), (10, False), (25, True)])
 def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, told: bool) -> None:
     staging = Staging(f"memory://{uuid.uuid4().hex}")
