@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import ExitCode, KafkaDeltaExpressError
 
 if TYPE_CHECKING:
     from stage_writer.core.decoding.rejects import Reject
@@ -15,6 +15,12 @@ _SAID_CHARACTERS = 4_000
 
 class TopologyError(KafkaDeltaExpressError):
     """The user's code failed where no record can be put aside for it, or where the topology says that it may not."""
+
+
+class UnknownFieldError(TopologyError):
+    """The user's code gives rows a field that their table or step does not have."""
+
+    exit_code = ExitCode.USAGE
 
 
 class RowRefusedError(BaseException):

@@ -16,7 +16,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stage_writer.topologies.errors import RowRefusedError, TopologyError
+from stage_writer.topologies.errors import RowRefusedError, UnknownFieldError
 from stage_writer.topologies.task.collecting import Collected, Outbox
 from stage_writer.topologies.task.context import PUNCTUATING
 
@@ -64,7 +64,7 @@ class RowChecks:
                 collected.check = checked if on else None
 
     def _check(self, alone: Outbox, writer: RowWriter, told: tuple[str, str], row: Row) -> None:
-        """Raises RowRefusedError, or TopologyError (rule 2)."""
+        """Raises RowRefusedError, or UnknownFieldError (rule 2)."""
         current = self._current
         (collected,) = alone.collections()
         collected.index, collected.values = [current.index], [row]
@@ -79,13 +79,15 @@ class RowChecks:
             raise RowRefusedError(made.rejects[0])
 
 
-def _unknown_field(name: object, told: tuple[str, str], writer: RowWriter, row: Row, current: Current) -> TopologyError:
+def _unknown_field(
+    name: object, told: tuple[str, str], writer: RowWriter, row: Row, current: Current
+) -> UnknownFieldError:
     what, columns = told
     near = difflib.get_close_matches(str(name), sorted(writer.names.difference(row)), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     problem = f"the topology gives rows with the field {name!r}, and {what} has no such column"
     where = f"the first one is of the message at {current.where()}"
-    return TopologyError(f"{problem}; {where}", f"{hint}correct it in the topology's code, or add it to {columns}")
+    return UnknownFieldError(f"{problem}; {where}", f"{hint}correct it in the topology's code, or add it to {columns}")
 
 
 def _data_of(current: Current) -> set[str]:
