@@ -418,7 +418,7 @@ class History:
                 have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
                 wanted = self.kind.wanted(record.value)
                 may_lack = self.kind.around.may_lack(source, record.offset, deleted=deleted)
-                # What was given up may be in some of its tables: one that was left out may get it when it is staged again.
+                # A given-up record may be in some of its tables: one that was left out gets it if staged again.
                 is_partly = may_lack and any(have.items() <= whole.items() for whole in wanted)
                 if have not in wanted and not is_partly:
                     problems.append(f"{source} offset {record.offset}: {have} instead of {wanted}")
