@@ -3,7 +3,9 @@ from hypothesis import strategies as st
 
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest
+from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
+    LastRecord,
     Manifest,
     MarkerName,
     Origin,
@@ -14,6 +16,7 @@ from common.stage.markers import (
     manifest_to_bytes,
 )
 from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
+from common.stage.undeclared import UndeclaredFields
 from common.tables.changes import MergeBy
 
 # JSON is UTF-8: a lone surrogate is no character.
@@ -23,28 +26,41 @@ times = st.none() | st.integers(-(2**62), 2**62)
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
 sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 names = st.builds(MarkerName, sources, st.integers(0, MAX_POSITION - 1).map(Position))
-steps = texts.map(lambda text: text.translate({ord(char): "_" for char in "/\\\0:"})).filter(
-    lambda step: step not in {"", ".", "..", "_delta_log"}
-)
-paths = st.lists(steps, min_size=1, max_size=3).map("/".join)
-mixed_files = st.builds(StagedFile, paths.map("data/{}".format), st.none(), counts, counts, texts)
+urls = texts.filter(lambda url: url and url.rstrip("/").rpartition("/")[2] not in {".", ".."})  # as settings refuse
+uniques = st.from_regex(r"[0-9a-f-]{1,36}", fullmatch=True)
 
 
-def tables_by(partition_by: tuple[str, ...]) -> st.SearchStrategy[StagedTable]:
+def files_of(name: MarkerName, partition_by: tuple[str, ...]) -> st.SearchStrategy[StagedFile]:
+    """Files below a table: their names belong to the marker, and their folders to the table's columns."""
+
+    def named(unique: str, values: dict[str, str | None], numbers: tuple[int, int], statistics: str) -> StagedFile:
+        path = DataFileName(
+            name.topic_partition, name.start, unique, tuple((column, values[column]) for column in partition_by)
+        ).path
+        return StagedFile(path, values, *numbers, statistics)
+
     values = st.fixed_dictionaries({column: st.none() | texts for column in partition_by})
-    files = st.builds(StagedFile, paths, values, counts, counts, texts)
-    return st.builds(
-        StagedTable,
-        texts.filter(bool),
-        st.sampled_from(TableKind),
-        texts,
-        st.just(partition_by),
-        st.lists(files | mixed_files, max_size=3).map(tuple),
-        place=st.none() | st.tuples(texts, texts, texts),
-    )
+    return st.builds(named, uniques, values, st.tuples(counts, counts), texts)
 
 
-tables = st.lists(texts, max_size=3, unique=True).map(tuple).flatmap(tables_by)
+def mixed_files_of(name: MarkerName, url: str) -> st.SearchStrategy[StagedFile]:
+    """Files that wait for Spark in their table's folder of the stage."""
+
+    def named(unique: str, numbers: tuple[int, int], statistics: str) -> StagedFile:
+        path = waiting_path(url, DataFileName(name.topic_partition, name.start, unique))
+        return StagedFile(path, None, *numbers, statistics)
+
+    return st.builds(named, uniques, st.tuples(counts, counts), texts)
+
+
+@st.composite
+def tables_of(draw: st.DrawFn, name: MarkerName) -> StagedTable:
+    url, partition_by = draw(urls), tuple(draw(st.lists(texts, max_size=3, unique=True)))
+    files = st.lists(files_of(name, partition_by) | mixed_files_of(name, url), max_size=3)
+    place = draw(st.none() | st.tuples(texts, texts, texts))
+    kind = draw(st.sampled_from(TableKind))
+    return StagedTable(url, kind, draw(texts), partition_by, tuple(draw(files)), place=place)
+
 
 merges = st.builds(
     MergeBy,
@@ -52,11 +68,13 @@ merges = st.builds(
     st.tuples(texts, texts, texts),
     *[st.none() | texts] * 2,
 )
-merged_tables = st.builds(
-    StagedTable, texts.filter(bool), st.just(TableKind.ROWS), texts, st.just(()), st.just(()), merges
-) | st.builds(
-    StagedTable, texts.filter(bool), st.just(TableKind.ROWS), texts, st.just(()), st.tuples(mixed_files), merges
-)
+
+
+@st.composite
+def merged_tables_of(draw: st.DrawFn, name: MarkerName) -> StagedTable:
+    url = draw(urls)
+    files = tuple(draw(st.lists(mixed_files_of(name, url), max_size=1)))
+    return StagedTable(url, TableKind.ROWS, draw(texts), (), files, draw(merges))
 
 
 def state_names(source: TopicPartition, kind: StateKind) -> st.SearchStrategy[StateFileName]:
@@ -90,8 +108,13 @@ def states(draw: st.DrawFn, source: TopicPartition) -> MarkedState:
     return MarkedState(draw(made | either.map(before.with_changes)), before)
 
 
+last_records = st.builds(LastRecord, st.integers(0, MAX_POSITION - 1), times, st.none() | counts)
+undeclared_fields = st.builds(UndeclaredFields, counts, st.dictionaries(texts, counts, max_size=3), counts)
+
+
 @st.composite
-def manifests(draw: st.DrawFn, source: TopicPartition, start: Position) -> Manifest:
+def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
+    source, start = name.topic_partition, name.start
     return Manifest(
         span=Span(start, Position(draw(st.integers(start + 1, MAX_POSITION)))),
         previous=draw(st.none() | st.integers(0, MAX_POSITION).map(Position)),
@@ -105,9 +128,11 @@ def manifests(draw: st.DrawFn, source: TopicPartition, start: Position) -> Manif
         exploded=draw(counts),
         offered=draw(st.none() | texts),
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
+        last_record=draw(st.none() | last_records),
+        undeclared=draw(st.none() | undeclared_fields),
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),
-        tables=tuple(draw(st.lists(tables | merged_tables, max_size=3))),
+        tables=tuple(draw(st.lists(tables_of(name) | merged_tables_of(name), max_size=3))),
         state=draw(st.none() | states(source)),
     )
 
@@ -139,5 +164,5 @@ def test_a_state_file_s_name_is_read_as_it_was_written(
 
 @given(st.data(), names)
 def test_a_manifest_is_read_as_it_was_written(data: st.DataObject, name: MarkerName) -> None:
-    manifest = data.draw(manifests(name.topic_partition, name.start))
+    manifest = data.draw(manifests(name))
     assert manifest_from_bytes(name, manifest_to_bytes(name.topic_partition, manifest)) == manifest
