@@ -42,6 +42,17 @@ _TOKENS_FROM = {"sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt
 """Without one of them librdkafka waits for the program to bring tokens, which this one does not."""
 
 
+_HTTP = (
+    "Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
+    "null for nowhere, port 0 for any free port."
+)
+_HTTP_HOSTS = (
+    "Names under which `http` is reached, where they can be registered by others: `pipeline.example.com`, "
+    "`*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's own name and those below "
+    "`.localhost`, `.svc` and `.cluster.local` need no entry (http.md)."
+)
+
+
 class StageSettings(Section):
     """Where the done markers live."""
 
@@ -132,14 +143,11 @@ class WriterSettings(Section):
     )
     http: Address = Field(
         default="127.0.0.1:8080",
-        description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
-        "null for nowhere, port 0 for any free port.",
+        description=_HTTP,
     )
     http_hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Names under which `http` is reached, where they can be registered by others: "
-        "`pipeline.example.com`, `*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's "
-        "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
+        description=_HTTP_HOSTS,
         examples=[["pipeline.example.com"]],
     )
     dead_letter_alarm: float | None = Field(
@@ -252,14 +260,11 @@ class LoaderSettings(Section):
     )
     http: Address = Field(
         default="127.0.0.1:8081",
-        description="Where to serve the status page, `/healthcheck`, `/ready`, `/version` and `/metrics` (http.md); "
-        "null for nowhere, port 0 for any free port.",
+        description=_HTTP,
     )
     http_hosts: tuple[HostName, ...] = Field(
         default=(),
-        description="Names under which `http` is reached, where they can be registered by others: "
-        "`pipeline.example.com`, `*.example.com`, or `*` for any. IP addresses, names without a dot, this machine's "
-        "own name and those below `.localhost`, `.svc` and `.cluster.local` need no entry (http.md).",
+        description=_HTTP_HOSTS,
         examples=[["pipeline.example.com"]],
     )
     http_token: HttpToken = Field(
