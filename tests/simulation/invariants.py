@@ -44,7 +44,6 @@ class _Claim:
     """A marker that is there, and what lay above it when it was claimed."""
 
     marker: Marker
-    data: bytes
     above: tuple[_Claim, ...]
 
 
@@ -122,7 +121,7 @@ class StageInvariants:
             for start, other in claims.items()
             if start > marker.name.start and _generation(other.marker) >= _generation(marker)
         )
-        claims[marker.name.start] = _Claim(marker, data, above)
+        claims[marker.name.start] = _Claim(marker, above)
         self._ends.setdefault((marker.name, _generation(marker)), set()).add(marker.span.end)
 
     def _require_files(self, objects: Objects, marker: Marker, data: bytes) -> None:
