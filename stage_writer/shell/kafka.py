@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import re
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -71,6 +72,8 @@ TOPICS_EVERY_S = 30.0
 OVERDUE_S = 60.0
 _LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
 _SESSION_MS = 45_000
+_ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # over in a moment
+_ELECTION_PAUSE_S = 0.1
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
@@ -489,17 +492,21 @@ class KafkaSource:
         if level is None:
             committed = self._properties.get("isolation.level") == "read_committed"
             level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        with self._errors("look up offsets"):
-            futures = self._admin.list_offsets(
-                {_kafka(source): spec for source, spec in specs.items()},
-                isolation_level=level,
-                request_timeout=TIMEOUT_S,
-            )
+        until_s = time.monotonic() + TIMEOUT_S
         positions: dict[TopicPartition, Position] = {}
-        for found, future in futures.items():
-            source = _source(found.topic, found.partition)
-            with self._errors(f"look up offsets of {source}", source.topic):
-                positions[source] = Position(answer_of(future, TIMEOUT_S).offset)
+        while missing := {_kafka(source): spec for source, spec in specs.items() if source not in positions}:
+            with self._errors("look up offsets"):
+                futures = self._admin.list_offsets(missing, isolation_level=level, request_timeout=TIMEOUT_S)
+            for found, future in futures.items():
+                source = _source(found.topic, found.partition)
+                with self._errors(f"look up offsets of {source}", source.topic):
+                    try:
+                        positions[source] = Position(answer_of(future, TIMEOUT_S).offset)
+                    except KafkaException as error:
+                        if error.args[0].code() not in _ELECTING or time.monotonic() > until_s:
+                            raise
+            if len(positions) < len(specs):
+                time.sleep(_ELECTION_PAUSE_S)
         return positions
 
     @contextmanager
