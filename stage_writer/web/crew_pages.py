@@ -93,7 +93,8 @@ def _all(crew: Crew, page: str) -> Health:
         if not ok
         for line in text.splitlines()
     ]
-    return Health(tuple(problems))
+    missing = [f"worker {index}/{crew.count}: not yet started" for index in range(len(crew.workers), crew.count)]
+    return Health((*problems, *missing))
 
 
 def _texts(crew: Crew, page: str) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,6 +50,18 @@ def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
 def test_too_little_memory_for_all_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 writer\.workers"):
         settings_of(settings("2MiB"), Seat(0, 4))
+
+
+def test_a_worker_that_was_still_starting_when_all_were_stopped_did_not_fail() -> None:
+    crew = Crew([sys.executable, "-c", "input()"], 2, structlog.get_logger(), ends_by_itself=False)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        crew.start()
+        signal.raise_signal(signal.SIGTERM)
+        crew.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [one.process.returncode for one in crew.workers] == [-signal.SIGTERM] * 2
 
 
 @pytest.mark.parametrize(("codes", "error"), [((0, 0), None), ((3, 0), HeldError), ((3, 1), KafkaDeltaExpressError)])
@@ -126,6 +139,14 @@ def test_workers_are_asked_without_the_environment_s_proxy(worker: Worker, monke
     assert 'stage_writer_paused_by_request{worker="0"} 1.0' in asked("/metrics")[1]
     refused = crew_routes(crew, "another-token-than-theirs", HandClock()).calls["/resume"]({})
     assert (refused.status, "bearer token" in refused.body.decode()) == (503, True)
+
+
+def test_a_crew_is_not_ready_before_each_worker_is_there(worker: Worker) -> None:
+    crew = Crew([], 2, structlog.get_logger(), ends_by_itself=False, workers=[worker])
+    page = crew_routes(crew, TOKEN, HandClock()).pages["/healthcheck"]
+    assert callable(page)
+    answer = page()
+    assert (answer.status, answer.body.decode()) == (503, "worker 1/2: not yet started\n")
 
 
 def test_a_worker_that_does_not_answer_is_a_problem_with_its_name(worker: Worker) -> None:
