@@ -149,11 +149,13 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     serving.serve(settings, stack, log=log, metrics=metrics)
     # A lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
+    _stop_on_signals(stopped, log)
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(_stop_spark, spark)
     stack.callback(jobs.close)
-    _stop_on_signals(stopped, log)  # after Spark, which brings a handler of its own
+    if not stopped.is_set():
+        _stop_on_signals(stopped, log)  # again: Spark brings a handler of its own
     fitness = _fitness(settings, spark, parallel, log, metrics)
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)

@@ -132,6 +132,8 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
 
 def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> None:
     """One process."""
+    # Nothing has begun: whoever asks it to stop waits for nothing.
+    _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
     shares = MemoryShares.of(settings.writer.memory_bytes)
     keep_memory(shares.kept)
     rarely_collect(settings.writer.consume_records)

@@ -127,7 +127,9 @@ class Crew:
     _stopping: bool = False
 
     def start(self) -> None:
-        """Start all."""
+        """Start all, and take over the signals that stop them."""
+        signal.signal(signal.SIGTERM, self._pass_on)
+        signal.signal(signal.SIGINT, self._pass_on)
         for index in range(self.count):
             seat = Seat(index, self.count)
             # A session of its own, so that Ctrl+C reaches the parent only, which passes one signal on.
@@ -141,11 +143,11 @@ class Crew:
             self.workers.append(worker)
             threading.Thread(target=worker.listen, args=(process.stdout,), daemon=True).start()
         self.log.info("workers started", workers=self.count)
+        if self._stopping:  # the signal came before the last of them was known
+            self._stop_all()
 
     def run(self) -> None:
         """Wait until all have ended; raises when one of them failed (rule 3)."""
-        signal.signal(signal.SIGTERM, self._pass_on)
-        signal.signal(signal.SIGINT, self._pass_on)
         failed: Worker | None = None
         while any(worker.process.poll() is None for worker in self.workers):
             failed = failed or self._first_failed()
@@ -166,7 +168,9 @@ class Crew:
     def _first_failed(self) -> Worker | None:
         may_end = self.ends_by_itself or self._stopping
         ended = [worker for worker in self.workers if worker.process.poll() is not None]
-        done = {ExitCode.DONE, ExitCode.HELD} if may_end else set()
+        done: set[int] = {ExitCode.DONE, ExitCode.HELD} if may_end else set()
+        if self._stopping:
+            done.add(-signal.SIGTERM)  # the interpreter was still starting: nothing had begun
         return next((worker for worker in ended if worker.process.returncode not in done), None)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature

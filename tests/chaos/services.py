@@ -92,6 +92,10 @@ class Service:
             self.ending_since_s = time.monotonic()
             self.child.signal(signal.SIGTERM)
 
+    @property
+    def _has_said_anything(self) -> bool:
+        return self.logs[-1].stat().st_size > 0
+
     def supervise(self) -> None:
         """Start it again if it has ended and is wanted."""
         if self.is_running:
@@ -99,6 +103,8 @@ class Service:
         now_s = time.monotonic()
         if self.child is not None:
             code = self.child.process.returncode
+            if code == -signal.SIGTERM and self.ending_since_s is not None and not self._has_said_anything:
+                code = 0  # the interpreter was still starting
             if not self.killed and (code != 0 or (self.wanted and self.ending_since_s is None)):
                 asked = "" if self.ending_since_s is None else " on SIGTERM"
                 self.ends.append(f"{self.name} ended with {code}{asked}, see {self.logs[-1].name}")

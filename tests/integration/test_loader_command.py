@@ -161,6 +161,22 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
     assert "Traceback" not in log.read_text()
 
 
+def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 10)
+    log = tmp_path / "log"
+    with log.open("w") as sink:
+        service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
+        try:
+            _wait(lambda: "starting spark" in log.read_text())
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(180) == 0
+        finally:
+            service.kill()
+            service.wait()
+    assert "Traceback" not in log.read_text()
+
+
 def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)

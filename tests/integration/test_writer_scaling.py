@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -128,6 +129,21 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     produce(kafka, topic, 4)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(store) == dict.fromkeys(range(4), 200)
+
+
+def test_a_writer_that_still_waits_for_its_store_ends_on_sigterm_with_0(
+    kafka: KafkaCluster, programs: Programs
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        given = settings(kafka, "s3://bucket", "orders")
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        given["stage"]["storage_options"] = {"endpoint_url": endpoint, "key": "k", "secret": "s"}
+        writer = programs.start("stage-writer", "run", programs.config(given))
+        silent.settimeout(180)
+        asking, _ = silent.accept()
+        with asking:
+            writer.process.send_signal(signal.SIGTERM)
+            assert writer.process.wait(180) == 0
 
 
 def test_workers_without_their_parent_stop(
