@@ -6,7 +6,9 @@ Rules:
    Decisions so stay pure, and a remedy that lies in the stage names the reader's own file, not the writer's.
 2. What leaves the process goes through `rendered`: the commands' output (`common.cli.echo` and `common.cli.run`), the
    logs (`common.logs`) and the pages (`common.http.server`). The command line says once which file it is.
-3. The path is absolute and quoted for a POSIX shell, so that a command can be copied from a page or a log. Values that
+3. What is decided about a table without knowing its URL, from its protocol or properties alone, writes ``TABLE``; the
+   caller that knows the URL fills it in: `of_table`.
+4. The path is absolute and quoted for a POSIX shell, so that a command can be copied from a page or a log. Values that
    a user chose freely, such as an app_id or a URL, are quoted where they are written: `quoted`.
 """
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 CONFIG = "⟨config⟩"
 _IN_JSON = json.dumps(CONFIG)[1:-1]
+
+TABLE = "⟨table⟩"
 
 quoted = shlex.quote
 
@@ -46,7 +50,23 @@ def rendered(text: str) -> str:
     return text.replace(CONFIG, path).replace(_IN_JSON, json.dumps(path)[1:-1])
 
 
+def delta_table(url: str) -> str:
+    """How a SQL statement names a Delta table by its URL."""
+    return f"delta.`{url}`"
+
+
+def of_table(remedy: str, url: str) -> str:
+    """``remedy`` with the table's name in its statements."""
+    return remedy.replace(TABLE, delta_table(url))
+
+
 def repair(verb: str, source: TopicPartition, to: int | None = None, *flags: str) -> str:
     """A command of ``bootstrap`` for one Kafka partition: ``rewind`` or ``skip`` to a position, or ``restart``."""
     words = [f"bootstrap {verb} {CONFIG} --topic {source.topic} --partition {source.partition}"]
     return " ".join([*words, *([] if to is None else [f"--to {to}"]), *flags])
+
+
+def replay(source: TopicPartition, start: int, end: int | None) -> str:
+    """The command that asks for the rows of ``[start, end)`` again; without ``end`` it has to be filled in."""
+    words = f"stage-writer replay {CONFIG} --topic {source.topic} --partition {source.partition} --from {start}"
+    return f"{words} --to {'OFFSET' if end is None else end} --yes"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.repair import RewindPlan, plan_rewind
 from common.errors import UsageError
-from common.remedies import CONFIG
+from common.remedies import CONFIG, repair
 from common.spans import Span
 from common.tables.commit_metadata import Decision
 from common.tables.went_back import Kind, WentBack
@@ -110,8 +110,9 @@ def plan_replay(
         msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
         raise UsageError(msg, "accept it with --go-on, which sets the positions again")
     if back.kind is Kind.UNKNOWN:
+        restart = repair("restart", min(back.positions))
         msg = f"the log of {url} does not tell whether it lost anything, so that nothing says where a replay begins"
-        raise UsageError(msg, "accept it with --go-on, or begin at a stated offset with bootstrap restart --at")
+        raise UsageError(msg, f"accept it with --go-on, or begin at a stated offset: `{restart} --at OFFSET --yes`")
     if back.over:
         msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
         msg += "load its rows twice"

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import UsageError
+from common.remedies import CONFIG, quoted
 from common.tables.commit_metadata import (
     Decision,
     GenerationsByPartition,
@@ -91,7 +92,11 @@ class Answer:
             )
         except (ValidationError, ValueError) as error:
             msg = f"the answer {path} in the stage cannot be read: {' '.join(str(error).split())[:200]}"
-            raise UsageError(msg, "delete the object, and run `bootstrap accept` again") from None
+            app_id = unquote(path.split("/")[1]) if path.count("/") else path
+            command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
+            raise UsageError(
+                msg, f"delete {path} from the stage, and answer again: `{command} --replay` or `{command} --go-on`"
+            ) from None
 
 
 def answer_path(app_id: str, table_id: str, version: int) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from common.remedies import replay
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_replay_file
 from common.stage.markers import TableKind
@@ -199,7 +200,9 @@ def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> byt
 def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
     """The inverse of `replacement_to_bytes`. Raises MarkerError, which names the request."""
     what = f"the request {name.path}"
-    with reading(what, "delete it, and ask again with `stage-writer replay`"):
+    again = replay(name.topic_partition, name.start, None)
+    remedy = f"delete it from the stage, and ask again with `{again}`, OFFSET being the end of the range that was meant"
+    with reading(what, remedy):
         require_known_version(what, data, VERSION)
         return _from_stored(name, _StoredReplacement.model_validate_json(data))
 

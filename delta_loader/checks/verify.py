@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError, UsageError
+from common.remedies import CONFIG, delta_table, quoted
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.debts import debts_of
@@ -206,8 +207,9 @@ class Verifier:
             paths, version = tuple(path for path, _ in names), names[0][1]
             text = (
                 f"{len(names):,} data files are gone (a VACUUM without retention may take what is being committed): "
-                f"{_files(names)}. Put the table back to before them (RESTORE TO VERSION AS OF {version - 1}), and "
-                "load again what that takes (bootstrap accept --replay)"
+                f"{_files(names)}. Put the table back to before them (RESTORE TABLE {delta_table(ledger.url)} TO "
+                f"VERSION AS OF {version - 1}), and load again what that takes (`bootstrap accept {CONFIG} --stream "
+                f"{quoted(ledger.ids.app_id)} --replay --yes`)"
             )
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 

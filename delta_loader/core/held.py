@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from common.remedies import CONFIG, repair
+from common.remedies import CONFIG, delta_table, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
@@ -27,7 +27,7 @@ from delta_loader.core.plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
     from delta_loader.core.plan import Found
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 ANEW = "begin the stream anew under another app_id, with tables of its own"
 """What is left for a chain of several topics where no rewind is taken: where a table has more of it already, or where
 nothing says how far each topic was (bootstrap/core/repair.py)."""
+
+
+MOST_COMMANDS = 3
+"""How many of the same kind a remedy spells out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +136,9 @@ def missing_file(source: TopicPartition, start: Position, path: str, deleted: st
 
 
 def not_written(
-    source: TopicPartition, position: Position, problem: str, *, tied: bool = True, flag: str | None = None
+    source: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
 ) -> Held:
-    """Spark could not bring a marker's rows into the table.
+    """Spark could not bring a marker's rows into the table ``url``.
 
     ``tied``: they say of which records they are. ``flag`` is the column of soft deletes, where there are such.
     """
@@ -153,7 +157,8 @@ def not_written(
     return Held(
         "not_written",
         f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
-        f"see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE);{dead} "
+        "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE "
+        f"{delta_table(url)} …);{dead} "
         f"if a data file is damaged, stage its records again with `{again}`",
     )
 
@@ -247,6 +252,18 @@ def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: P
         f"Kafka no longer has {Span(staged_to, first)} of {source}: its records begin at {first}",
         f"put them back, or give them up with `{_bootstrap('skip', source, first)}`",
     )
+
+
+def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool = False) -> str:
+    """The commands that have Kafka partitions staged again, each from where its load begins.
+
+    ``below_table`` where the main table has these records, and another one lacks them.
+    """
+    flags = ["--below-table"] if below_table else []
+    commands = [f"`{repair('rewind', source, starts[source], *flags, '--yes')}`" for source in sorted(starts)]
+    left = len(commands) - MOST_COMMANDS
+    more = [f"so for {left:,} more, from where `delta-loader status {CONFIG}` says that they are"] if left > 0 else []
+    return f"stage again with {', '.join([*commands[:MOST_COMMANDS], *more])}"
 
 
 def rewind(source: TopicPartition, to: Position) -> str:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode, SchemaError
+from common.remedies import delta_table, of_table
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
@@ -91,7 +92,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     way = way_of_loading(state, stream.load)
     if isinstance(way, Refused):
         text = f"{app_id}: rows cannot be loaded into {url}: {way.reason}"
-        yield Check("table", Level.ERROR, text, way.remedy, app_id)
+        yield Check("table", Level.ERROR, text, of_table(way.remedy, url), app_id)
     else:
         text = f"{app_id}: {url}, version {state.version}, is loaded by {way_name(way)}: {way.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
@@ -139,7 +140,7 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
             Level.WARNING,
             f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of a key that it has "
             "not would make a row of the key alone: such an event becomes a dead letter",
-            f"ALTER TABLE delta.`{url}` ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
+            f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
             stream.app_id,
         )
 
@@ -185,7 +186,7 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
             "memory",
             Level.WARNING,
             f"{app_id}: {url} forgets txn actions after {retained}: a Kafka partition that is idle for longer is held",
-            f"ALTER TABLE delta.`{url}` UNSET TBLPROPERTIES ('{TXN_RETENTION}')",
+            f"ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES ('{TXN_RETENTION}')",
             app_id,
         )
     log_ms = _property_ms(state, _LOG_RETENTION, _DELTAS_LOG_RETENTION_MS)
@@ -195,7 +196,7 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
             Level.WARNING,
             f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader nobody can tell "
             "what a RESTORE took back",
-            f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
+            f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
             app_id,
         )
 
@@ -209,7 +210,7 @@ def vacuum_check(
     that comes a day late has to find its files, too.
     """
     properties: Mapping[str, str] = {} if state is None else state.properties
-    raise_it = f"ALTER TABLE delta.`{url}` SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
+    raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
     waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for people
     problem = vacuum_problem(properties, waits_h * 3600.0)
     if problem is not None:

@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from common.remedies import replay
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.urls import comparable
 from common.tables.went_back import MOST_COMMITS
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.fit import differences
+from delta_loader.core.ways.fit import differences, remedy_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,6 +97,12 @@ class Request:
         """How an operator takes it back."""
         return f"delete {self.name.path} from the stage"
 
+    @property
+    def give_up_and_ask_again(self) -> str:
+        """How an operator has its range staged once more."""
+        span = self.content.span
+        return f"{self.give_up}, and ask again with `{replay(self.name.topic_partition, span.start, span.end)}`"
+
 
 def waits(request: Request, stream: Stream, position: Position | None) -> Held | None:
     """Why a request cannot be carried out now; None when it can (rule 1)."""
@@ -122,13 +129,15 @@ def misfit(request: Request, target: Target) -> Held | None:
     table = request.content.of(target.url)
     if table is None or not table.files:
         return None
-    found = differences(target.shape, TableShape(table.schema, target.shape.partition_by), target.way)
+    staged = TableShape(table.schema, target.shape.partition_by)
+    found = differences(target.shape, staged, target.way)
     if not found:
         return None
     return request.held(
         "replacement_refused",
         f"its rows do not fit {target.url}: {'; '.join(found)}",
-        f"let the table take them, or {request.give_up} and stage it anew by columns that the table has",
+        f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.way)}, and then "
+        f"{request.give_up_and_ask_again}",
     )
 
 
@@ -152,7 +161,7 @@ def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> H
         "replacement_refused",
         f"a part of it that was done was taken back from {url} (RESTORE), or its log does not show it any more; "
         "some of its records may be in two tables or in none",
-        f"{request.give_up}, and ask for the range again with `stage-writer replay`",
+        request.give_up_and_ask_again,
     )
 
 

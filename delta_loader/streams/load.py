@@ -412,7 +412,9 @@ class StreamLoad:
                     tied = all(write.place is not None for write in writes)
                     flags = [write.shape.merge.soft_delete for write in writes if write.shape.merge is not None]
                     start = commit.metadata.spans[source].start
-                    reason = not_written(source, start, problem, tied=tied, flag=next(iter(flags), None))
+                    reason = not_written(
+                        source, start, problem, commit.target.url, tied=tied, flag=next(iter(flags), None)
+                    )
                     self._telling.held(source, reason)
                 return False
             case _:

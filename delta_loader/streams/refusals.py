@@ -117,7 +117,7 @@ class Refusals:
         if len(found) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)
             for source in {chains[record.source] for record in found}:
-                self.hold(source, too_many(source, found, commit.target.url))
+                self.hold(source, too_many(source, commit.metadata.spans[source].start, found, commit.target.url))
             return None
         fresh = sorted(record for record in found if record.place not in have)
         if fresh and not self._bury(fresh, commit, ids):

@@ -30,8 +30,11 @@ class Creator:
         self._tables = tables
         self._maker = maker
 
-    def create(self, url: str, staged: TableShape) -> None:
-        """Make an empty table for what is staged; nothing happens when there is one. Raises TableError."""
+    def create(self, url: str, staged: TableShape, restage: str = "") -> None:
+        """Make an empty table for what is staged; nothing happens when there is one. Raises TableError.
+
+        ``restage`` is as of `require_fit`.
+        """
         stream = self._stream.at(url)
         if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
             self._tables.create(url, staged)
@@ -41,10 +44,10 @@ class Creator:
         elif stream.template is None:
             self._maker.make(url, staged, layout_of(stream), nullable=True)
         else:
-            shape, layout = self._like(url, stream.template, staged)
+            shape, layout = self._like(url, stream.template, staged, restage)
             self._maker.make(url, shape, layout, nullable=False)
 
-    def _like(self, url: str, model: str, staged: TableShape) -> tuple[TableShape, Layout]:
+    def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:
         template = None if self._maker is None else self._maker.template(model)
         if template is None:
             msg = f"the template {model} of the Delta table {url} is not there"
@@ -60,5 +63,7 @@ class Creator:
             if found:
                 msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
                 columns = key_of(self._stream, url, "columns")
-                raise NotCompatibleError(msg, f"change the template, or {columns} and stage anew")
+                raise NotCompatibleError(
+                    msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"
+                )
         return shape, layout

@@ -23,7 +23,7 @@ from common.tables.urls import comparable
 from common.tables.went_back import Kind
 from delta_loader.core.commits import Target, needed, side_commit
 from delta_loader.core.debts import left_out, with_debts, without_sources
-from delta_loader.core.held import missing_file
+from delta_loader.core.held import missing_file, stage_again
 from delta_loader.core.plan import TableShape, shape_of, shapes_of
 from delta_loader.core.ways.fit import require_fit
 from delta_loader.core.ways.way import require_loadable, through_spark, way_of_loading
@@ -167,10 +167,12 @@ class StreamTables:
                 if staged.url == self._stream.table
             }
         in_order = sorted(((url, shape) for url, shape in wanted if url not in self.failed), key=str)
+        starts = {source: run.start for source, run in load.runs.items()}
+        restage = stage_again(starts, below_table=urls is not None)
         missing = {url: shape for url, shape in reversed(in_order) if url not in self.targets}
         for url, shape in missing.items():
             with self.tried(url):
-                self._creator.create(url, shape)
+                self._creator.create(url, shape, restage)
                 self._log.info("table created", table=url)
         if missing:
             self.look()
@@ -178,11 +180,11 @@ class StreamTables:
             if url in self.targets:
                 with self.tried(url):
                     self._evolve(url, shape, load.markers)
-                    self._require_fit(self.targets[url], shape)
+                    self._require_fit(self.targets[url], shape, restage)
 
-    def _require_fit(self, table: Target, staged: TableShape) -> None:
+    def _require_fit(self, table: Target, staged: TableShape, restage: str) -> None:
         casting = self._shaper is not None and table.url != self._stream.dead_letters
-        require_fit(table.shape, staged, table.url, table.way, casting=casting)
+        require_fit(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):

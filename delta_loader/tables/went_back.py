@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.remedies import CONFIG, quoted, repair
+from common.remedies import CONFIG, delta_table, quoted, repair
 from common.stage.answers import Answer, answer_path
-from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.commit_metadata import Answered, CommitMetadata
 from common.tables.history import Replayed
 from common.tables.identity import KnownChain, TableIdentity, identity_of, with_transactions
 from common.tables.went_back import (
@@ -180,15 +180,15 @@ class LookBack:
 
 def held_by(url: str, app_id: str, back: WentBack) -> Held:
     """Why a stream, or a Kafka partition, waits for an answer."""
-    return Held(back.kind.value, described(url, back), _remedy(app_id, back))
+    return Held(back.kind.value, described(url, back), _remedy(url, app_id, back))
 
 
-def _remedy(app_id: str, back: WentBack) -> str:
+def _remedy(url: str, app_id: str, back: WentBack) -> str:
     command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
     if back.kind is Kind.EXPIRED:
         return (
-            f"unset the property (ALTER TABLE … UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')), then "
-            f"`{command} --{Decision.GO_ON.value.replace('_', '-')}` sets these positions again"
+            f"unset the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
+            f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
         )
     if back.kind is Kind.UNKNOWN and back.is_unplaced:
         source = min(back.positions)

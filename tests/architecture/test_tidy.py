@@ -71,6 +71,38 @@ def test_a_remedy_names_the_real_config_file(path: Path) -> None:
             assert found is None or name(path) == "common/reference.py", f"{name(path)}:{node.lineno}: {found}"
 
 
+_WITHOUT_ITS_CONFIG = re.compile(r"`(?:stage-writer|delta-loader|bootstrap)(?: [a-z-]+)+(?![a-z-]| [a-z{])")
+
+
+def _message(node: ast.JoinedStr | ast.Constant) -> str:
+    """A text as it is written, with ``{}`` for what is filled in."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+
+
+@pytest.mark.parametrize("path", [one for one in _OF_USERS if "settings" not in one.parts], ids=name)
+def test_a_command_in_a_remedy_has_its_arguments(path: Path) -> None:
+    """Descriptions of settings, metrics and options speak of no particular file; remedies do."""
+    tree = parsed(path)
+    general = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    general += [
+        word.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == "help"
+    ]
+    passed = {id(inner) for node in general if not isinstance(node, ast.Call) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            found = None if id(node) in passed else _WITHOUT_ITS_CONFIG.search(_message(node))
+            if isinstance(node, ast.JoinedStr):
+                passed |= {id(inner) for inner in ast.walk(node)}
+            assert found is None or name(path) in {"common/metrics.py", "common/reference.py"}, (
+                f"{name(path)}:{node.lineno}"
+            )
+
+
 @pytest.mark.parametrize("path", _OF_USERS, ids=name)
 def test_what_commands_print_goes_through_one_function(path: Path) -> None:
     """`common.cli.echo` fills the config's path in; what drafts and shows configs has no remedies."""

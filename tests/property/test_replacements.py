@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import MarkerError
+from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_folder, waiting_path
 from common.stage.markers import TableKind
@@ -98,3 +99,6 @@ def test_what_is_no_request_is_refused(change: dict[str, object], words: str) ->
     with pytest.raises(MarkerError, match=r"cannot be read|format version") as error:
         replacement_from_bytes(name, json.dumps(content).encode())
     assert words in str(error.value)
+    if "version" not in change:
+        again = f"stage-writer replay {CONFIG} --topic orders --partition 0 --from 41 --to OFFSET --yes"
+        assert again in error.value.remedy

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import NotCompatibleError, SchemaError
+from common.remedies import delta_table
 from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
@@ -40,21 +41,28 @@ if TYPE_CHECKING:
 _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 
 
-def require_fit(table: TableShape, staged: TableShape, url: str, way: Way = PLAIN, *, casting: bool = False) -> None:
-    """Raises NotCompatibleError, which says what differs, when staged files do not fit the table."""
+def require_fit(
+    table: TableShape, staged: TableShape, url: str, way: Way = PLAIN, *, casting: bool = False, restage: str = ""
+) -> None:
+    """Raises NotCompatibleError, which says what differs, when staged files do not fit the table.
+
+    ``restage`` has the commands that stage the records again, once the stream's columns are others.
+    """
     found = differences(table, staged, way, casting=casting)
     if found:
         msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
-        raise NotCompatibleError(
-            msg, remedy_for(table, staged, url, "the stream's columns and stage anew with `bootstrap rewind`", way)
-        )
+        raise NotCompatibleError(msg, remedy_for(table, staged, url, "the stream's columns", way, restage=restage))
 
 
-def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str, way: Way = PLAIN) -> str:
-    """What ends a difference: the statement itself where columns are missing, and ``otherwise`` what else to change.
+def remedy_for(
+    table: TableShape, staged: TableShape, url: str, setting: str, way: Way = PLAIN, *, restage: str = ""
+) -> str:
+    """What ends a difference: the statement itself where columns are missing, or another value of ``setting``.
 
-    Of what no statement can change, the setting that the table has.
+    Of what no statement can change, the setting that the table has. ``restage`` is as of `require_fit`.
     """
+    and_again = f" and {restage}" if restage else ""
+    otherwise = f"{setting}{and_again}"
     try:
         there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError:
@@ -63,7 +71,7 @@ def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str, 
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
     remedies = []
     if missing.fields:
-        statement = f"ALTER TABLE delta.`{url}` ADD COLUMNS ({to_ddl(missing)})"
+        statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
         without = "; or kafka_columns: false, and rows do not tell their offsets" if _has_kafkas(missing) else ""
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
@@ -72,12 +80,12 @@ def remedy_for(table: TableShape, staged: TableShape, url: str, otherwise: str, 
         settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
     if settings:
         remedies.append(
-            f"what no ALTER TABLE changes, the stream has to say as the table does: write {' and '.join(settings)} and "
-            "stage anew with `bootstrap rewind`; or load into a new table (another table, app_id and stage)"
+            "what no ALTER TABLE changes, the stream has to say as the table does: write "
+            f"{' and '.join(settings)}{and_again}; or load into a new table (another table, app_id and stage)"
         )
     return "; and ".join(remedies) or (
-        "change the table by what ALTER TABLE can (a wider type, DROP NOT NULL, a name), or write evolution: widen "
-        f"for wider numbers; or change {otherwise}"
+        f"change the table by what ALTER TABLE {delta_table(url)} can (a wider type, DROP NOT NULL, a name), or write "
+        f"evolution: widen for wider numbers; or change {otherwise}"
     )
 
 

@@ -19,11 +19,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.remedies import repair
+from common.remedies import delta_table
 from common.stage.merged import inputs_of, is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit
-from delta_loader.core.held import Held
+from delta_loader.core.held import Held, stage_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -140,14 +140,14 @@ def _without_rows(counts: Counts, rows_of_each: Sequence[int]) -> Counts:
     )
 
 
-def too_many(source: TopicPartition, refused: Sequence[RefusedRecord], url: str) -> Held:
-    """More is refused than can be a matter of single records."""
+def too_many(source: TopicPartition, position: Position, refused: Sequence[RefusedRecord], url: str) -> Held:
+    """More is refused of a load from ``position`` on than can be a matter of single records."""
     ((problem, _),) = Counter(record.problem for record in refused).most_common(1)
     return Held(
         "too_many_refused",
         f"{url} refuses more than {MOST_REFUSED:,} records of one load, most of them of {source} because: {problem}",
-        "change what the table checks (ALTER TABLE), or what the stream makes of its records and stage anew with "
-        f"`{repair('rewind', source)} --to` the position that the table wants; nothing of it is loaded until then",
+        f"change what the table checks (ALTER TABLE {delta_table(url)} …), or what the stream makes of its records and "
+        f"{stage_again({source: position})}; nothing of it is loaded until then",
     )
 
 
@@ -157,6 +157,7 @@ def without_bytes(record: RefusedRecord, url: str, why: str) -> Held:
     return Held(
         "refused_record",
         f"{url} refuses the record at {offset} of {source} ({record.problem}), and {why}",
-        "see to it that the loader gets it, or let the table take it (ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … "
-        "DROP NOT NULL) and mend the row there; nothing of the partition is loaded until then",
+        "see to it that the loader gets it, or let the table take it (ALTER TABLE "
+        f"{delta_table(url)} DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL) and fix the row there; nothing of the "
+        "partition is loaded until then",
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from common.errors import NotCompatibleError
+from common.remedies import TABLE, of_table
 from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
 from common.tables.table_features import appended_for, may_refuse_rows, padded_column, refused_for
@@ -55,6 +56,7 @@ class Refused:
 
     reason: str
     remedy: str = "load into a table without it"
+    """With the placeholder of common/remedies.py, rule 3."""
 
 
 Way = Add | Append | Merge | Refused
@@ -83,13 +85,16 @@ def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -
 
 def _merging(state: TableState) -> Merge | Refused:
     if state.properties.get("delta.appendOnly", "").lower() == "true":
-        return Refused("it is append-only, and load is merge", "take delta.appendOnly from it, or load another table")
+        return Refused(
+            "it is append-only, and load is merge",
+            f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",
+        )
     padded = padded_column(state)
     if padded is not None:
         name, kind = padded
         remedy = "load a table that has STRING in its place"
         if kind.lower().startswith("char("):  # of one within another column Spark's type stays, whatever is altered
-            remedy = f"make it a STRING (ALTER TABLE … ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
+            remedy = f"make it a STRING (ALTER TABLE {TABLE} ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
         return Refused(f"its column {name} is {kind}, and Spark pads CHAR when it reads; load is merge", remedy)
     return Merge("load is merge", may_refuse_rows(state))
 
@@ -108,7 +113,7 @@ def require_loadable(way: Way, url: str) -> None:
     """Raises TableError when rows may not be loaded into the table."""
     if isinstance(way, Refused):
         msg = f"rows cannot be loaded into the Delta table {url}: {way.reason}"
-        raise NotCompatibleError(msg, way.remedy)
+        raise NotCompatibleError(msg, of_table(way.remedy, url))
 
 
 def way_name(way: Way) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import UsageError
+from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.answers import Answer
 from common.storage.store import FsspecStore
@@ -311,5 +312,7 @@ def test_an_answer_is_read_as_it_was_written() -> None:
     given = Answer("o/r", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
     assert given.path == "accept/o%2Fr/id/00000000000000000007.json"
     assert Answer.from_bytes(given.path, given.to_bytes()) == given
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read") as raised:
         Answer.from_bytes(given.path, b"{}")
+    assert f"delete {given.path} from the stage" in raised.value.remedy
+    assert f"`bootstrap accept {CONFIG} --stream o/r --go-on`" in raised.value.remedy

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import TableError
+from common.remedies import CONFIG
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.ways.refused import RefusedRecord
@@ -189,6 +190,7 @@ def test_a_table_that_refuses_nearly_everything_holds(world: World) -> None:
     world.staging.flush(0, 4, 10)
     report = world.run()
     assert [held.reason for held in report.held.values()] == ["too_many_refused"]
+    assert f"`bootstrap rewind {CONFIG} --topic orders --partition 0 --to 4 --yes`" in report.held[SOURCE].remedy
     assert world.buried == []
 
 

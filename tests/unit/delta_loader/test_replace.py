@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from common.metrics import Metrics
+from common.remedies import replay
 from common.spans import Position, Span
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
@@ -209,6 +210,9 @@ def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
     (held,) = world.run()
     assert held.reason == "replacement_refused"
     assert "taken back" in held.problem
+    request = ReplacementName.parse(world.requests()[0])
+    assert request is not None
+    assert f"`{replay(request.topic_partition, 0, 10)}`" in held.remedy
     assert world.missing() == set()
     # What the loader asks for puts all right.
     world.store.delete(world.requests())

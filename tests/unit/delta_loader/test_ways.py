@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import TableError
+from common.remedies import repair
 from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
 from common.settings.loading import LoadSetting
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.delta_log import TableState
+from delta_loader.core.held import stage_again
 from delta_loader.core.plan import TableShape
 from delta_loader.core.ways.casting import casts_of, widened
-from delta_loader.core.ways.fit import differences, require_fit
+from delta_loader.core.ways.fit import differences, remedy_for, require_fit
 from delta_loader.core.ways.way import Add, Append, Merge, Refused, require_loadable, way_of_loading
 
 if TYPE_CHECKING:
@@ -57,6 +60,27 @@ def test_a_difference_is_named(table: str, staged: str, says: str) -> None:
     assert differences(shape(table), shape(staged)) == (says,)
     with pytest.raises(TableError, match="/t: the column"):
         require_fit(shape(table), shape(staged), "/t")
+
+
+def test_the_way_out_of_a_difference_has_its_commands() -> None:
+    starts = {TopicPartition(Topic("orders"), Partition(number)): Position(10 + number) for number in range(5)}
+    again = stage_again(starts)
+    for table, staged in [(shape("a INT"), shape("a BIGINT")), (shape("a INT", "a"), shape("a INT"))]:
+        with pytest.raises(TableError) as raised:
+            require_fit(table, staged, "/t", restage=again)
+        for number in range(3):
+            command = f"`{repair('rewind', TopicPartition(Topic('orders'), Partition(number)), 10 + number)} --yes`"
+            assert command in raised.value.remedy
+        assert "so for 2 more" in raised.value.remedy
+    assert "rewind" not in remedy_for(shape("a INT"), shape("a BIGINT"), "/t", "streams[0].columns"), "nothing waits"
+    assert "--below-table" in stage_again(starts, below_table=True)
+
+
+def test_the_way_out_of_a_refused_table_names_it() -> None:
+    way = way_of_loading(state(properties={"delta.appendOnly": "true"}), LoadSetting.MERGE)
+    with pytest.raises(TableError) as raised:
+        require_loadable(way, "/t")
+    assert "ALTER TABLE delta.`/t` UNSET TBLPROPERTIES ('delta.appendOnly')" in raised.value.remedy
 
 
 def test_another_partitioning_is_named() -> None:
