@@ -78,9 +78,9 @@ def _more(before: Measured | None, one: Measured, side: str) -> str:
 
 
 def keep(found: Sequence[Measured]) -> None:
-    """Replace the sections that were measured anew, and write the page."""
-    anew = {one.section for one in found}
-    kept = [one for one in read() if one.section not in anew]
+    """Replace the sections that were measured again, and write the page."""
+    measured = {one.section for one in found}
+    kept = [one for one in read() if one.section not in measured]
     FILE.write_text(json.dumps([asdict(one) for one in (*kept, *found)], indent=1) + "\n", "utf-8")
     write_page(read())
 

@@ -58,7 +58,7 @@ def read() -> list[Result]:
 
 
 def keep(results: list[Result]) -> None:
-    """Replace the sections that were measured anew; the others stay."""
-    anew = {result.section for result in results}
-    kept = [result for result in read() if result.section not in anew]
+    """Replace the sections that were measured again; the others stay."""
+    measured = {result.section for result in results}
+    kept = [result for result in read() if result.section not in measured]
     FILE.write_text(json.dumps([asdict(one) for one in (*kept, *results)], indent=1) + "\n", "utf-8")

@@ -96,7 +96,7 @@ class Bench:
 
     def _written_anew(self, case: Case) -> Cost:
         """By a process from its start to its end."""
-        path = self._config(case, self._empty("anew"), "on")
+        path = self._config(case, self._empty("new"), "on")
         return measure.run([sys.executable, "-m", "stage_writer", "run", str(path), "--until-caught-up"])
 
     def _config(self, case: Case, folder: Path, native: str) -> Path:

@@ -1,7 +1,7 @@
 """Programs that run again and again in one process: ``python -m benchmarks.warm writer|floor`` serves, `Warm` asks.
 
 A service runs for weeks, and Spark is measured in a JVM that has read the same topic before: its classes are loaded and
-compiled, and its heap has been touched. A process that ends after five seconds pays all of that anew, and pays more for
+compiled, and its heap has been touched. A process that ends after five seconds pays for all of that again, and more for
 memory than anything else on a machine whose host gives it out by the page. So each side has a process that lives, and
 what a run costs there is what counts; what a new process costs is measured beside it.
 """

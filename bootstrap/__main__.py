@@ -55,7 +55,7 @@ PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The Ka
 ToOption = Annotated[
     int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown and nothing changes.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")]
 TakeOverOption = Annotated[
     int | None,
     typer.Option("--take-over", metavar="TURN", help="A repair that has not ended, and whose process is gone."),
@@ -192,7 +192,7 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
     for plan, late in done:
         echo(f"{plan.source}\n{view.rewind_as_text(plan, late, done=yes)}\n")
     if not plans:
-        echo("Nothing is held that a rewind repairs.")
+        echo("No partition is held that a rewind repairs.")
 
 
 @app.command(
@@ -214,7 +214,7 @@ def accept(
     take_over: TakeOverOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a table that went back (RESTORE, replaced, made anew, positions expired), so that its stream goes on."""
+    """Answer a table that went back (RESTORE, replaced, recreated, positions expired), so that its stream goes on."""
     if replay == go_on:
         msg = "accept wants either --replay or --go-on"
         raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")

@@ -73,10 +73,10 @@ class Accepting:
             for back in self._events(url, tables.get(url)):
                 if url in plans:
                     msg = f"{url} also has partitions without positions ({back.kind.value})"
-                    raise UsageError(msg, "give this answer first, let the loader obey it, and run the command again")
+                    raise UsageError(msg, "accept that first, let the loader apply it, and run the command again")
                 plans[url] = self._plan(url, tables[url], back, decision, give_up=give_up)
         if not plans:
-            msg = f"the tables of stream {self.stream.app_id!r} did not go back, or the loader has obeyed the answer"
+            msg = f"no table of stream {self.stream.app_id!r} was rolled back, or the loader has applied the resolution"
             raise UsageError(msg, f"see `delta-loader status {CONFIG}` for what holds its partitions")
         own = plans.get(self.stream.table)
         if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
@@ -169,4 +169,4 @@ class Accepting:
         found = Answer.from_bytes(answer.path, store.read(answer.path) or b"")
         if (found.decision, found.positions) != (answer.decision, answer.positions):
             msg = f"another answer is there: {answer.path} says {found.decision.value}, by {found.author}"
-            raise UsageError(msg, "let the loader obey it, or delete the object and run this command again")
+            raise UsageError(msg, "let the loader apply it, or delete the object and run this command again")

@@ -72,13 +72,13 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
         for found in plan.partitions:
             lines += [f"  {line}" for line in _accepted(plan, found, done=done)]
         lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.answer(plan).path}")
-    lines.append("The loader obeys it at its next run." if done else _DRY)
+    lines.append("The loader applies it at its next run." if done else _DRY)
     return "\n".join(lines)
 
 
 def _accepted(plan: AcceptPlan, found: PartitionAnswer, *, done: bool) -> Iterator[str]:
     if plan.decision is Decision.GO_ON:
-        yield f"{found.source}: loading {_will(done)} go on at {found.position}; what the table lacks stays away"
+        yield f"{found.source}: loading {_will(done)} continue at {found.position}; missing records stay missing"
         return
     yield f"{found.source}: loading {_will(done)} begin again at {found.position}"
     if found.given_up is not None:

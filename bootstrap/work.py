@@ -197,7 +197,7 @@ class Work:
             known = with_chain(kafka.partitions(stream), topic)
             if not known:
                 msg = f"Kafka has no topic {topic!r}"
-                raise UsageError(msg, "mend --topic")
+                raise UsageError(msg, "fix --topic")
             if partition is not None and TopicPartition(Topic(topic), Partition(partition)) not in known:
                 msg = f"the topic {topic!r} has no partition {partition}"
                 raise UsageError(msg, f"give one of 0 to {known[-1].partition}")
@@ -294,7 +294,7 @@ class Work:
 
 def _from_group(committed: Mapping[TopicPartition, Position], stream: Stream, name: str) -> Requested:
     if not committed:
-        msg = f"the consumer group {name!r} has committed nothing for the topics of stream {stream.app_id!r}"
+        msg = f"the consumer group {name!r} has no committed offsets for the topics of stream {stream.app_id!r}"
         raise UsageError(msg, "check the group's name; its commits may also have expired")
     return Requested(committed, f"the group {name!r} has no commit")
 

@@ -215,8 +215,8 @@ LOADER_RUNS = _counter("delta_loader_runs_total", ("outcome",), "Scheduled runs,
 LOADER_TURNS = _counter(
     "delta_loader_turns_total",
     ("reason",),
-    "Turns to load: at the `start` or after a pause or the lease's coming back, by the `schedule`, because writers "
-    "told of markers (`on_marker`), or because somebody `asked`.",
+    "Loads by what triggered them: the `start` (also the end of a pause, or a lease that is back), the `schedule`, a "
+    "writer's notification (`on_marker`), or a request (`asked`).",
 )
 LOADER_CONTROL_TOPIC = _gauge(
     "delta_loader_control_topic_heard",
@@ -239,7 +239,7 @@ LOADER_COMMIT_SECONDS = _histogram("delta_loader_commit_seconds", (), "One Delta
 LOADER_CHECKPOINTS = _counter(
     "delta_loader_checkpoints_total",
     ("outcome",),
-    "Checkpoints that were due after a commit and are written beside the loads: written or failed.",
+    "Checkpoints that were due after a commit and are written in the background: written or failed.",
 )
 LOADER_CHECKPOINT_SECONDS = _histogram("delta_loader_checkpoint_seconds", (), "One such checkpoint.", _SECONDS)
 LOADER_WAITING = _gauge("delta_loader_waiting_markers", ("app_id",), "Markers staged and not loaded.")
@@ -357,7 +357,7 @@ class Metrics:
         made.observe(value)
 
     def forget(self, metric: Metric, **labels: str) -> None:
-        """Drop the value of a gauge that has these labels; without them all values, before they are set anew."""
+        """Drop the value of a gauge that has these labels; without them all values, before they are set again."""
         made = self._made.get(metric.name)
         if made is not None and labels:
             with suppress(KeyError):

@@ -133,7 +133,7 @@ def run(
 def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> Loader:
     """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease.
 
-    It is fit to load, unless ``stopped`` was set by a signal meanwhile.
+    It is ready to load, unless ``stopped`` was set by a signal meanwhile.
     """
     # Spark is needed to load and for nothing else: `status` answers without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
@@ -322,7 +322,7 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
     streams = loader.service.book.entries.keys()
     while loader.lease is not None and loader.lease.held() < streams and not stopped.wait(_LOOK_S):
         if time.monotonic() - began_s > loader.lease.patience_s:
-            log.warning("loading beside the holder of the lease", holder=loader.lease.holder)
+            log.warning("loading although another loader holds the lease", holder=loader.lease.holder)
             return
 
 

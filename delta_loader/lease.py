@@ -45,7 +45,7 @@ _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
     f"`delta-loader check {CONFIG}` says what the store answers; a loader has to list, read, create and delete what is "
-    "below lease/ in the stage. It goes on by itself then (runbook: DeltaLoaderLeaseNotHeld)"
+    "below lease/ in the stage. It resumes by itself then (runbook: DeltaLoaderLeaseNotHeld)"
 )
 
 
@@ -100,7 +100,7 @@ class LoaderLease:
 
     @property
     def problem(self) -> str | None:
-        """Why nobody can tell who holds the lease: the store failed for a whole lease time."""
+        """Why it is unknown who holds the lease: the store failed for a whole lease time."""
         since_s, now_s = self._failing_since_s, self._clock.monotonic_s()
         if since_s is None or now_s - since_s < self._state.lease_s:
             return None
@@ -226,7 +226,7 @@ class LeaseThread:
         while not self._closing:
             try:
                 seconds = self._lease.step()
-            except Exception:  # noqa: BLE001 - a bug: a loader without the lease's thread would wait for ever
+            except Exception:  # noqa: BLE001 - a bug: a loader without the lease's thread would wait forever
                 self._log.exception("unexpected exception", part="lease")
                 seconds = _AFTER_A_BUG_S
             self._wake.wait(seconds)

@@ -4,7 +4,7 @@ Rules:
 
 1. A first conflict is tried again at once: a foreign writer's change of the table is a single event. From the second in
    a row on there is a pause, each up to twice as long as the one before it, because somebody is writing in a loop, and
-   of a length by chance, because two loaders that keep step would meet for ever.
+   of a length by chance, because two loaders that keep step would meet forever.
 2. It is a failure only after many conflicts *and* a long time: a loop of ALTER TABLE beside the loader may well win ten
    times running within a few seconds, and a load that waits some seconds longer is no news.
 3. Nothing waits while a stop is asked for.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
 STUCK_REMEDY = (
-    f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, start this loader again: "
+    f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, restart this loader: "
     "nothing is loaded twice, and nothing is lost"
 )
 _STILL_AT_IT_S = 30.0

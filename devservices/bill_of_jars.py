@@ -44,7 +44,7 @@ def _component(jar: Jar) -> dict[str, object]:
 
 
 def main(path: Path) -> None:
-    """Write the bill anew, with the jars."""
+    """Rewrite the bill, with the jars."""
     jars = [jar for group in read_lock(LOCK).values() for jar in group]
     path.write_text(json.dumps(with_jars(json.loads(path.read_text("utf-8")), jars), indent=2) + "\n", "utf-8")
 

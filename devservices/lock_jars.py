@@ -1,4 +1,4 @@
-"""Makes the jar locks anew: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
+"""Makes the jar locks again: ``python -m devservices.lock_jars`` (needs Maven; only who changes a version runs it).
 
 Maven resolves the runtime dependencies of the roots below. Left out is what pyspark brings itself, under whatever
 version: two versions of a library on one class path is a fault that shows late.

@@ -24,7 +24,7 @@ _ENOUGH = 1000
 def free_ports(count: int) -> list[int]:
     """As many different ports that nothing listens on.
 
-    They are free when this returns, not for ever: who starts a server on one checks that it came up.
+    They are free when this returns, not forever: who starts a server on one checks that it came up.
     """
     with ExitStack() as held:
         ports: list[int] = []

@@ -328,7 +328,7 @@ def replay(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Make the rows of an offset or time range anew from Kafka, and have the loader replace the old ones."""
+    """Convert the records of an offset or time range again, and have the loader replace their rows."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
     if letters is not None:
@@ -343,7 +343,7 @@ def replay(
         return
     if topic is None:
         msg = "--topic is missing"
-        raise UsageError(msg, "name the topic whose records are to be made anew")
+        raise UsageError(msg, "name the topic whose records are to be recreated")
     asked = asked_for(start, end, since, until)
     stream = replayable(settings, topic)
     converter = _converter_now(settings, stream)

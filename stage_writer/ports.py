@@ -157,7 +157,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class OtherTopic:
-    """Nothing was claimed: the topic has been created again, and nobody knows which of the two was read."""
+    """Nothing was claimed: the topic has been created again, and an unknown format of the two was read."""
 
     topic_id: str
 
@@ -398,7 +398,7 @@ class Stage(Protocol):
         """The files of tasks' states."""
 
     def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
-        """The state of a partition's task at its chain's end. Raises StateError where nobody knows it."""
+        """The state of a partition's task at its chain's end. Raises StateError where it is unknown."""
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
         """Where a partition's chain begins while it has no marker; None while nothing says so."""
@@ -416,7 +416,7 @@ class Stage(Protocol):
         """The columns that a stream has gained, as the loader published them last; None while there are none."""
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or nobody knows."""
+        """Why rows for these tables can never be loaded; None where they can be, or it is unknown."""
 
     def flush_job(
         self,

@@ -93,7 +93,7 @@ class StreamSample:
         if share.passes(alarm):
             code = "" if self.stream.topology is None else ", the topology's code"
             again = f"then `stage-writer check {CONFIG}` again"
-            yield f"  → mend streams[].columns{code}, or what the producers send; {again}"
+            yield f"  → fix streams[].columns{code}, or what the producers send; {again}"
         if self.census is not None and self.census.records:
             yield from self._fields(self.census)
 

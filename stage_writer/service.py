@@ -13,7 +13,7 @@ Rules:
    the group kept; when it fails for too long, the service ends with the error.
 5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one
    or has lost records) is held and reported; the others go on. Its chain is looked at now and then: when it ends
-   elsewhere, somebody has mended it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
+   elsewhere, somebody has fixed it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
 6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
    created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
 7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
@@ -413,7 +413,7 @@ class StageWriter:
         self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
         self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
         if pressure.is_full != before.is_full:
-            self._log.info("reading pauses" if pressure.is_full else "reading goes on", buffered_bytes=used_bytes)
+            self._log.info("reading pauses" if pressure.is_full else "reading resumed", buffered_bytes=used_bytes)
         if paused := pressure.paused - before.paused:
             self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
@@ -537,7 +537,7 @@ class StageWriter:
             self._begin_again(owned)
 
     def _topic_went(self, owned: Owned) -> None:
-        """Drop what may be from another topic, and hold the partition; a chain that has nothing yet begins anew."""
+        """Drop what may be from another topic, and hold the partition; a chain that has nothing yet begins again."""
         if owned.tail is None and owned.lineage.generation == 0:
             self._begin_again(owned)
             return
@@ -567,7 +567,7 @@ class StageWriter:
         self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible)
 
     def _look_at_held(self) -> None:
-        """Take up again what somebody has mended (the chain can be read, and ends elsewhere), or Kafka has come to."""
+        """Take up again what somebody has fixed (the chain can be read, and ends elsewhere), or Kafka has come to."""
         now_s = self._clock.monotonic_s()
         for source in [source for source, held in self._held.items() if now_s >= held.look_at_s]:
             held = self._held[source]
@@ -575,11 +575,11 @@ class StageWriter:
             try:
                 place = self._places.of(source, held.converter.stream)
                 reached = held.reason == OUT_OF_RANGE and self._places.is_reached(source, place)
-                mended = held.takes_rows_now(self._stage)
+                fixed = held.takes_rows_now(self._stage)
             except (MarkerError, StoreError, BrokerError):
                 continue
-            if held.place is None or place.differs(held.place) or reached or mended or held.reason == UNEXPECTED:
-                self._log.info("partition goes on", partition=str(source), position=place.position)
+            if held.place is None or place.differs(held.place) or reached or fixed or held.reason == UNEXPECTED:
+                self._log.info("partition resumed", partition=str(source), position=place.position)
                 del self._held[source]
                 self._taking_up.add(source, held.converter)
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-_STUCK_REMEDY = (
-    "look at what the topology's code waits for; nothing is lost, the next writer reads from the chain's end"
-)
+_STUCK_REMEDY = "check what the topology's code waits for; nothing is lost, the next writer reads from the chain's end"
 
 
 class ConversionInterruptedError(Exception):

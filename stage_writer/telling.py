@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _FLUSHES = 50
 DEAD_LETTERS_REMEDY = (
-    f"`stage-writer check {CONFIG}` says why; mend streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
+    f"`stage-writer check {CONFIG}` says why; fix streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
     "brings those that fit then"
 )
 

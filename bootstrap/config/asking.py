@@ -54,7 +54,7 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable
         sources = reader.partitions(topic)
         if not sources:
             msg = f"Kafka has no topic {topic!r}"
-            raise UsageError(msg, "mend --topic; without it the topics are listed")
+            raise UsageError(msg, "fix --topic; without it the topics are listed")
         share = max(1, -(-most // len(sources)))
 
         def values() -> Iterator[tuple[bytes | None, bytes | None]]:

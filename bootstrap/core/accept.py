@@ -3,14 +3,14 @@
 Rules:
 
 1. ``--go-on`` changes no chain: the table's present positions hold. Where its txn actions expired, they are those that
-   its own commits name; where it was made anew, the chain's first marker.
+   its own commits name; where it was recreated, the chain's first marker.
 2. ``--replay`` begins again where the table's records end. Markers from there on that follow one another, and whose
    files are all there, are used as they are; where that run ends before the chain does, or where there is none, the
    chain is rewound to its end (bootstrap/core/repair.py), and the writers stage the rest again.
 3. What Kafka no longer has is named in numbers and refused; with ``--give-up`` loading begins where Kafka begins.
 4. A table of a route, or for dead letters, gets its part of a marker when the stream's own table gets it, never alone.
    So it can be replayed only with the own table, which must have gone back as far.
-6. What a table lost of a topic that was made anew since is in Kafka no more, and its positions are not the new topic's.
+6. What a table lost of a topic that was recreated since is in Kafka no more, and its positions are not the new topic's.
    It is refused as in rule 3; with ``--give-up`` the new topic's chain goes on where the table has it.
 5. The chains are rewound before the answer is written, so that a crash in between leaves a stream that waits, and the
    same command again does the rest.
@@ -111,7 +111,7 @@ def plan_replay(
         raise UsageError(msg, "accept it with --go-on, which sets the positions again")
     if back.kind is Kind.UNKNOWN:
         restart = repair("restart", min(back.positions))
-        msg = f"the log of {url} does not tell whether it lost anything, so that nothing says where a replay begins"
+        msg = f"the log of {url} does not show whether it lost rows, so the start of a replay is unknown"
         raise UsageError(msg, f"accept it with --go-on, or begin at a stated offset: `{restart} --at OFFSET --yes`")
     if back.over:
         msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
@@ -185,6 +185,6 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
             raise UsageError(
                 msg,
                 "RESTORE that table to the version before, or the stream's own table to the same moment; or "
-                f"accept it with --go-on, and have what Kafka still has of it made anew: stage-writer replay {CONFIG} "
+                f"accept it with --go-on, and have what Kafka still has of it replayed: stage-writer replay {CONFIG} "
                 f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
             )

@@ -177,7 +177,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> Refused:
     if position > ends.high:
         return Refused(
             f"{state.source} ends at {ends.high} in Kafka, before position {position}",
-            "check that the position belongs to this topic; a topic that was deleted and made anew begins at 0 again",
+            "check that the position belongs to this topic; a topic that was deleted and recreated begins at 0",
         )
     return Refused(
         f"Kafka no longer has [{position}, {ends.low}) of {state.source}: it begins at {ends.low}",

@@ -65,12 +65,12 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     """The marker that fills the first gap, or lengthens the chain. Raises UsageError."""
     if is_merged(state.source.topic):
         msg = f"{state.source} is a chain of several topics, and one number does not say which of them to skip in"
-        raise UsageError(msg, "put the records back, or begin the stream anew under another app_id")
+        raise UsageError(msg, "put the records back, or start the stream over under another app_id")
     _check_readable(state)
     gap = _first_gap(state)
     begin = gap.start if gap is not None else _end(state)
     if to <= begin:
-        msg = f"{state.source} is staged or loaded up to {begin}, so there is nothing to give up before {to}"
+        msg = f"{state.source} is staged or loaded up to {begin}, so there are no records to skip before {to}"
         raise UsageError(msg, f"give a position after {begin}, or go back with `{repair('rewind', state.source, to)}`")
     if gap is not None and to > gap.end:
         after = next(found for found in state.staged if found.name.start >= gap.end)
@@ -89,7 +89,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
 def _check_readable(state: PartitionState) -> None:
     broken = next((found for found in state.staged if found.marker is None), None)
     if broken is not None:
-        msg = f"the marker {broken.path} cannot be read, so nobody can say where {state.source} is held"
+        msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.source} is held"
         raise UsageError(msg, f"stage its records again: {repair('rewind', state.source, broken.name.start)}")
 
 
@@ -142,7 +142,7 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
     marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position, states.at(position))
     if marker is not None and is_merged(state.source.topic):
         ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
-        msg = f"{state.source} is a chain of several topics, and nothing says how far each of them is at {position}"
+        msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     beginning = begin_at_zero(state) if at_zero and (aside or not state.begins_at_zero()) else None
     if not aside and marker is None and beginning is None:
@@ -168,11 +168,11 @@ def _check_merged(state: PartitionState, position: Position) -> None:
     if is_merged(state.source.topic) and state.table is not None and position < state.table:
         msg = (
             f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
-            f"{position} on, so that nobody could tell which records it has"
+            f"{position} on, so it would be unknown which records it has"
         )
         remedy = (
             f"{repair('rewind', state.source, state.table)}, or begin the stream "
-            "anew under another app_id, with tables of its own"
+            "again under another app_id, with tables of its own"
         )
         raise UsageError(msg, remedy)
 

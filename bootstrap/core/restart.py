@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bootstrap.core.state import PartitionState, StagedMarker
     from common.spans import Position, TopicPartition
 
-_OTHER_STREAM = "begin the stream again under another app_id, with tables of its own"
+_OTHER_STREAM = "start the stream over under another app_id, with tables of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
     elif state.chain_topic_id is None or state.topic_id is None:
         notes.append(
-            "nobody can tell whether the topic is another one, because its id was not recorded: if it is the same, "
+            "it is unknown whether the topic is another one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
     beginning = Beginning(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
@@ -135,7 +135,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
     """What is staged, and neither loaded nor staged again from Kafka where a chain begins at ``begin`` (rules 2, 4)."""
     broken = next((found for found in state.staged if found.marker is None), None)
     if broken is not None and not give_up:
-        msg = f"the marker {broken.path} cannot be read, so nobody can say what the old chain of {state.source} has"
+        msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.source} has"
         raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
     loaded = state.in_all_tables if state.foreign is None else state.elsewhere
     end = state.chain.end

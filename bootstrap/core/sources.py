@@ -69,7 +69,7 @@ def parse_source(text: str) -> PositionSource:
     for prefix in (_GROUP, _SEEK_OFFSETS):
         rest = text.removeprefix(prefix)
         if rest != text and not rest:
-            msg = f"--from {text} names nothing behind the colon"
+            msg = f"--from {text} names nothing after the colon"
             raise UsageError(msg, _FORMS)
     if text.startswith(_GROUP):
         return FromGroup(text.removeprefix(_GROUP))

@@ -78,7 +78,7 @@ class PartitionState:
 
     @property
     def chain_topic_id(self) -> str | None:
-        """The id of the topic that the chain is of; None where nobody knows it."""
+        """The id of the topic that the chain is of; None where it is unknown."""
         known = [found.marker.manifest.topic_id for found in self.staged if found.marker and found.marker.manifest]
         named = [topic_id for topic_id in known if topic_id is not None]
         if named:

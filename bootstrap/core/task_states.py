@@ -64,8 +64,8 @@ class TaskStates:
         if not self.known or position == 0 or self.at(position) is not None:
             return ()
         note = (
-            f"the state of the stream's topology at {position} is not known any more, so the writers will hold the "
-            "partition; --to 0 --below-table makes it anew from all records"
+            f"the state of the stream's topology at {position} is no longer known, so the writers will hold the "
+            "partition; --to 0 --below-table rebuilds it from all records"
         )
         return (note,)
 

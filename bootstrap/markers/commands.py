@@ -20,7 +20,7 @@ from common.terminal import progress
 if TYPE_CHECKING:
     from bootstrap.core.state import StagedMarker
 
-app = new_group("Look at the chains of done markers: what is staged, and whether it is whole. Nothing is changed.")
+app = new_group("Inspect the chains of done markers: what is staged, and whether it is complete. Changes nothing.")
 
 TopicOption = Annotated[str | None, typer.Option("--topic", help="One Kafka topic only.")]
 PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")]

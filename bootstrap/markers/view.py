@@ -190,7 +190,9 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         return f"{staged.path}\n  cannot be read; see docs/guarantees.md, “Corrupt markers”"
     lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
     if marker.manifest is None:
-        return joined([*lines, "  made by hand: all through its position is done, the next writer begins behind it"])
+        return joined(
+            [*lines, "  made by hand: all records through its offset count as done; the next writer begins after it"]
+        )
     manifest = marker.manifest
     before = "it begins the chain"
     if manifest.previous is not None:

@@ -63,7 +63,7 @@ class KafkaView:
             with self._errors(f"look up the topic {missing[0]}", missing[0]):
                 require_allowed(self._consumer, missing[0], TIMEOUT_S)
             msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
-            raise UsageError(msg, "create the topic, or mend the name in streams[].topics")
+            raise UsageError(msg, "create the topic, or fix the name in streams[].topics")
         found = tuple(
             TopicPartition(Topic(name), Partition(partition))
             for name, topic in sorted(known.items())
@@ -72,7 +72,7 @@ class KafkaView:
         )
         if not found:
             msg = f"no topic in Kafka at {self._servers} fits {stream.topics[0]}, which stream {stream.app_id!r} reads"
-            raise UsageError(msg, "create a topic, or mend the expression in streams[].topics")
+            raise UsageError(msg, "create a topic, or fix the expression in streams[].topics")
         return found
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:

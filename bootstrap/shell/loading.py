@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[], Position | None]) -> None:
-    """To be called in the turn of a rewind, before its first change; ``table`` looks at the table's position anew.
+    """To be called in the turn of a rewind, before its first change; ``table`` looks at the table's position again.
 
-    Raises UsageError where a loader brings, or has brought meanwhile, what would be staged anew in another order.
+    Raises UsageError where a loader brings, or has brought meanwhile, what would be staged again in another order.
     """
     source = plan.source
     if not is_merged(source.topic):

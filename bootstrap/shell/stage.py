@@ -50,8 +50,8 @@ def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | Non
 def make(store: ObjectStore, marker: Marker) -> None:
     """Create a marker. Raises UsageError when somebody else has made it meanwhile (rule 1)."""
     if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
-        msg = f"the marker {marker.name.path} has been made by somebody else meanwhile"
-        raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
+        msg = f"the marker {marker.name.path} was created by another process meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
 def beginning_of(store: ObjectStore, source: TopicPartition) -> Beginning | None:
@@ -65,8 +65,8 @@ def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> N
     """Write a beginning down. Raises UsageError when somebody else has meanwhile."""
     path = begin_path(source)
     if isinstance(store.create(path, beginning_to_bytes(beginning)), AlreadyExists):
-        msg = f"{path} has been written by somebody else meanwhile"
-        raise UsageError(msg, "look at the plan again; a running stage writer goes on by itself")
+        msg = f"{path} was written by another process meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
 def restart(store: ObjectStore, plan: Restart) -> None:

@@ -26,7 +26,7 @@ class Health:
 
 
 def with_remedy(problem: str, remedy: str) -> str:
-    """A line for a problem and what mends it, as command lines have it in two."""
+    """A line for a problem and what fixes it, as command lines have it in two."""
     return f"{problem} → {remedy}" if remedy else problem
 
 

@@ -1,4 +1,4 @@
-"""Whether a service rests, because somebody asked for it.
+"""Whether a service is paused by request.
 
 Rules:
 

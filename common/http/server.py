@@ -280,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host", [])
         if len(hosts) > 1 or not all(host in self.hosts for host in hosts):
             told = "writer.http_hosts or loader.http_hosts"
-            self._answer(text_page(421, f"this Host is not served here; put it into {told}\n"))
+            self._answer(text_page(421, f"this Host is not served here; add it to {told}\n"))
             return
         if self.command in {"GET", "HEAD"}:
             self._answer(self._computed(self._found))

@@ -153,7 +153,7 @@ class KafkaReader:
 def topics_of(
     consumer: Consumer, timeout_s: float, heard: LastWord | None, topic: str | None = None
 ) -> dict[str, TopicMetadata]:
-    """Kafka's topics, or one. Raises KafkaException, and soon when the brokers refuse us: time does not mend that.
+    """Kafka's topics, or one. Raises KafkaException, and soon when the brokers refuse us: time does not fix that.
 
     ``heard`` is the consumer's, of one that reads nothing yet; without it the time is taken to its end.
     """
@@ -163,7 +163,7 @@ def topics_of(
         try:
             metadata = consumer.list_topics(topic, timeout=left_s if heard is None else min(left_s, _LOOK_S))
         except KafkaException as error:
-            # One look at the clock: a moment later less than no time may be left, which librdkafka takes as for ever.
+            # One look at the clock: a moment later less than no time may be left, which librdkafka takes as forever.
             passed_s = time.monotonic() - began_s
             left_s = timeout_s - passed_s
             if heard is None or error.args[0].code() not in _NO_ANSWER or left_s <= 0:

@@ -70,7 +70,7 @@ class EndHistory:
 
 
 def _added(seen: tuple[tuple[float, Position], ...], now_s: float, end: Position) -> tuple[tuple[float, Position], ...]:
-    # A topic that was made anew, or lost records, ends lower: what was seen before says nothing about it.
+    # A topic that was recreated, or lost records, ends lower: what was seen before says nothing about it.
     rising = seen if not seen or end >= seen[-1][1] else ()
     same = len(rising) > 1 and rising[-1][1] == end  # the first look stays as it was (rule 2)
     return (*(rising[:-1] if same else rising), (now_s, end))

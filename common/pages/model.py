@@ -5,7 +5,7 @@ Rules:
 1. It is made from what the service knows anyway, when somebody asks: no store and no Kafka is asked for a page.
 2. Both services say it in one form: a stream's *stops*, from Kafka on, and of each Kafka partition the positions at
    them, the last stop first.
-3. A problem has the command that mends it. Nothing here is a secret, or a record's content, but for samples that the
+3. A problem has the command that fixes it. Nothing here is a secret, or a record's content, but for samples that the
    settings ask for, which are masked (common/pages/samples.py).
 """
 
@@ -28,7 +28,7 @@ class Level(StrEnum):
     ERROR = "error"
     """Records wait until somebody does something."""
     WARNING = "warning"
-    """Something to look at, or that may mend itself."""
+    """Something to look at, or that may fix itself."""
 
 
 class State(StrEnum):

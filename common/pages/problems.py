@@ -25,7 +25,7 @@ class Waiting(Protocol):
 
     @property
     def remedy(self) -> str:
-        """What mends it."""
+        """What fixes it."""
 
 
 Reason = TypeVar("Reason", bound=Waiting)
@@ -44,6 +44,6 @@ def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held")
 
 def paused_problem(what: str) -> Problem:
     """Somebody has paused the service; ``what`` does not happen meanwhile, as "Nothing is loaded"."""
-    text = f"{what} until somebody says so, or this process is started again."
-    remedy = 'go on with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
+    text = f"{what} until it is resumed, or this process is restarted."
+    remedy = 'resume with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
     return Problem(Level.WARNING, "Paused by request", text, remedy)

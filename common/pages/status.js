@@ -78,7 +78,7 @@ function showVerdict() {
   document.body.dataset.level = level;
   const number = status.problems.length;
   const early = status.state.charAt(0).toUpperCase() + status.state.slice(1);
-  const headline = { ok: "All is well", early, warning: "Worth a look", error: `${errors === 1 ? "One problem" : `${errors} problems`} to mend` };
+  const headline = { ok: "All is well", early, warning: "Worth a look", error: `${errors === 1 ? "One problem" : `${errors} problems`} to fix` };
   put("headline", headline[level]);
   put("verdict", status.verdict);
   put("service", status.service);
@@ -137,7 +137,7 @@ function showProblems() {
   const place = find("problems");
   place.hidden = status.problems.length === 0;
   keyed(place.querySelector("ul"), status.problems, (one) => JSON.stringify(one), (one) => {
-    const level = one.level === "error" ? "to mend" : "to look at";
+    const level = one.level === "error" ? "to fix" : "to look at";
     const title = element("h3", {}, one.title, element("span", { class: "tag", "data-level": one.level }, level));
     if (one.also) title.append(element("span", { class: "quiet" }, `and ${count(one.also)} more like it`));
     return element("li", { class: "problem", "data-level": one.level }, title,
@@ -147,7 +147,7 @@ function showProblems() {
   });
 }
 
-// Makes children anew only where what they show has changed: a command that is being copied stays.
+// Makes children again only where what they show has changed: a command that is being copied stays.
 function keyed(place, items, keyOf, make) {
   const before = new Map([...place.children].map((child) => [child.dataset.key, child]));
   const wanted = items.map((item) => {

@@ -81,7 +81,7 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
     except yaml.YAMLError as error:
         msg = f"{source} is not YAML: {_yaml_problem(error)}"
         remedy = (
-            "mend that line, or the one before it: what belongs together is indented by the same number of spaces, not "
+            "fix that line, or the one before it: what belongs together is indented by the same number of spaces, not "
             "by tabs, and a value with special characters needs quotes"
         )
         raise ConfigError(msg, remedy) from None
@@ -169,7 +169,7 @@ def _substitute(
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             msg = f"{source}: {_dotted(place)}: the file {name} cannot be read: {reason}"
-            raise ConfigError(msg, "mend the path in ${file:…}, or the file's permissions") from None
+            raise ConfigError(msg, "fix the path in ${file:…}, or the file's permissions") from None
         return text
 
     return _REFERENCE.sub(replace, value)

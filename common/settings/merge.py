@@ -114,7 +114,7 @@ def check_merge(stream: Stream) -> None:
     """Raise ValueError for a `merge` that cannot work."""
     merge = stream.merge
     if (stream.load is LoadSetting.MERGE) != (merge is not None):
-        msg = "load is merge, and nothing says by which keys; add merge: {keys: [columns]}"
+        msg = "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"
         if merge is not None:
             msg = f"merge is given, and load is {stream.load.value}; write load: merge, or leave merge out"
         raise ValueError(msg)
@@ -164,7 +164,7 @@ def _check_together(stream: Stream) -> None:
         raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
     merge = stream.merge
     if merge is not None and merge.operation is not None and not merge.deletes:
-        msg = "merge.operation is given without merge.deletes, so that it says nothing; name the values that delete"
+        msg = "merge.operation is given without merge.deletes, so it has no effect; name the values that delete"
         raise ValueError(msg)
     if merge is not None and merge.deletes and operation_of(stream) is None:
         msg = "merge.deletes is given without merge.operation; say which expression has these values"

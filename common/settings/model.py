@@ -109,9 +109,9 @@ class WriterSettings(Section):
         default=2**30,
         alias="memory",
         ge=2**20,
-        description="Bound for all that one writer holds: librdkafka's prefetch, messages that are being converted, "
+        description="Bound for all memory of one writer: librdkafka's prefetch, messages that are being converted, "
         "buffers, and what is on its way to the store. When it gets short the largest buffers are flushed, and their "
-        "partitions are paused meanwhile; above it nothing is read. A process needs some 200 MiB beside it.",
+        "partitions are paused meanwhile; above it nothing is read. A process needs some 200 MiB on top of it.",
     )
     workers: Workers = Field(
         default=1,
@@ -139,7 +139,7 @@ class WriterSettings(Section):
     )
     report_positions: bool = Field(
         default=False,
-        description="Also commit staged positions to the consumer group, for people's lag tools. Nothing reads them.",
+        description="Also commit staged positions to the consumer group, for lag tools. This program never reads them.",
     )
     http: Address = Field(
         default="127.0.0.1:8080",

@@ -259,7 +259,7 @@ class Stream(Section):
     evolution: Evolution = Field(
         default=Evolution.STRICT,
         description="What becomes of a difference between what is staged and a table: `strict` holds the stream until "
-        "somebody mends it; `add` gives the table the columns that it lacks; `widen` also widens types, as Delta's "
+        "somebody fixes it; `add` gives the table the columns that it lacks; `widen` also widens types, as Delta's "
         "type widening does. With both, staged values of another number's type are cast where none is lost, and are "
         "dead letters else.",
     )
@@ -492,5 +492,5 @@ def _compile(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        msg = f"holds {pattern!r}, which is no regular expression ({error}); mend it or give the topics' names"
+        msg = f"holds {pattern!r}, which is no regular expression ({error}); fix it or give the topics' names"
         raise ValueError(msg) from None

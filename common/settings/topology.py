@@ -52,7 +52,7 @@ def check_topology(stream: Stream) -> None:
         msg = f"topology reads topics by their names, and topics is {stream.topics[0]!r}; name each topic"
         raise ValueError(msg)
     for key, instead in _excluded(stream):
-        msg = f"topology makes the rows, so that {key} cannot be beside it; leave {key} out, and {instead}"
+        msg = f"topology makes the rows, so {key} cannot be set; leave {key} out, and {instead}"
         raise ValueError(msg)
 
 
@@ -64,7 +64,7 @@ def check_changelogs(streams: Sequence[Stream]) -> None:
         if reader is not None:
             msg = (
                 f"state_changelog of {stream.app_id!r} is {topic!r}, which the stream {reader.app_id!r} reads; "
-                "give the changes a topic that nobody reads"
+                "use a topic that no stream reads"
             )
             raise ValueError(msg)
 

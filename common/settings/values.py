@@ -138,7 +138,7 @@ _LEAST_TOKEN = 16
 def check_http_token(value: object) -> str | None:
     """A secret for calls over HTTP, or None."""
     if value is not None and not (isinstance(value, str) and len(value) >= _LEAST_TOKEN and value.isascii()):
-        msg = f"is no token; write at least {_LEAST_TOKEN} ASCII characters that nobody can guess, or null for none"
+        msg = f"is no token; write at least {_LEAST_TOKEN} ASCII characters that are hard to guess, or null for none"
         raise ValueError(msg)
     return value if isinstance(value, str) else None
 

@@ -36,7 +36,7 @@ class Beginning:
     """Where it begins while it has no marker."""
     generation: int = 0
     topic_id: str | None = None
-    """The broker's id of the topic; None where nobody knows it."""
+    """The broker's id of the topic; None where it is unknown."""
 
 
 def begin_path(source: TopicPartition) -> str:

@@ -5,7 +5,7 @@ Rules:
 1. ``schema/<app_id>/<version, 20 digits>.json`` holds all columns that were agreed on up to that version, made by
    exclusive create; the highest version counts. A version has every column of the one before it, with its type.
 2. A column is published only when the table has it, with the table's type: a file that has the columns of any version
-   fits the table. The table is the truth; when these objects are lost, they are made anew from it and from new offers.
+   fits the table. The table is the truth; when these objects are lost, they are made again from it and from new offers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Evolved:
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
         """The inverse. Raises MarkerError, which names the object."""
-        with reading(path, "delete it: the loader publishes the columns anew, by the table"):
+        with reading(path, "delete it: the loader publishes the columns again, by the table"):
             require_known_version(path, data, VERSION)
             stored = _StoredColumns.model_validate_json(data)
             try:

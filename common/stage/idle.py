@@ -123,7 +123,7 @@ def facts_from_bytes(path: str, data: bytes) -> tuple[IdleFact, ...]:
 
 def all_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
     """The inverse of `facts_to_bytes`. Raises MarkerError."""
-    with reading(path, "delete it: a writer makes it anew within a minute or so"):
+    with reading(path, "delete it: a writer writes it again within a minute or so"):
         require_known_version(path, data, VERSION)
         stored = _StoredIdle.model_validate_json(data)
     found = stored.partitions

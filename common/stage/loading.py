@@ -1,8 +1,8 @@
 """Loads of chains of several topics that are under way, so that no rewind takes away what is being loaded.
 
 Records of one topic are the same at the same offsets whoever stages them, and a table's position says which it has.
-The topics of a chain of several may come in another order when they are staged anew, so that of what is being loaded
-nothing may be staged anew at all.
+The topics of a chain of several may come in another order when they are staged again, so that of what is being loaded
+nothing may be staged again at all.
 
 Rules:
 

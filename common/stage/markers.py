@@ -10,7 +10,7 @@ Rules:
 4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a file whose name belongs to
    another flush or another table (common/stage/data_files.py, rule 5), a span that does not begin at the marker's
    name, or a file whose partition values are of other columns than the table's, raises MarkerError.
-5. A marker of a topic that was made anew has the next *generation* (common/stage/beginnings.py). Its format is version
+5. A marker of a topic that was recreated has the next *generation* (common/stage/beginnings.py). Its format is version
    2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
    pass on counts that do not add up.
@@ -214,9 +214,9 @@ class Manifest:
     highest_timestamp_ms: int | None = None
     tables: tuple[StagedTable, ...] = ()
     topic_id: str | None = None
-    """The broker's id of the topic that the records are from; None where nobody knows it."""
+    """The broker's id of the topic that the records are from; None where it is unknown."""
     generation: int = 0
-    """How often the topic was made anew, and its chain begun again, before this one."""
+    """How often the topic was recreated, and its chain begun again, before this one."""
     offered: str | None = None
     """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
     outboxes: tuple[str, ...] = ()
@@ -415,7 +415,7 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
     if not data:
         return None
     what = f"marker {name.path}"
-    with reading(what, "see docs/guarantees.md, “corrupt markers”, for the commands that mend it"):
+    with reading(what, "see docs/guarantees.md, “corrupt markers”, for the commands that fix it"):
         require_known_version(what, data, VERSION)
         return _from_stored(name, _StoredManifest.model_validate_json(data))
 

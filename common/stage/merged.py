@@ -102,7 +102,7 @@ def has_reached(position: Position, goal: Position) -> bool:
 def require_inputs(chain: TopicPartition, position: Position) -> None:
     """Raises MarkerError where the end of a chain of several topics does not say how far each of them is (rule 3)."""
     if is_merged(chain.topic) and not inputs_at(position):
-        msg = f"the chain of {chain} ends at {position}, and nothing says how far each of its topics is there"
+        msg = f"the chain of {chain} ends at {position}, and the position of each of its topics there is unknown"
         remedy = repair("rewind", chain, position - 1, "--yes")
         raise MarkerError(msg, f"put the marker that was made by hand aside: {remedy}")
 

@@ -5,7 +5,7 @@ Rules:
 1. Rows with Kafka's columns say it themselves; change events always do (common/tables/changes.py).
 2. Rows of a stream with ``kafka_columns: false`` have three columns more where they wait for Spark (``load: append``),
    `STAGED_PLACE`: the marker names them, and no table ever gets them. Where files may become part of a table as they
-   are there is no room for such columns, and a row is of a record that nobody knows.
+   are there is no room for such columns, and a row is of an unknown record.
 3. A marker without them is as good as any other: they are read only where a row was refused.
 """
 

@@ -69,7 +69,7 @@ def require_known_version(what: str, data: bytes, highest: int) -> None:
     """Refuse a newer form (rule 1). Raises MarkerError, and ValueError for what has no version, or is too large."""
     problem = beyond_bounds(data)
     if problem is not None:
-        msg = f"it {problem}, and nothing that these programs write there is so"
+        msg = f"it {problem}, and these programs write no such object there"
         raise ValueError(msg)
     version = _Versioned.model_validate_json(data).version
     if version > highest:

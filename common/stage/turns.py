@@ -108,7 +108,7 @@ def last_turn(paths: Iterable[str]) -> LastTurn:
 
 def under_way(source: TopicPartition, number: int, turn: Turn | None) -> UsageError:
     """The refusal of rule 3."""
-    who = "somebody's repair" if turn is None else str(turn)
+    who = "another repair" if turn is None else str(turn)
     msg = f"a repair of {source} has not ended: {who} ({turn_path(source, number)})"
     return UsageError(
         msg, f"wait for it; when its process is gone, look at the plan again and carry it out with --take-over {number}"

@@ -294,9 +294,9 @@ def _remedy(error: Exception) -> str:
     if type(error).__name__ in _NO_CREDENTIALS:
         return _CREDENTIALS
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return "make room there; what could not be written is tried again, and nothing is lost meanwhile"
+        return "free some space; the write is tried again, and nothing is lost meanwhile"
     if isinstance(error, FileNotFoundError):
-        return "see that the bucket, or the folder, is there: create it, or mend its name in the URL"
+        return "create the bucket or folder, or fix its name in the URL"
     region = ", and the region" if isinstance(error, OSError) and error.errno == errno.EINVAL else ""
     return f"check that the store is there and that stage.storage_options reach it{region}"
 

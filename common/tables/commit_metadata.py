@@ -12,7 +12,7 @@ Rules:
    the newest own commit alone tells what the table's positions belong to (common/tables/identity.py). Commits of older
    releases only have the spans that they brought.
 5. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). One that is not named
-   is 0, so that metadata of a topic that was never made anew reads as it always did.
+   is 0, so that metadata of a topic that was never recreated reads as it always did.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CommitMetadata:
     counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
     """What became of the spans' records; empty for a commit of a release that did not count."""
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
-    """Ranges whose rows it took out and wrote anew."""
+    """Ranges whose rows it took out and wrote again."""
     answers: Answered | None = None
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of the chains that it speaks of; one that is not here has generation 0."""

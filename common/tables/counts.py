@@ -64,7 +64,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A range whose rows a commit took out and wrote anew."""
+    """A range whose rows a commit took out and wrote again."""
 
     span: Span
     request: str

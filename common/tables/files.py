@@ -58,7 +58,7 @@ def _checkpoints(store: ObjectStore, found: Iterable[StoredObject], commits: set
     missing = next((version for version in range(known + 1, newest + 1) if version not in commits), None)
     if missing is not None:
         msg = f"the log of the Delta table {store.url} lacks version {missing}"
-        raise TableError(msg, "restore the file from a backup; nobody can tell which files the table needs without it")
+        raise TableError(msg, "restore the file from a backup: without it the table's files are unknown")
     return needed
 
 

@@ -90,7 +90,7 @@ def commits_after(url: str, found: Iterable[StoredObject], base: int | None) -> 
     if missing is not None:
         also = f", and its checkpoint of version {torn[0]} is torn" if torn else ""
         msg = f"the log of the Delta table {url} lacks version {missing}{also}"
-        raise TableError(msg, "restore the file from a backup; no reader can tell the table's state without it")
+        raise TableError(msg, "restore the file from a backup: without it the table's state is unknown")
     return [commits[version] for version in range(first, newest + 1)]
 
 

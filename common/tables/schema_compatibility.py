@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Only what neither an ALTER TABLE nor any `evolution` of the stream can mend is named here: writers stage everything
-   else, and the loader waits for whoever mends it.
+1. Only what neither an ALTER TABLE nor any `evolution` of the stream can fix is named here: writers stage everything
+   else, and the loader waits for whoever fixes it.
 2. Delta cannot change a table's partitioning. A data file that is added as it is must have it; where Spark writes the
-   rows, it parts them anew.
+   rows, it splits them again.
 3. Numbers may be widened or cast into numbers, and days into moments without a zone. Text, bytes, truth values and
    structures are never read as each other. A VARIANT is made of JSON text.
 """

@@ -28,7 +28,7 @@ Rules:
    before it. An own commit that ``answers`` has seen what it answers.
 4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and it is
    no reason to load them again.
-5. A topic that was made anew (common/tables/transactions.py) has another generation, whose positions say nothing about
+5. A topic that was recreated (common/tables/transactions.py) has another generation, whose positions say nothing about
    those of the old one. What went back is told of the newest generation that lost something; what an older one lost
    with it is of a topic that is gone, and is told beside it.
 6. The log is read down to the newest own commit, however many others have made since. (`FARTHEST` bounds it.) Where
@@ -251,7 +251,7 @@ class OwnPast:
     def may_have_loaded(self, chain: Generation, first_ms: int | None) -> bool:
         """Whether a chain that has no position may have been loaded before (rule 7).
 
-        ``first_ms`` is when its first marker was made; None where nobody knows it.
+        ``first_ms`` is when its first marker was made; None where it is unknown.
         """
         said = None if self.names_all is None else self.names_all.metadata
         if said is not None and chain not in said.unproved:
@@ -406,7 +406,7 @@ def described(url: str, back: WentBack) -> str:
             )
         case Kind.RECREATED:
             return (
-                f"the table {url} was made anew{when}{who}: no commit in its log loaded this stream, and the beginning "
+                f"the table {url} was recreated{when}{who}: no commit in its log loaded this stream, and the beginning "
                 f"of what was staged is no longer there: {', '.join(str(source) for source in sorted(back.positions))}"
             )
         case Kind.EXPIRED:
@@ -418,12 +418,12 @@ def described(url: str, back: WentBack) -> str:
             return (
                 f"the table {url} has no position for {', '.join(map(str, sorted(back.positions)))}, and its log, "
                 f"whose oldest commit is version {cause.version}, does not go back to when these were first staged: "
-                "whether they were loaded before cannot be told"
+                "whether they were loaded before is unknown"
             )
         case Kind.UNKNOWN:
             return (
                 f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
-                f"table was put back since (RESTORE) cannot be told; its txn actions say that it has {positions}"
+                f"table was restored since (RESTORE) is unknown; its txn actions say that it has {positions}"
             )
 
 

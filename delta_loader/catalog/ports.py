@@ -25,7 +25,7 @@ class UnknownCatalogError(ConfigError):
 
 
 class Catalog(Protocol):
-    """Spark's catalogs. A method raises TableError when one cannot be asked, ConfigError where it has to be mended."""
+    """Spark's catalogs. A method raises TableError when one cannot be asked, ConfigError where it has to be fixed."""
 
     def entry(self, name: str) -> Entry | None:
         """What a name stands for; None for nothing. Raises ConfigError when there is no such catalog, or schema."""

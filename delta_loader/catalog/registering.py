@@ -78,7 +78,7 @@ def require_right(name: str, url: str, entry: Entry) -> None:
         msg = f"{name} is a view, and rows can be loaded into tables only"
         raise ConfigError(msg, "name the table that it shows in streams[].table, or choose another name")
     if entry.provider.lower() != "delta":
-        msg = f"{name} is a table of the format {entry.provider or 'nobody knows which'}, and no Delta table"
+        msg = f"{name} is a table of the format {entry.provider or 'an unknown format'}, and no Delta table"
         raise ConfigError(msg, f"choose another name, or convert it: CONVERT TO DELTA {name}")
     if comparable(entry.location) != comparable(url):
         msg = f"{name} lies at {entry.location}, and streams[].catalog_tables says {url}"

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What concerns all streams and only a person can mend (a stage that says no, a store without conditions) ends the
+1. What concerns all streams and only a person can fix (a stage that says no, a store without conditions) ends the
    start with exit code 2. A stream that is not fit does not: its passes load what fits, and fail at what does not.
 2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
    ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
@@ -59,7 +59,7 @@ class Fitness:
     @property
     def problems(self) -> tuple[str, ...]:
         """The streams that are not fit, and why. Empty when all are."""
-        return tuple(with_remedy(f"not fit to load: {found.message}", found.remedy) for found in self._unfit.values())
+        return tuple(with_remedy(f"not ready to load: {found.message}", found.remedy) for found in self._unfit.values())
 
     @property
     def unfit(self) -> tuple[Check, ...]:
@@ -88,7 +88,7 @@ class Fitness:
             found = _first_error(self._look_at(app_id))
             if found is None:
                 del self._unfit[app_id]
-                self._log.info("stream is fit to load", app_id=app_id)
+                self._log.info("stream is ready to load", app_id=app_id)
             else:
                 self._unfit[app_id] = found
         self._count()

@@ -6,7 +6,7 @@ Rules:
 2. The loader needs to list, read, create and delete in the stage; to list and read a table's folder, and to create
    below it, which Spark does for commits and this program for the probe of a right.
 3. A store that does not answer is an error, and one that may end by itself (`Check.away`); one that says no is an
-   error that a person has to mend. Kafka is only warned of, because loading needs none.
+   error that a person has to fix. Kafka is only warned of, because loading needs none.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Preflight:
             return Check(
                 "kafka",
                 Level.WARNING,
-                f"{stream.app_id}: Kafka at {servers} did not tell its topics in time; loading needs no Kafka",
+                f"{stream.app_id}: Kafka at {servers} did not list its topics in time; loading does not need Kafka",
                 "check kafka.bootstrap.servers and the topics: status shows no lag without it",
                 stream.app_id,
             )
@@ -151,7 +151,7 @@ class Preflight:
                 "kafka",
                 Level.WARNING,
                 f"{stream.app_id}: Kafka at {servers} has no topic {', '.join(stream.topics)} that this user may see",
-                "create it, allow this user to Describe it, or correct the stream's topics: nothing is staged before",
+                "create it, allow this user to Describe it, or fix the stream's topics: until then nothing is staged",
                 stream.app_id,
             )
         return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)

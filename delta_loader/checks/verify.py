@@ -273,7 +273,7 @@ class Verifier:
         return _by_the_log(tables), findings
 
     def _unasked(self) -> str:
-        return "" if self.kafka is None else "; of Kafka nothing but the ids of topics was compared"
+        return "" if self.kafka is None else "; only the ids of Kafka's topics were compared"
 
     def _with_columns(
         self,
@@ -394,7 +394,7 @@ def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
 
 def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
     text = (
-        f"the topic of {source} was made anew (generation {tables.rows.generations[source]}), so that rows of both "
+        f"the topic of {source} was recreated (generation {tables.rows.generations[source]}), so that rows of both "
         "topics have the same offsets: that each is there once is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)

@@ -99,7 +99,7 @@ class CleanUp:
             self._stage.delete([path])
         if found is None:
             msg = f"what was just written to {self._stage.url} is not there"
-            raise StoreError(msg, "check the store; nothing is removed while it cannot tell the time")
+            raise StoreError(msg, "check the store; nothing is removed while its clock is unknown")
         return found.modified_ms
 
     # Look, in the order of rule 1.

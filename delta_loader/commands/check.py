@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, catalogs, Kafka.
 
-    Exit code 0 when it is fit to load, 1 when something is away now, 2 when something has to be mended.
+    Exit code 0 when it is ready to load, 1 when something is away now, 2 when something has to be fixed.
     """
     settings = settings_from(config)
     set_up_logs(settings.logs, "delta-loader")

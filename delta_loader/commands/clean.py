@@ -21,9 +21,9 @@ def clean(
     *,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Nothing younger is looked at; loader.clean_up_older_than."),
+        typer.Option("--older-than", metavar="AGE", help="Younger objects are ignored; loader.clean_up_older_than."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, and do not only tell.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove data files and stray markers that nothing refers to, and uploads that were never ended."""

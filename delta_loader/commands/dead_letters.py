@@ -164,7 +164,7 @@ def replay(
     until: UntilOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
 ) -> None:
-    """Decode dead letters anew by the settings as they are now; what fits goes into the table, once.
+    """Decode dead letters again by the settings as they are now; what fits goes into the table, once.
 
     Their bytes come from the dead-letter table, so Kafka need not have them any more. `stage-writer replay --letters`
     does the decoding and has to be installed here; the loader replaces at its next pass.

@@ -147,7 +147,7 @@ def as_text(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str
     """The report for people."""
     lines = [line for tally in tallies for line in _lines(tally, done=done)]
     if not any(tally.count or tally.failure for tally in tallies):
-        return f"nothing that is older than {duration_text(older_than_s)} and that nothing refers to"
+        return f"no unreferenced objects older than {duration_text(older_than_s)}"
     if not done:
         lines.append("nothing was changed; --yes removes it")
     return joined(lines)

@@ -142,14 +142,14 @@ class AlreadyLoaded:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """Nothing was written: the table is no longer what the plan looked at. Plan anew."""
+    """Nothing was written: the table is no longer what the plan looked at. Plan again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing was written, and planning anew will not help by itself."""
+    """Nothing was written, and planning again will not help by itself."""
 
     problem: str
 

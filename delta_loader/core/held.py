@@ -1,6 +1,6 @@
 """Why a Kafka partition does not move, in words that an operator can act on.
 
-Rule: each reason has a short name (for metrics), a sentence with the offsets in it, and the command that mends it.
+Rule: each reason has a short name (for metrics), a sentence with the offsets in it, and the command that fixes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from delta_loader.core.plan import Found
 
-ANEW = "begin the stream anew under another app_id, with tables of its own"
+START_OVER = "start the stream over under another app_id, with tables of its own"
 """What is left for a chain of several topics where no rewind is taken: where a table has more of it already, or where
 nothing says how far each topic was (bootstrap/core/repair.py)."""
 
@@ -71,16 +71,16 @@ def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) ->
             return Held(
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
-                "which of its rows these are cannot be told: after a rewind its topics may be read in another order",
-                f"stage the rest anew with `{rewind(source, position)}`; where that is refused, put the marker that "
-                f"ended at {position} back from stray/, in the place of those made since, or {ANEW}",
+                "which of its rows these are is unknown: after a rewind its topics may be read in another order",
+                f"stage the rest again with `{rewind(source, position)}`; where that is refused, put the marker that "
+                f"ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
             )
         case Uncuttable(position, marker):
             return Held(
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
-                "which of its rows these are cannot be told, because the stream has kafka_columns: false",
-                f"stage the rest anew with `{rewind(source, position)}`",
+                "which of its rows these are is unknown, because the stream has kafka_columns: false",
+                f"stage the rest again with `{rewind(source, position)}`",
             )
         case Rootless(first):
             table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
@@ -101,7 +101,7 @@ def _root_again(source: TopicPartition, first: Marker) -> str:
     if is_merged(source.topic):
         return (
             f"put the markers before it back, from a backup of the bucket; stage all of it again with "
-            f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {ANEW}"
+            f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {START_OVER}"
         )
     return (
         f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
@@ -146,7 +146,7 @@ def not_written(
     dead = ""
     if not tied:
         dead = (
-            " or, because with kafka_columns: false nothing in what is staged says of which record a row is, write "
+            " or, because with kafka_columns: false staged rows do not name their record, write "
             f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"
         )
     if flag is not None:
@@ -176,7 +176,9 @@ def under_repair(source: TopicPartition, number: int) -> Held:
 def repaired(source: TopicPartition) -> Held:
     """An operator's repair of a chain of several topics has come between a plan and its commit."""
     return Held(
-        "repaired", f"{source} was repaired while it was about to be loaded", "nothing: the next run goes on from there"
+        "repaired",
+        f"{source} was repaired while it was about to be loaded",
+        "nothing: the next run continues from there",
     )
 
 
@@ -184,7 +186,7 @@ def no_table(source: TopicPartition, url: str) -> Held:
     """Nothing tells yet what the table looks like."""
     return Held(
         "no_table",
-        f"the table {url} is not there, and no marker of {source} tells its columns yet",
+        f"the table {url} does not exist, and no marker of {source} has its columns yet",
         "wait for the first flush with records, or create the table",
     )
 

@@ -69,7 +69,7 @@ class TableVersion:
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
     changes_data: bool
-    """False for one that only arranges rows anew, such as OPTIMIZE."""
+    """False for one that only rearranges rows, such as OPTIMIZE."""
     timestamp_ms: int | None = None
     author: str = ""
     """Who made it, as far as the log says: a user's name, else the program."""

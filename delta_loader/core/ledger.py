@@ -6,10 +6,10 @@ Rules:
    rows, sets it back, or brings a span twice or behind a gap is a fault of that very version.
 2. Rows leave by right through DELETE, UPDATE, MERGE and TRUNCATE, whose purpose it is, and through a replacement that
    the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
-3. A commit that says that it only arranges rows anew has to bring as many as it takes.
+3. A commit that says that it only rearranges rows has to bring as many as it takes.
 4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets. One that merges
    events changes rows, of which nothing is counted here.
-5. A topic that was made anew begins a new generation (common/tables/transactions.py): its positions start over, and
+5. A topic that was recreated begins a new generation (common/tables/transactions.py): its positions start over, and
    what the older one brought is no longer followed. A commit's spans are of the generation that its metadata names, and
    move that one's txn action; a late commit of an older one is noted, and moves nothing here.
 6. What an operator has answered about a table that went back (`bootstrap accept`) is so by right: the rows that went,
@@ -111,7 +111,7 @@ class Ledger:
         self.brought: dict[TopicPartition, list[Brought]] = {}
         self.replacements: dict[TopicPartition, list[Replacement]] = {}
         self.generations: dict[TopicPartition, int] = {}
-        """Only of topics that were made anew."""
+        """Only of topics that were recreated."""
         self.topic_ids: Mapping[TopicPartition, str] = {}
         """Of the topics that the positions belong to, where they are known."""
         self.transactions: dict[str, int] = {}
@@ -232,8 +232,8 @@ class Ledger:
                 one for one in self.replacements.get(source, []) if one.replaced.span.end <= position
             ]
             text = (
-                f"version {version.version}: an operator answered ({answers.decision.value}) to the table's going back "
-                f"at version {answers.version}: {source} goes on from {position}"
+                f"version {version.version}: an operator resolved ({answers.decision.value}) the rollback at "
+                f"version {answers.version}: {source} continues from {position}"
             )
             self._find(Verdict.NOTED, "answered", text, version, source)
 
@@ -257,7 +257,7 @@ class Ledger:
             self.begins[source] = span.start
         elif span.start > known and not self._sparse:
             gap = Span(known, span.start)
-            text = f"version {version.version} goes on at {span.start} of {source}, and {gap} was never brought"
+            text = f"version {version.version} continues at {span.start} of {source}, and {gap} was never loaded"
             self._fault("gap", text, version, source, (gap,))
         elif span.start < known:
             twice = Span(span.start, min(known, span.end))

@@ -7,7 +7,7 @@ Rules:
 2. An error of a stream concerns that stream alone, and keeps no loader from starting: what was staged before may fit
    all the same, and each pass judges by the files. One without a stream concerns all of them.
 3. An error that may end by itself, because something is away, is told apart: a loader that runs waits for it, and only
-   what a person has to mend keeps it from starting.
+   what a person has to fix keeps it from starting.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
         yield Check(
             "memory",
             Level.WARNING,
-            f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader nobody can tell "
-            "what a RESTORE took back",
+            f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader it is unknown "
+            "what a RESTORE removed",
             f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
             app_id,
         )
@@ -244,12 +244,12 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
                 "table",
                 Level.WARNING,
                 f"the streams {', '.join(app_ids)} load into one table, {url}",
-                "nothing, if that is meant: a RESTORE stops all of them, and each wants an answer of its own",
+                "nothing, if that is intended: a RESTORE holds all of them, and each needs its own `bootstrap accept`",
             )
 
 
 def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """The errors that keep a loader from starting until somebody mends them: those of all streams (rule 2)."""
+    """The errors that keep a loader from starting until somebody fixes them: those of all streams (rule 2)."""
     return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
 
 
@@ -265,9 +265,9 @@ def checks_as_text(checks: Sequence[Check]) -> str:
         lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
         if check.remedy:
             lines.append(f"         → {check.remedy}")
-    fit = "fit to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
+    fit = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
     errors = [check for check in checks if check.level is Level.ERROR]
-    unfit = "not fit to load while something is away" if all(check.away for check in errors) else "not fit to load"
+    unfit = "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
     lines.append(unfit if errors else fit)
     return "\n".join(lines)
 

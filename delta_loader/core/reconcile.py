@@ -455,9 +455,7 @@ def _kafka_differs(tables: Tables, source: TopicPartition, seen: Seen) -> Iterat
     """What the tables have and Kafka has not."""
     position = tables.rows.positions.get(source)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
-        text = (
-            f"Kafka ends at {seen.kafka_end} of {source}, before the table's position {position}: the topic went back"
-        )
+        text = f"Kafka ends at {seen.kafka_end} of {source}, before the table's {position}: the topic lost records"
         yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, source, (Span(seen.kafka_end, position),))
     if seen.vanished:
         text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"

@@ -13,7 +13,7 @@ Rules:
 5. A txn action outlives the rows that came with it: RESTORE takes these and leaves that. So a step is done if the
    commit that did it is on the table's line (common/tables/went_back.py), which is looked at before each next step and
    after the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass
-   over it) and not gone on from: the request is refused, and one that is made anew puts all right.
+   over it) and not gone on from: the request is refused, and one that is made again puts all right.
 6. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
    refused, for replacing would lose it.
 """

@@ -49,7 +49,7 @@ def other_topic(tables: Tables, source: TopicPartition, topic_id: str | None) ->
         return None
     text = (
         f"the table has {source} up to {tables.rows.positions[source]} of a topic with the id {loaded}, and the topic "
-        f"{source.topic} that Kafka has is another one, with the id {topic_id}: its records were compared with nothing "
+        f"{source.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at Kafka's first record: "
         f"`{repair('restart', source, None, '--yes')}`"
     )

@@ -249,10 +249,10 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     named = "" if stream.name is None else f", {stream.name}"
     lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
     if stream.failure is not None:
-        return [*lines, f"  cannot be told: {stream.failure}", *_failure_lines(stream.last_failure)]
+        return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
     for found in stream.unfit:
-        lines += [f"  not fit to load: {found.message}", f"  → {found.remedy}"]
+        lines += [f"  not ready to load: {found.message}", f"  → {found.remedy}"]
     for debt in stream.owed:
         lines.append(f"  {debt.url} was left out of {debt.owed} of {debt.source}, and gets it before anything later")
     if stream.aside.late or stream.aside.rewound:

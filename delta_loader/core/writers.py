@@ -5,14 +5,14 @@ Rules:
 1. A chain is compared with what Kafka had said when the chain was looked at, and with nothing later: between two passes
    writers go on, and may be further than the last pass saw.
 2. What holds a Kafka partition at its writers by Kafka's word (its records are gone, its topic is another one) is told
-   with the command that mends it, as ``delta-loader status`` does. Whatever else keeps writers from staging, their end
+   with the command that fixes it, as ``delta-loader status`` does. Whatever else keeps writers from staging, their end
    included, shows by records that wait for longer than a flush and its retries explain.
 3. What lies beyond a chain's end may be no record: a transaction ends with one of Kafka's own, and aborted ones leave
    theirs behind. Only a writer knows; so nothing waits for longer than since it last said that there was nothing new
    (common/stage/idle.py).
 4. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
-   where its stream begins there: nobody knows here where else a chain would begin, but for its writer, so that its
-   word counts wherever that was.
+   where its stream begins there: only its writer knows where else a chain would begin, so its report counts wherever
+   that was.
 """
 
 from __future__ import annotations

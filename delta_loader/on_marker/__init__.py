@@ -1,1 +1,1 @@
-"""When to load, and what: by the schedule, because writers told of new markers, or because somebody asked."""
+"""When to load, and what: by the schedule, on writers' notifications, or on request."""

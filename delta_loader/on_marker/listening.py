@@ -8,7 +8,7 @@ Rules:
    4).
 3. A topic that is gone, a broker that is away, a right that is missing: nothing ends and nobody waits. It is tried
    again with growing pauses, and said once; meanwhile `is_heard` is false, so that others look at the stage. Each try
-   has a client of its own: one that knew a topic before it was made anew may ask the new one for an epoch that it has
+   has a client of its own: one that knew a topic before it was recreated may ask the new one for an epoch that it has
    not reached, and is sent away for minutes.
 4. A topic that went, or has more partitions, is noticed within `LOOK_EVERY_S`. One that went and came between two
    looks is read on, by an offset that is its own or from its end.
@@ -156,9 +156,9 @@ class Listener:
     def _begin_anew(self) -> None:
         """With another client, unless none can be made now: a certificate may be on its way."""
         with suppress(ConfigError):
-            anew = self._new_consumer()
+            fresh = self._new_consumer()
             close_within(self._consumer)
-            self._consumer = anew
+            self._consumer = fresh
 
     def _begin(self) -> list[int]:
         """Be assigned to the ends (rule 1). Raises KafkaException and BrokerError."""
@@ -198,7 +198,7 @@ class Listener:
         found = require_allowed(self._consumer, self._topic, _TIMEOUT_S)
         if not found:
             msg = f"the control topic {self._topic!r} is not there: Kafka at {self._servers} does not have it"
-            raise BrokerError(msg, "create the topic (one partition is enough), or mend loader.control_topic")
+            raise BrokerError(msg, "create the topic (one partition is enough), or fix loader.control_topic")
         return found
 
     def _hear(self, message: Message) -> None:

@@ -39,7 +39,7 @@ class SparkCatalog:
         with _errors("look up", name):
             if not self._spark.catalog.databaseExists(_quoted(schema)):
                 msg = f"{name} cannot be: the catalog has no schema {schema}"
-                raise ConfigError(msg, f"make it, CREATE SCHEMA {schema}, or mend streams[].catalog_tables")
+                raise ConfigError(msg, f"make it, CREATE SCHEMA {schema}, or fix streams[].catalog_tables")
             if not self._spark.catalog.tableExists(_quoted(name)):
                 return None
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {_quoted(name)}").collect()
@@ -60,7 +60,7 @@ class SparkCatalog:
         known = len(parts) < _PARTS_WITH_CATALOG or parts[0] == "spark_catalog"
         if not known and self._spark.conf.get(key, None) is None:
             msg = f"the catalog of {name}, {parts[0]}, is none that Spark knows"
-            raise UnknownCatalogError(msg, f"say what it is in loader.spark: {key}, and {key}.uri; or mend the name")
+            raise UnknownCatalogError(msg, f"say what it is in loader.spark: {key}, and {key}.uri; or fix the name")
 
 
 def _settings_of(name: str) -> str:

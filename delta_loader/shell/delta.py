@@ -13,7 +13,7 @@ Rules:
 3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
    Delta's own retry then meets that very commit. The table is asked before anything is said. Where it does not show the
    commit and Delta itself has not refused it, the end is unknown: the request may still arrive.
-4. A table that was put back since the plan looked at it is noticed by the commits between its version and the
+4. A table that was restored since the plan looked at it is noticed by the commits between its version and the
    transaction's. (One that is put back while the transaction commits is noticed right after:
    common/tables/went_back.py.)
 5. A checkpoint that is due after a commit is written beside the loads where somebody does so

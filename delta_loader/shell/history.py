@@ -44,6 +44,4 @@ def _read(store: ObjectStore, version: int, path: str) -> TableVersion:
         return parse_version(version, data)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"{store.url}/{path} is no commit of a Delta log: {error}"
-        raise TableError(
-            msg, "restore the file from a backup; no reader can tell the table's state without it"
-        ) from error
+        raise TableError(msg, "restore the file from a backup: without it the table's state is unknown") from error

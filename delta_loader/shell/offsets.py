@@ -162,7 +162,7 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
     frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
     missing = [name for name in _PLACE if name not in frame.columns]
     if missing:
-        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not tell of which record they are"
+        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not name their record"
         raise TableError(
             msg,
             f"`delta-loader check {CONFIG}` has the statement that adds them; kafka_columns: false is for a "

@@ -4,7 +4,7 @@ Rules:
 
 1. Records that lie near one another are read in one go, what lies between them is let go. Nobody's group is joined.
 2. The client is made when it is first needed: a loader whose tables refuse nothing never speaks to Kafka.
-3. Records of a topic that was made anew are not those that were staged: the broker's id of it is compared, where both
+3. Records of a topic that was recreated are not those that were staged: the broker's id of it is compared, where both
    are known.
 """
 
@@ -41,7 +41,7 @@ class KafkaOriginals:
         try:
             from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
         except ImportError as error:
-            msg = "Kafka's client is not installed beside the loader"
+            msg = "Kafka's client is not installed with the loader"
             raise BrokerError(msg, "install kafka-delta-express[stage-writer]") from error
         given = {
             key: value

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is mended by
+1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is fixed by
    the next pass: the copy's name is made of its bytes.
 2. The copies' names are not those that a rewind's copies have, which are a sign for writers
    (stage_writer/shell/staging.py, rule 4).

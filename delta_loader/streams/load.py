@@ -187,7 +187,9 @@ class StreamLoad:
         return bool(self._tables.went_back)
 
     def _obey(self, target: Target, answer: Answer) -> None:
-        self._log.warning("obeying an answer", table=target.url, version=answer.version, decision=str(answer.decision))
+        self._log.warning(
+            "applying a resolution", table=target.url, version=answer.version, decision=str(answer.decision)
+        )
         self._commit(self._look_back.obedience(target, answer, self._ports.new_id))
         self._tables.look()
 
@@ -296,7 +298,7 @@ class StreamLoad:
     # Commit.
 
     def _carry_out(self, planned: Load, listing: Listing) -> None:
-        """Commit a load, or hold what cannot be committed, or plan anew after a conflict."""
+        """Commit a load, or hold what cannot be committed, or plan again after a conflict."""
         positions = {source: self._position(source) for source in planned.runs}
         self._tables.ensure(planned)
         load = self._without(planned, self._no_table)
@@ -325,7 +327,7 @@ class StreamLoad:
             self._telling.loaded(load, self._tables.targets[self._stream.table].version)
 
     def _commit_aside(self, commit: TableCommit) -> bool:
-        """A commit to another table than the own; False when the plan has to be made anew, not when it failed."""
+        """A commit to another table than the own; False when the plan has to be made again, not when it failed."""
         goes_on = True
         with self._tables.tried(commit.target.url):
             goes_on = self._commit(commit)
@@ -365,7 +367,7 @@ class StreamLoad:
         return no_table(marker.name.topic_partition, self._stream.table) if missing else None
 
     def _commit(self, commit: TableCommit) -> bool:
-        """Carry one commit out, but for what its table refuses; False when the plan has to be made anew.
+        """Carry one commit out, but for what its table refuses; False when the plan has to be recreated.
 
         Raises TableError.
         """
@@ -393,11 +395,11 @@ class StreamLoad:
                 return False
             case Failed(problem):
                 msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
-                raise TableError(msg, "nothing was written; this program tries again at its next run")
+                raise TableError(msg, "nothing was written; the next run tries again")
             case Unknown(problem):
                 msg = f"it is not known whether a commit to the Delta table {commit.target.url} was made: {problem}"
                 raise TableError(
-                    msg, "this program reads the table again before it tries again, so that nothing is loaded twice"
+                    msg, "this program reads the table again before it retries, so nothing is loaded twice"
                 )
             case NotWritten(problem):
                 sources = {write.source for write in commit.written}

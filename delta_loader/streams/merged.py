@@ -51,7 +51,7 @@ class MergedLoads:
                     self._stage.delete([found.path])
 
     def begin(self, load: Load) -> bool:
-        """Note a load; False, and some chain is held, when the plan has to be made anew. Raises StoreError."""
+        """Note a load; False, and some chain is held, when the plan has to be made again. Raises StoreError."""
         self._notes, self._is_certain = {}, True
         for source in filter(_is_merged, load.runs):
             path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())

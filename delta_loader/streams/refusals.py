@@ -90,13 +90,13 @@ class Refusals:
     new_id: NewId
     refusing: Refusing
     commit: Callable[[TableCommit], bool]
-    """Carries one commit out, and says False when the plan has to be made anew."""
+    """Carries one commit out, and says False when the plan has to be made again."""
     hold: Callable[[TopicPartition, Held], None]
 
     def without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
         """The commit without what its table refuses, of which the dead letters are there by then.
 
-        None when the plan has to be made anew: something is held now, or another loader was faster.
+        None when the plan has to be made again: something is held now, or another loader was faster.
         """
         if commit.target.url == self.stream.dead_letters or any(write.place is None for write in commit.written):
             return commit  # what is refused cannot be told apart, and holds its Kafka partition
@@ -139,7 +139,7 @@ class Refusals:
         return list({record.place: record for record in found}.values())
 
     def _bury(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> bool:
-        """Make dead letters of them; False when the plan has to be made anew."""
+        """Make dead letters of them; False when the plan has to be made again."""
         url = self.stream.dead_letters
         letters = self._letters(fresh, commit)
         if letters is None:

@@ -106,7 +106,7 @@ class StreamReport:
         self.steps += 1
 
     def begin(self) -> None:
-        """A turn begins, or another slice of one: what waits is found anew, what was brought stays."""
+        """A turn begins, or another slice of one: what waits is found again, what was brought stays."""
         self.held, self.failure, self.is_look = {}, None, False
 
 

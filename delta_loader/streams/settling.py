@@ -1,7 +1,7 @@
 """Deletes the markers that all of a stream's tables are past, once they are old enough (core/settle.py).
 
 Rule: a table that went back since the last look may want markers again, and other loaders obey answers too; so the
-tables are looked at anew before anything is deleted. And a marker may be replaced under its name, by a rewind and the
+tables are looked at again before anything is deleted. And a marker may be replaced under its name, by a rewind and the
 writer that stages it again: what is deleted is what was judged, by a comparison right before.
 """
 

@@ -110,7 +110,7 @@ class StreamTurns:
             return bool(self._turns)
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
-        """Wait for the commits under way, but not for ever; what is still at it then."""
+        """Wait for the commits under way, but not forever; what is still at it then."""
         end_s = time.monotonic() + last_wait_s
         with self._changed:
             self._closed = True

@@ -19,7 +19,7 @@ from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import Naming, TableCommit
 from delta_loader.core.debts import first_part, paid
-from delta_loader.core.held import ANEW
+from delta_loader.core.held import START_OVER
 from delta_loader.core.plan import Run, Straddle, cuttable, next_run, plan_load
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Paying:
     ports: Ports
     limits: Limits
     commit: Callable[[TableCommit], bool]
-    """False when the tables were looked at anew."""
+    """False when the tables were looked at again."""
     identity: StreamIdentity
     must_end: Callable[[TopicPartition], bool]
     """Whether nothing more of a Kafka partition may be committed in this pass."""
@@ -119,7 +119,7 @@ def _waits(debt: Debt, start: Position, problem: str) -> TableError:
     if is_merged(source.topic):  # the own table has it, so that no rewind is taken (bootstrap/core/repair.py, rule 6)
         return TableError(
             f"{debt.url} waits: {problem}",
-            f"put it back, from a backup of the bucket or an older version of the object, or {ANEW}: {source} is a "
+            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {source} is a "
             "chain of several topics, and what its tables have of it cannot be staged again",
         )
     return TableError(

@@ -208,7 +208,7 @@ class Replacements:
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
         if self._ids(stream, rows).generation(rows.transactions, source):
-            problem = "its topic was made anew, and rows of both topics have the same offsets"
+            problem = "its topic was recreated, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
         refused = next((reason for target in targets if (reason := misfit(request, target))), None)
         if refused is not None or _done(rows, request):

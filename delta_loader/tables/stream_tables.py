@@ -298,5 +298,5 @@ class StreamTables:
         for url, error in self.failed.items():
             left = len(self.failed) - 1
             more = f" (and {left} more)" if left else ""
-            problem = f"{url} is left out{more}, the stream's other tables go on: {error.problem}"
+            problem = f"{url} is skipped{more}, the stream's other tables continue: {error.problem}"
             raise KafkaDeltaExpressError(problem, error.remedy)

@@ -50,7 +50,7 @@ class Serving:
     fitness: Fitness | None = None
     """Once Spark has started."""
     loader: Loader | None = None
-    """Once it is fit to load."""
+    """Once it is ready to load."""
     view: LoaderView | None = None
     """Once something is served."""
 
@@ -137,7 +137,9 @@ class Serving:
             return text_page(_CONFLICT, "paused; POST /resume first\n")
         if not self.loader.may_load():
             holder = self.loader.lease.holder if self.loader.lease is not None else None
-            return text_page(_CONFLICT, f"standing by; ask the loader that holds the lease: {holder or 'nobody yet'}\n")
+            return text_page(
+                _CONFLICT, f"standing by; ask the loader that holds the lease: {holder or 'no loader yet'}\n"
+            )
         return None
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")
-_KAFKA_IS_AWAY = "Kafka has not answered here, so nothing is known of what waits there, or of writers."
+_KAFKA_IS_AWAY = "Kafka has not answered here, so lag behind Kafka and the state of writers are unknown."
 
 
 class LoaderView:
@@ -266,10 +266,10 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
         problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
-            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to mend; they need no repair then"
+            remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; they need no repair then"
             problems.append(Problem(Level.WARNING, f"{entry.app_id} has tables that were left out", text, remedy))
     problems += [
-        Problem(Level.ERROR, f"{found.app_id} is not fit to load", found.message, found.remedy)
+        Problem(Level.ERROR, f"{found.app_id} is not ready to load", found.message, found.remedy)
         for found in loader.fitness.unfit
         if found.level is CheckLevel.ERROR
     ]

@@ -44,7 +44,7 @@ class TopicChangelog:
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
         """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for a topic that is not fit."""
         if topic in self.unfit:  # rule 2
-            msg = f"the topic {topic!r} is not fit to keep changes of states"
+            msg = f"the topic {topic!r} cannot keep changes of state"
             raise ConfigError(msg, "see what the log said of it")
         written_ms = self.clock.wall_ms()
         pieces = cut(app_id, name, data, self.piece_bytes)

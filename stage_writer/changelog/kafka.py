@@ -4,7 +4,7 @@ Rules:
 
 1. The producer is idempotent and waits for all replicas in sync. Where a message is, is what the broker said of it; one
    that the broker took without saying so is a failure. After a failure there is another producer.
-2. The topic's id is asked for after the messages are there: one that was made anew meanwhile has other messages.
+2. The topic's id is asked for after the messages are there: one that was recreated meanwhile has other messages.
 3. Reading joins no group and commits nothing, and it is not kept back by transactions of others.
 4. A topic that does not keep what it is given (topic.py) is not written to.
 5. A message that Kafka cannot find is gone only when the partition's end was seen to be before it for some seconds:

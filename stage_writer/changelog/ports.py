@@ -128,7 +128,7 @@ NO_CHANGELOG = NoChangelog()
 
 def missing_pieces(place: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
     """A message that a marker names is not there."""
-    has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and goes on at {high}"
+    has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and continues at {high}"
     return StateError(f"the changes of a task's state at offset {offset} of {place} are gone: {has}")
 
 

@@ -90,5 +90,5 @@ def _refused(topic: Topic, key: str, value: str, why: str, wanted: str) -> Confi
 
 def _not_there(topic: Topic) -> ConfigError:
     problem = f"state_changelog names the topic {topic!r}, which Kafka does not have"
-    remedy = "create it, with cleanup.policy=delete and as many partitions as the stream's topics, or mend the name"
+    remedy = "create it, with cleanup.policy=delete and as many partitions as the stream's topics, or fix the name"
     return ConfigError(problem, remedy)

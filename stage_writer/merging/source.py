@@ -5,7 +5,7 @@ Rules:
 1. To the writer there is a Kafka partition ``A+B/3`` with messages in one order (stage_writer/merging/order.py), where
    the group has assigned ``A/3`` and ``B/3``. A topic of no group passes as it is.
 2. A chain is the writer's while all of its inputs are assigned. One that lacks an input waits; where topics came to
-   have differing numbers of partitions it would wait for ever, so that is an error after a while.
+   have differing numbers of partitions it would wait forever, so that is an error after a while.
 3. Each input is read from the place that the chain's position names (`common.stage.merged.MergedPosition`). Who seeks a
    chain, or is told of a new one, begins with nothing read.
 4. What was read and waits for another input is bounded, over all chains: beyond it the inputs that have messages are
@@ -312,7 +312,7 @@ class MergingSource:
         if chain == fault.source:
             return fault
         remedy = (
-            "put the records back, or begin the stream anew under another app_id: a chain of several topics cannot skip"
+            "put the records back, or start the stream over under another app_id: a chain of several topics cannot skip"
         )
         return replace(fault, source=chain, remedy=remedy) if chain in self._chains else None
 

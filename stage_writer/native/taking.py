@@ -5,7 +5,7 @@ Rules:
 1. The group, its rebalances, errors and closing are confluent-kafka's, on the consumer's own queue. Only the queues of
    partitions are forwarded to one of our own, where there are messages, errors and ends, and no callback.
 2. librdkafka takes a partition's forwarding away when it stops it, which may be after it was assigned again, and then
-   does not put its own in the place of ours. So the assigned ones are forwarded anew now and then; what was waiting in
+   does not put its own in the place of ours. So the assigned ones are forwarded again now and then; what was waiting in
    their own queue comes along, in order.
 3. All that we have of librdkafka is given back before its consumer is closed.
 4. The handle is read from where confluent-kafka has it, and believed only when librdkafka says that it belongs to that

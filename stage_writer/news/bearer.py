@@ -93,5 +93,5 @@ class NewsBearer:
                 self._unsigned.discard(app_id)
                 self._metrics.add(catalogue.WRITER_NEWS, way="stage")
         except StoreError as error:
-            self._log.debug("news not told", problem=error.problem)
+            self._log.debug("notification failed", problem=error.problem)
             self._no_signs_before_s = now_s + _AFTER_A_FAILURE_S

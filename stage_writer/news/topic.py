@@ -110,4 +110,4 @@ class KafkaControlTopic:
         if self._problem is None:
             self._problem = f"the control topic {self._topic!r} takes no messages: {reason}"
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 0)
-            self._log.warning("control topic takes nothing", problem=self._problem, remedy=_REMEDY)
+            self._log.warning("control topic refused a notification", problem=self._problem, remedy=_REMEDY)

@@ -4,7 +4,7 @@ Rules:
 
 1. Flushes go on while outboxes wait; but no more than `MOST_PENDING` of a chain, for each marker names them.
 2. What fails is tried again with growing pauses, for as long as the chain is this writer's. Where another process has
-   begun with the chain, a writer that still has it begins anew, and one that has left leaves it to the other.
+   begun with the chain, a writer that still has it begins again, and one that has left leaves it to the other.
 3. A chain that is left (revoked, or read again) is delivered as far as its seals go; the next owner finds done what is
    done. Nobody waits for it but who ends the process, and that for a bounded time.
 """

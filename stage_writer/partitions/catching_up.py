@@ -102,7 +102,7 @@ class CatchingUp:
 def missing_topic(stream: Stream, topic: str) -> ConfigError:
     """A stream names a topic that Kafka does not have."""
     msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which Kafka does not have"
-    return ConfigError(msg, "create the topic, or mend streams[].topics")
+    return ConfigError(msg, "create the topic, or fix streams[].topics")
 
 
 def require_all(held: Sequence[str], *, stopped: bool) -> None:

@@ -56,7 +56,7 @@ class Idling:
         try:
             self._stage.tell_idle(self._facts(quiet) if quiet else [], self._topics())
         except (StoreError, BrokerError, ConfigError) as error:
-            self._log.debug("idle partitions not told", problem=error.problem)
+            self._log.debug("idle report failed", problem=error.problem)
 
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS

@@ -137,6 +137,6 @@ class Held:
         return with_remedy(self.problem, self.remedy)
 
     def takes_rows_now(self, stage: Stage) -> bool:
-        """Whether the table that could not take its rows is another one by now, or was mended."""
+        """Whether the table that could not take its rows is another one by now, or was fixed."""
         found = self.incompatible
         return found is not None and stage.incompatible(found.start, found.tables) is None

@@ -142,7 +142,7 @@ def _stays(start: Start, position: Position) -> bool:
 
 
 def is_other(lineage: Lineage, topic_id: str | None) -> bool:
-    """Whether a topic is not the one of a chain (rule 4); where one of the ids is not known, nobody can tell."""
+    """Whether a topic is not the one of a chain (rule 4); False where one of the ids is unknown."""
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
 
 

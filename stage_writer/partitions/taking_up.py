@@ -1,4 +1,4 @@
-"""Taking partitions up: from the group's word that one is ours, or somebody's repair, to where it is read on.
+"""Taking partitions up: from the group's word that one is ours, or another repair, to where it is read on.
 
 Rules:
 

@@ -54,7 +54,7 @@ class Waiting:
                 self._source.seek(owned.source, owned.buffer.end)
                 if owned.source not in paused:
                     self._source.resume([owned.source])
-                self._log.info("partition goes on", partition=str(owned.source), position=owned.buffer.end)
+                self._log.info("partition resumed", partition=str(owned.source), position=owned.buffer.end)
             elif not is_patient and self._clock.monotonic_s() - owned.waits_since_s > GIVE_UP_AFTER_S:
                 raise wait.error
 

@@ -1,9 +1,9 @@
-"""``stage-writer replay``: makes the rows of a range anew from Kafka, and asks the loader to replace the old ones.
+"""``stage-writer replay``: converts the records of a range again, and asks the loader to replace the old ones.
 
 Rules:
 
-1. Records are converted as the service would convert them, by the settings as they are *now*: a mended expression or
-   column list mends old rows.
+1. Records are converted as the service would convert them, by the settings as they are *now*: a fixed expression or
+   column list fixes old rows.
 2. Nothing that a table shows is touched. Data files lie below the stage, and the request (common/stage/replacements.py)
    is created after them, exclusively; the loader takes it up.
 3. A range that Kafka no longer has in whole is refused: what it lacks could only be deleted.
@@ -159,19 +159,17 @@ def replayable(settings: Settings, topic: str) -> Stream:
             f"the stream {stream.app_id!r} merges change events: its rows are the last of many events, and to replace "
             "those of a range by what the range says would set rows back that later events have changed"
         )
-        remedy = "build the table anew (another app_id, table and stage, with start: earliest), or mend rows by SQL"
+        remedy = "rebuild the table (another app_id, table and stage, with start: earliest), or fix rows by SQL"
         raise UsageError(msg, remedy)
     if stream.topology is not None:
         msg = (
             f"the stream {stream.app_id!r} has a topology, whose state is of all records before: the rows of a range "
-            "cannot be made anew by themselves"
+            "cannot be rebuilt by themselves"
         )
         rewind = f"`bootstrap rewind {CONFIG}` with --topic, --partition and --to"
-        raise UsageError(msg, f"rewind the chain ({rewind}), or build the table anew (another app_id, table and stage)")
+        raise UsageError(msg, f"rewind the chain ({rewind}), or rebuild the table (another app_id, table and stage)")
     if not stream.kafka_columns:
-        msg = (
-            f"the stream {stream.app_id!r} has kafka_columns: off, so that nothing tells which rows are to be replaced"
-        )
+        msg = f"the stream {stream.app_id!r} has kafka_columns: off, so the rows to replace cannot be identified"
         raise UsageError(msg, "load the range into another table, and merge it by a key of your own")
     return stream
 
@@ -181,7 +179,7 @@ def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> l
     sources = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
     if not sources:
         msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
-        raise UsageError(msg, "mend --topic and --partition")
+        raise UsageError(msg, "fix --topic and --partition")
     found: list[tuple[TopicPartition, Span]] = []
     for source in sources:
         low, high = kafka.ends(source)
@@ -193,7 +191,7 @@ def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> l
             start, end = asked.start, asked.end
             if start < low or end > high:
                 msg = f"Kafka has [{low}, {high}) of {source}, and [{start}, {end}) is to be replaced"
-                raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be made anew")
+                raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be replayed")
         if start < end:
             found.append((source, Span(start, end)))
     return found
@@ -207,10 +205,10 @@ def _require_whole(source: TopicPartition, asked: Moments, kafka: Kafka, low: Po
 
 
 def require_same_topic(source: TopicPartition, chain: str | None, broker: str | None) -> None:
-    """Refuse a topic that was made anew: its records are others than the table's. Raises UsageError."""
+    """Refuse a topic that was recreated: its records are others than the table's. Raises UsageError."""
     if chain is not None and broker is not None and chain != broker:
-        msg = f"the topic of {source} was made anew: its id is {broker}, and what is staged came from {chain}"
-        raise UsageError(msg, "its records at these offsets are others; nothing of the old topic can be made anew")
+        msg = f"the topic of {source} was recreated: its id is {broker}, and the staged records came from {chain}"
+        raise UsageError(msg, "it has other records at these offsets; the old topic cannot be replayed")
 
 
 @dataclass(slots=True)
@@ -345,7 +343,7 @@ def _file(path: str, file: EncodedFile) -> ReplacementFile:
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     """What was done, or what would be."""
     if not replayed:
-        return "There are no records in this range; nothing to replace."
+        return "There are no records in this range: nothing to replace."
     lines = []
     for one in replayed:
         letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
@@ -366,7 +364,9 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
         )
         lines.append("To take a request back before that, delete it.")
     else:
-        lines.append("Nothing was written. How many rows are there now is counted when it is loaded. Do it with --yes.")
+        lines.append(
+            "Nothing was written. Existing rows are counted when the loader replaces them. Add --yes to do it."
+        )
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. Who was never let in, and is refused for `PATIENCE_S`, has a wrong secret, certificate or right, and ends with that
-   error: waiting would not mend it. Brokers that are only away are waited for.
+   error: waiting would not fix it. Brokers that are only away are waited for.
 2. Who was let in once rides over refusals, as over brokers that are away: secrets are changed while services run.
 3. librdkafka complains at each attempt, many times in a second. The same words are logged once in `AGAIN_AFTER_S`.
 """

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The writer fills and frees the same tens of megabytes several times a second. By default glibc gives them back each
-   time, and the kernel clears every page anew: a quarter of the writer's CPU time, measured on records of 240 bytes. So
-   it keeps what it has. What is free is used again before anything new is asked for, so the peak does not grow.
+1. The writer fills and frees the same tens of megabytes several times a second. By default glibc returns them each
+   time, and the kernel clears every page again: a quarter of the writer's CPU time, measured on records of 240 bytes.
+   So it keeps what it has. What is free is used again before anything new is asked for, so the peak does not grow.
 2. What is large, by the measure of the writer's ``memory``, is given back at once: kept, it would lie beside the next.
 3. One allocator for all, so that what Python, librdkafka and the JSON reader let go of is there for Arrow, and the
    other way round. Arrow's own kept 70 MB for itself beside messages of 10 MB, and its C++ takes no notice of

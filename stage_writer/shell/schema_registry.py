@@ -164,7 +164,7 @@ class SchemaRegistry:
 
     def _refusal(self, error: Exception) -> RegistryError:
         msg = f"the schema registry {self._url} does not answer: {type(error).__name__}: {error}"
-        return RegistryError(msg, "mend the registry, or schema_registry's url and credentials")
+        return RegistryError(msg, "fix the registry, or schema_registry's url and credentials")
 
 
 def _client(settings: Mapping[str, Option]) -> _Client:

@@ -193,7 +193,7 @@ class ObjectStage:
         return Job(self, Flush(source, stream, buffer, tail, lineage), guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or nobody knows."""
+        """Why rows for these tables can never be loaded; None where they can be, or it is unknown."""
         found = None if self._compatibility is None else self._compatibility.find(tables)
         return None if found is None else Incompatible(start, tuple(tables), found.problem, found.remedy)
 

@@ -3,9 +3,9 @@
 Rules:
 
 1. The state at a chain's end is what its last flush's marker names. Markers right above that were made by hand (an
-   empty one, a skip, a bootstrap) change nothing of it: their positions are no part of it. Above a gap nobody knows it.
+   empty one, a skip, a bootstrap) change nothing of it: their positions are no part of it. Above a gap it is unknown.
 2. A chain without any marker begins with an empty state, and so does one whose flushes never had any. Where there was
-   one and nobody knows it any more, nothing is guessed: the partition is held.
+   one and it is no longer known, nothing is guessed: the partition is held.
 3. Changes in a Kafka topic are read if they are needed: a stand-in of the state, where there is one, is as good.
 4. A topic that does not do any more takes no changes, and holds up nothing: they go to the stage. Who looks at topics
    (stage_writer/changelog/watch.py) tells of it.

@@ -6,7 +6,7 @@ Rules:
    looked at again by this process: from then on the loader, which looks at each load, says what has changed.
 2. What cannot be known stops nothing: a table that is not there yet, or whose log cannot be read. Staging loses
    nothing, and the loader does not load what does not fit. It is looked at again after a while.
-3. Only what nobody can mend in the table is refused (common/tables/schema_compatibility.py).
+3. Only what nobody can fix in the table is refused (common/tables/schema_compatibility.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
     if not found:
         return None
     return Incompatibility(
-        f"nothing is staged that the Delta table {table.url} can never take: {'; '.join(found)}",
+        f"the Delta table {table.url} can never accept these rows, so none are staged: {'; '.join(found)}",
         f"write {' and '.join(settings)} in the stream, as the table has it, and start the writer again; or give it a "
         f"new table. The table is looked at again every half minute; `stage-writer check {CONFIG}` does it now",
     )
@@ -76,7 +76,7 @@ class TableCompatibility:
         """By what is staged: until when an answer holds, and the answer."""
 
     def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
-        """Why rows for some of these tables cannot be loaded, ever; None where they can be, or nobody knows."""
+        """Why rows for some of these tables cannot be loaded, ever; None where they can be, or it is unknown."""
         return next((found for table in tables if (found := self._find(table)) is not None), None)
 
     def _find(self, table: TableFormat) -> Incompatibility | None:

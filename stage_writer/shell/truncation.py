@@ -149,11 +149,11 @@ def ends_before(source: TopicPartition, end: Position, position: Position) -> Pa
     """Kafka ends before the place that a partition is to be read from."""
     problem = (
         f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
-        "is not the topic that was staged, or a marker that was made by hand is ahead of it"
+        "is not the topic that was staged, or a hand-made marker is ahead of it"
     )
     remedy = (
-        f"{_restart(source, end)}; behind an empty marker, made by hand, of a chain of one topic it goes on by itself, "
-        "when Kafka has got there"
+        f"{_restart(source, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by itself "
+        "when Kafka reaches it"
     )
     return PartitionFault(source, problem, remedy, TRUNCATED)
 

@@ -111,7 +111,7 @@ def _check_topics(name: str, stream: Stream, topology: BuiltTopology) -> None:
     for topic in topology.sources:
         if topic not in stream.topics:
             problem = f"topology {name!r} has a source of the topic {topic!r}, which the stream does not read"
-            raise ConfigError(problem, f"add it to topics of {stream.app_id!r}, or mend the source")
+            raise ConfigError(problem, f"add it to topics of {stream.app_id!r}, or fix the source")
     for topic in stream.topics:
         if topic not in topology.sources:
             problem = f"the stream reads the topic {topic!r}, and topology {name!r} has no source for it"

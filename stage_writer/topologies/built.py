@@ -201,7 +201,7 @@ def _require_used(
     for node in nodes:
         if isinstance(node, SourceNode | StepNode) and not children.get(node.name):
             remedy = "add a node that takes its records, or leave it out"
-            msg = f"nothing takes the records of {node.name!r}"
+            msg = f"no node takes the records of {node.name!r}"
             raise ConfigError(msg, remedy)
     used = frozenset[str]().union(*connected.values())
     for store in stores:
@@ -251,7 +251,7 @@ class _Bound:
             unknown = [parent for parent, columns in given.items() if columns is None]
             given = {parent: columns for parent, columns in given.items() if columns is not None}
             if node.columns is None and unknown:
-                problem = f"the step {node.name!r} stands after a processor, and nobody knows its columns"
+                problem = f"the step {node.name!r} follows a processor, so its columns are unknown"
                 raise SchemaError(problem, "say what the records' dicts hold: add_step(…, columns='…')")
             if node.columns is not None:
                 given[node.name] = node.columns

@@ -117,7 +117,7 @@ class _Mapped:
         """The rows that the function gives. Raises TopologyError when it fails: no single record is to blame."""
         del messages
         name = getattr(self._function, "__name__", repr(self._function))
-        remedy = "mend the function; it must give a row for each that it takes, with the columns that it declares"
+        remedy = "fix the function; it must give a row for each that it takes, with the columns that it declares"
         try:
             given = self._function(rows.table)
             table = given.select(self._schema.names).cast(self._schema)

@@ -259,7 +259,7 @@ class _Driven:
         self.restore(topology, writers)
 
     def restore(self, topology: BuiltTopology, writers: Mapping[str, RowWriter]) -> None:
-        """Make the task anew, from what was staged."""
+        """Make a new task from what was staged."""
         self.stores = Stores.open(topology.group_of(self._task_id.topic).stores, MemoryBackend())  # type: ignore[arg-type] # a topology's builders are the stores' own
         self.stores.restore((), self._staged, f"{len(self._staged)}")
         self.task = Task(topology, self._task_id, self.stores, writers)

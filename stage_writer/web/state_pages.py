@@ -51,7 +51,7 @@ def _answer(look_ups: LookUps, rest: str, query: Mapping[str, str]) -> Page:
     app_id, store = parts[:_STORE_PARTS]
     kind = look_ups.streams.get(app_id, {}).get(store)
     if kind is None:
-        return text_page(404, "there is no such stream or store here: GET /state tells which there are\n")
+        return text_page(404, "there is no such stream or store here: GET /state lists them\n")
     try:
         asked = _asked(parts[_STORE_PARTS:], query)
     except (ValueError, TypeError, RecursionError) as error:

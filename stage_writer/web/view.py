@@ -225,7 +225,7 @@ class WriterView:
             for app_id, sentence in snapshot.teller.drops.items()
         ]
         if self._pausing.is_on:
-            problems.append(paused_problem("Nothing is read from Kafka"))
+            problems.append(paused_problem("Reading from Kafka is paused"))
         return problems
 
 

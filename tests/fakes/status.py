@@ -147,7 +147,7 @@ def _problems() -> tuple[Problem, ...]:
             Level.WARNING,
             "page_views failed twice in a row",
             "a commit to the Delta table s3://lake/tables/page_views failed: <b>timeout</b>",
-            "nothing was written; this program tries again at its next run",
+            "nothing was written; the next run tries again",
         ),
         Problem(
             Level.WARNING,

@@ -116,7 +116,7 @@ def test_after_a_restore_each_record_is_there_once_again(pipeline: Pipeline) -> 
     assert "Nothing was changed" in shown
     assert list(pipeline.staging.store(pipeline.staging.stage_url).list("accept")) == []
 
-    assert "obeys it at its next run" in pipeline.accept("--replay", "--yes")
+    assert "applies it at its next run" in pipeline.accept("--replay", "--yes")
     pipeline.stage(3)
     assert pipeline.load().held == {}
     assert pipeline.rows() == sorted(pipeline.sent)

@@ -278,7 +278,7 @@ def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic
     assert (found["done"], len(found["rewinds"])) == (True, 2)
     assert operator.markers() == {f"{topic}/0": (0, 2), f"{topic}/1": (0, 2)}
     assert len(list(operator.store.list("stray/"))) == 2
-    assert "Nothing is held" in operator.runs("rewind", "--all-held", "--yes")
+    assert "No partition is held" in operator.runs("rewind", "--all-held", "--yes")
 
 
 def test_a_rewind_below_the_table_has_to_be_meant(operator: Operator, topic: str) -> None:

@@ -228,7 +228,7 @@ def test_a_chain_whose_messages_are_gone_is_rewound_as_its_error_says(  # noqa: 
     capfd.readouterr()
     assert staged(5) == 3
     told = capfd.readouterr().err
-    assert f"at offset 0 of {changes}/0 are gone: it is empty, and goes on at {end}" in told
+    assert f"at offset 0 of {changes}/0 are gone: it is empty, and continues at {end}" in told
     assert "(`--to 10 --below-table`)" in told
 
     place = ["--topic", topic, "--partition", "0", "--to", "10", "--below-table"]

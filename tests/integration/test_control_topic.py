@@ -124,7 +124,10 @@ def test_brokers_that_are_away_keep_nobody_waiting() -> None:
         until(lambda: listener.problem is not None)
         assert not control.send("orders"), "it takes nothing now"
         listener.close()
-    assert sorted(str(line["event"]) for line in logs) == ["control topic is not heard", "control topic takes nothing"]
+    assert sorted(str(line["event"]) for line in logs) == [
+        "control topic is not heard",
+        "control topic refused a notification",
+    ]
     assert all("127.0.0.1:9" in str(line["problem"]) for line in logs)
 
 
@@ -194,7 +197,7 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
         events = service.child.log.read_text("utf-8")
         assert (
             events.count('"event": "control topic is not heard"')
-            + events.count('"event": "control topic takes nothing"')
+            + events.count('"event": "control topic refused a notification"')
             == 1
         )
     kafka.delete_topic(control)

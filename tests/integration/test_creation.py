@@ -81,7 +81,7 @@ def test_a_table_like_another_one_is_loaded_as_that_one_would_be(tmp_path: Path,
     assert list(rows[0]) == [
         *("day", "number", "id", "name", "_kafka_topic", "_kafka_partition", "_kafka_offset", "month")
     ]
-    assert sorted(int(str(row["number"])) for row in rows) == list(range(1, 11)), "numbers begin anew"
+    assert sorted(int(str(row["number"])) for row in rows) == list(range(1, 11)), "numbers begin again"
     assert {row["month"] for row in rows} == {"2026-01"}
     materialized = "delta.rowTracking.materializedRowIdColumnName"
     assert ours.properties[materialized] != theirs.properties[materialized]

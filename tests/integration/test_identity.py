@@ -41,7 +41,7 @@ class Edited:
         self.sent: Counter[tuple[str, int]] = Counter()
 
     def edit(self, topics: list[str], app_id: str = "orders", stage: str = "stage") -> None:
-        """Write the config anew."""
+        """Write the config again."""
         self.config = self.programs.config(
             {
                 "kafka": {"bootstrap.servers": self.kafka.bootstrap_servers},

@@ -123,7 +123,7 @@ def test_a_load_beside_a_foreign_commit(
 
 
 def test_a_constraint_that_is_made_while_a_pass_goes_on_is_obeyed(staging: Staging, spark: SparkSession) -> None:
-    """It changes no column; a file that breaks it would be in the table for ever."""
+    """It changes no column; a file that breaks it would be in the table forever."""
     tables, table = SparkDeltaTables(spark, SystemClock()), f"delta.`{staging.table}`"
     staging.flush(0, 0, 5)
     load(staging, tables)

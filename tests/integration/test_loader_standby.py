@@ -169,6 +169,6 @@ def test_once_beside_a_loader_that_lives_loads_all_the_same_after_a_while(tmp_pa
     staging.flush(0, 10, 20)
     done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 0, done.stderr
-    assert "loading beside the holder of the lease" in done.stderr
+    assert "loading although another loader holds the lease" in done.stderr
     assert loaded(staging) == 19
     assert first.stop(PATIENCE_S) == 0

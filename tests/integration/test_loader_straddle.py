@@ -1,4 +1,4 @@
-"""A stage that was lost and staged anew, over a real Spark: what the table has is left out, the rest arrives once."""
+"""A stage that was lost and staged again, over a real Spark: what the table has is left out, the rest arrives once."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(
     tables.meanwhile.append(lambda: spark.sql(delete))
     stream.load(tables)
     assert [type(outcome).__name__ for _, outcome in tables.commits[-2:]] == ["Conflicted", "Committed"]
-    assert stream.rows(spark) == stream.expected, "the update came after the DELETE, and so made the row anew"
+    assert stream.rows(spark) == stream.expected, "the update came after the DELETE, and so made the row again"
     # Another loader is faster: the same events are not merged a second time.
     stream.flush(1, [(3, None, None)])
     other = tables_of(stream, spark)

@@ -1,4 +1,4 @@
-"""A range is made anew from Kafka and replaced in the tables: exactly these rows, once, whoever dies."""
+"""A range is made again from Kafka and replaced in the tables: exactly these rows, once, whoever dies."""
 
 from __future__ import annotations
 
@@ -239,10 +239,10 @@ def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pip
     moments = ("--since", "2026-03-01T10:00:20Z", "--until", "2026-03-01T10:00:50Z")
     pipeline.programs.succeed("stage-writer", "replay", config, "--topic", pipeline.topic, *moments, "--yes")
     pipeline.load(config)
-    mended = {place for place, row in pipeline.rows().items() if len(str(row[5])) == len("2026-03-01")}
+    fixed = {place for place, row in pipeline.rows().items() if len(str(row[5])) == len("2026-03-01")}
     letters = pipeline.rows("orders_dead_letters").keys()
     wanted = {(partition, offset) for partition in (0, 1) for offset in range(20, 50) if offset % 40 != 7}
-    assert mended - {(0, 199), (0, 200)} == wanted - letters
+    assert fixed - {(0, 199), (0, 200)} == wanted - letters
 
 
 def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pipeline) -> None:
@@ -255,7 +255,7 @@ def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pip
     assert '"a": "x"' in group.shown[1]
 
     before, letters_before = pipeline.rows(), pipeline.rows("orders_dead_letters")
-    # Kafka is away: what is decoded anew is what the dead-letter table has. Of the offsets 0 and 10 one fits now.
+    # Kafka is away: what is decoded again is what the dead-letter table has. Of the offsets 0 and 10 one fits now.
     pipeline.servers = "localhost:1"
     fixed = pipeline.config("b", MONTH)
     chosen = ("dead-letters", "replay", fixed, "--partition", "0", "--to", "20", "--yes")
@@ -283,7 +283,7 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
     assert told.count("and the request replace/") == 2
     assert told.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
     assert told.count("none of them fits: they stay as they are") == 2
-    # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written anew.
+    # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written again.
     pipeline.replacer.dies_after = ("rows", Step.ROWS)
     with pytest.raises(Death):
         pipeline.load(fixed)

@@ -161,7 +161,7 @@ def test_every_record_is_in_the_table_of_its_route_once(world: World) -> None:
     world.tables.broken = "views"
     failure = world.load(config).failure
     assert failure is not None
-    assert "views is left out" in failure.problem
+    assert "views is skipped" in failure.problem
     report = in_process.verify(config, world.spark)
     assert (report.is_clean, proved(report)) == (True, False)
     assert world.where() == {

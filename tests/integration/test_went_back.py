@@ -234,7 +234,7 @@ def test_a_restore_while_the_commit_is_made_is_seen_right_after(
     staging.flush(0, 30, 40)
     (report,) = loader_for(staging, Racing(spark, SystemClock()), settings_for(staging, max_files=1)).run_pass()
     assert (report.commits, report.held[staging.source(0)].reason) == (1, "table_restored")
-    # Nor does a loader that starts anew take the late commit for an all-clear.
+    # Nor does a loader that starts again take the late commit for an all-clear.
     (report,) = loader_for(staging, tables).run_pass()
     assert reason_of(staging, report) == "table_restored"
     assert offsets(spark, staging.table) == [*range(10), *range(20, 30)]

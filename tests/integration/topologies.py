@@ -17,7 +17,7 @@ NEGATIVE = -1
 
 
 class Counts(Processor):
-    """Counts and adds up each key's records; a tombstone begins them anew."""
+    """Counts and adds up each key's records; a tombstone begins them again."""
 
     def init(self, context: ProcessorContext) -> None:
         """Take the store."""

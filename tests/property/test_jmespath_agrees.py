@@ -1,4 +1,4 @@
-"""`jmespath` in bulk ends every message as writing it anew, one at a time, does."""
+"""`jmespath` in bulk ends every message as writing it again, one at a time, does."""
 
 from __future__ import annotations
 

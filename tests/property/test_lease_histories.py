@@ -57,7 +57,7 @@ class Contest:
     started: int = 0
 
     def turn(self) -> None:
-        """One step of the world, dead contenders started anew now and then."""
+        """One step of the world, dead contenders started again now and then."""
         for role in range(len(self.streams)):
             process = self.running[role][0] if role in self.running else None
             if (process is None or not process.alive) and self.world.rng.random() < 0.02:

@@ -1,4 +1,4 @@
-"""A chain that was lost and staged anew, with other markers: each record reaches its table once all the same."""
+"""A chain that was lost and staged again, with other markers: each record reaches its table once all the same."""
 
 from __future__ import annotations
 

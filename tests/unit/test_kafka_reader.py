@@ -1,4 +1,4 @@
-"""Readers of ranges say what is wrong with a config as every other client does; and no client waits for ever."""
+"""Readers of ranges say what is wrong with a config as every other client does; and no client waits forever."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ Rules:
    back, and a replacement of the table ends the line. So an offset that a RESTORE took away is not said to be there,
    and one that was loaded again afterwards is told with the commit that did.
 2. Of several commits on the line that speak of an offset the newest is the one whose rows are there. A commit that
-   replaced a range (`stage-writer replay`) is told beside it: it wrote the rows anew that another one had brought.
+   replaced a range (`stage-writer replay`) is told beside it: it wrote the rows again that another one had brought.
 3. The log may have been cleaned up. What is older than its oldest commit is not known, and that is what is said.
-4. The offsets of a topic that was made anew start over: commits of the generation that is asked for count, and what an
+4. The offsets of a topic that was recreated start over: commits of the generation that is asked for count, and what an
    older one brought is told as such.
 """
 
@@ -42,7 +42,7 @@ class Bringing:
     brought: LoggedCommit | None = None
     """The commit on the line whose span has it."""
     replaced: LoggedCommit | None = None
-    """The newest commit on the line that wrote its rows anew."""
+    """The newest commit on the line that wrote its rows again."""
     lost: LoggedCommit | None = None
     """A commit off the line that had it; only where none on the line has."""
     taken_by: LoggedCommit | None = None

@@ -67,7 +67,7 @@ def _others_words(version: TableVersion) -> str:
     """What a commit of somebody else, or of the table services, did."""
     if not version.added and not version.removed:
         return "changed no files"
-    kind = "changed rows" if version.changes_data else "changed no rows, and arranged them anew"
+    kind = "changed rows" if version.changes_data else "changed no rows, and rearranged them"
     return f"{kind}: {len(version.removed):,} files out, {len(version.added):,} in"
 
 
@@ -186,7 +186,7 @@ def offset_to_text(story: OffsetStory) -> str:
         lines.append(f"  {_commit_words(brought)} brought {asked.source} {brought.metadata.spans[asked.source]}")
         lines.append(f"  more: delta-loader explain {CONFIG} --version {brought.version} --table {quoted(story.table)}")
     if story.bringing.replaced is not None:
-        lines.append(f"  {_commit_words(story.bringing.replaced)} wrote its rows anew (stage-writer replay)")
+        lines.append(f"  {_commit_words(story.bringing.replaced)} rewrote its rows (stage-writer replay)")
     if brought is None and story.is_done and not story.bringing.is_whole and story.place is not Place.TAKEN_BACK:
         oldest = story.bringing.oldest_version
         lines.append(f"  which version brought it is no longer known: the log begins with version {oldest}")
@@ -222,11 +222,11 @@ def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
 
 _SENTENCES = {
     Place.DEAD_LETTER: "it is a dead letter",
-    Place.BROUGHT: "it is loaded; which row it is, or whether it has one, cannot be told",
+    Place.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
     Place.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
     Place.STAGED: "staged, and not loaded yet: the next load brings it",
     Place.HELD: "staged, and not loaded: its Kafka partition is held",
-    Place.GAP: "nothing is staged for it, though what comes later is",
+    Place.GAP: "it is not staged, although later records are",
     Place.NOT_STAGED: "not staged yet",
 }
 

@@ -7,7 +7,7 @@ Rules:
    old enough that it pays to rewrite the newer ones with them. Of a table that is looked at as a whole (no partitions,
    or liquid clustering) the files that are old enough are counted.
 2. It has to be worth it: what is rewritten leaves so many files fewer behind. After a run that is no longer so, so that
-   nothing is rewritten for ever. Liquid clustering, and Z-order of a table without partitions, rewrite much for little
+   nothing is rewritten forever. Liquid clustering, and Z-order of a table without partitions, rewrite much for little
    that is new: there the new part has to be a tenth of the table, or of `_CUBE_BYTES`, too.
 3. A piece is one commit: some partitions, until they come to `piece_bytes`, and at most `_MOST_PARTITIONS`. Those that
    leave the most files behind less come first.

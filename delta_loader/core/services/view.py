@@ -90,7 +90,7 @@ def tables_to_text(looks: Sequence[TableLook]) -> str:
 
 def _table_lines(look: TableLook) -> Iterator[str]:
     if look.facts is None:
-        yield f"{look.url}: " + (f"cannot be told: {look.failure}" if look.failure else "not created yet")
+        yield f"{look.url}: " + (f"unknown: {look.failure}" if look.failure else "not created yet")
         return
     facts = look.facts
     parts = f" in {len(facts.partitions):,} partitions" if facts.partition_by else ""

@@ -5,7 +5,7 @@ Rules:
 1. A table's columns that a file lacks are null in its rows; that is Delta's own rule. A column that the table lacks,
    or another type, is never loaded: rows would be lost or unreadable.
 2. Names are compared as Parquet readers do it, by case: Spark would forgive a difference, delta-rs would read nulls.
-3. A file that is added has the table's partitioning. Where Spark writes, it parts the rows anew, and a staged file's
+3. A file that is added has the table's partitioning. Where Spark writes, it splits the rows again, and a staged file's
    partitioning does not matter; but each partition column has to come from somewhere.
 4. With ``casting`` (the stream's `evolution` is not strict) a type that Spark may cast to the table's is no difference
    (casting.py); whether its values fit is looked at record by record.
@@ -72,7 +72,7 @@ def remedy_for(
     remedies = []
     if missing.fields:
         statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
-        without = "; or kafka_columns: false, and rows do not tell their offsets" if _has_kafkas(missing) else ""
+        without = "; or kafka_columns: false, and rows do not have their offsets" if _has_kafkas(missing) else ""
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
     settings = [f"columns: {', '.join(wanted)}"] if wanted else []

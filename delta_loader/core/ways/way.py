@@ -7,7 +7,7 @@ Rules:
 2. A feature that is not known is refused by its name: a new one may ask for anything, of a row or of a commit.
 3. The setting may ask for more work than the table does (``append``, ``merge``), never for less: ``add`` to a table
    that has to be appended to is refused.
-4. It is decided anew at each look at the table, so a table that gains a constraint is appended to from then on.
+4. It is decided again at each look at the table, so a table that gains a constraint is appended to from then on.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Refused:
 
 Way = Add | Append | Merge | Refused
 
-PLAIN = Add("the table's protocol, properties and columns ask nothing of a row but to be in a file")
+PLAIN = Add("the table's protocol, properties and columns need no rewrite of rows: files are committed as they are")
 
 
 def way_of_loading(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> Way:

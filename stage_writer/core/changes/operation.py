@@ -4,7 +4,7 @@ Rules:
 
 1. The expression sees the record's fields, the derived columns and ``kafka``, and is compared as text, so that a
    BOOLEAN or a number will do. Any value but those of ``deletes``, null too, is an upsert.
-2. A record whose expression fails is a reject: nobody knows what it would have done.
+2. A record whose expression fails is a reject: it is unknown what it would have done.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def holds_decimal(data_type: DataType, reading: Reading = STRICT) -> bool:
 
 
 def reading_type(data_type: DataType, reading: Reading = STRICT) -> pa.DataType:  # noqa: PLR0911 - one for each kind
-    """The Arrow type to read a Delta type's JSON as, of which `rewriting` beside this has written maps anew."""
+    """The Arrow type to read a Delta type's JSON as, of which `rewriting` beside this has rewritten maps."""
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
             return pa.int64()

@@ -4,7 +4,7 @@ The signs that make up JSON's structure are found in one look at all bytes; whic
 each one lies, and what it delimits, follows by counting. Rules:
 
 1. The text is of documents that are proved to be JSON, each an object, end to end. Of others nothing true is said.
-2. Values are spans of bytes, white space around them taken off. Nothing is decoded and nothing is written anew, so a
+2. Values are spans of bytes, white space around them taken off. Nothing is decoded and nothing is rewritten, so a
    value's text is what was sent.
 3. What cannot be told so is said, by the places in the text: names with escapes, commas before a closing bracket (which
    the proof lets pass), and values with more than `_MOST_SPACES` around them.

@@ -64,13 +64,13 @@ class ErrorClass(StrEnum):
     """The rows that `explode` would make of the record come to more than four times the writer's `memory`."""
 
     NULL_KEY = "null_key"
-    """A key column of a stream with `merge` is null, so that nobody knows which row the event changes."""
+    """A key column of a stream with `merge` is null, so that an unknown format row the event changes."""
 
     UNREADABLE_KEY = "unreadable_key"
     """A tombstone of a stream with `merge` has a message key that does not give the key columns."""
 
     NULL_SEQUENCE = "null_sequence"
-    """An upsert of a stream with `merge` has no `sequence`, so that nobody knows whether it is newer than its row."""
+    """An upsert of a stream with `merge` has no `sequence`, so that it is unknown whether it is newer than its row."""
 
     TOPOLOGY = "topology"
     """The code of the stream's topology raised an exception for the message, or gave a row that does not fit."""

@@ -42,7 +42,7 @@ _TRUTH = r'^"(?P<value>true|false)"$'
 
 
 class Use(Enum):
-    """What values are written anew for."""
+    """What values are rewritten for."""
 
     SHAPE = "maps as lists of entries, JSON texts as strings"
     COERCION = "what is lenient as what is strict; of texts that have their shape"
@@ -119,7 +119,7 @@ class Rewritten:
 
 
 class Rewriter:
-    """Writes values of documents anew, for one use."""
+    """Rewrites values of documents, for one use."""
 
     def __init__(self, columns: StructType, reading: Reading, use: Use) -> None:
         self._root = _plan(columns, reading, use)

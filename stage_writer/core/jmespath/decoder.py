@@ -2,8 +2,8 @@
 
 Rules:
 
-1. What a message becomes is said by `stage_writer.core.jmespath.rewriting` and the decoder: the message is written anew
-   with its values, and decoded. That costs tens of microseconds a message.
+1. `stage_writer.core.jmespath.rewriting` and the decoder decide what a message becomes: it is rewritten with its values
+   and decoded. That costs tens of microseconds per message.
 2. Where every expression of a stream is plain (`stage_writer.core.jmespath.expressions`), the fields that they ask for
    are decoded with the others, and the columns are filled in Arrow. A message that this cannot prove good goes the
    way of rule 1, which alone refuses; so both ways end alike.

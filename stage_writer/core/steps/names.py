@@ -3,7 +3,7 @@
 Rules:
 
 1. The plan (`common.schema.naming`) is carried out on the arrays: a column is taken or left, a struct is put together
-   anew from the parts that stay. No value is looked at or copied.
+   again from the parts that stay. No value is looked at or copied.
 2. A value that is null stays null, also where nothing but nulls was kept of it.
 """
 

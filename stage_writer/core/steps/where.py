@@ -4,7 +4,7 @@ Rules:
 
 1. The condition sees the declared fields and ``kafka`` (`stage_writer.core.steps.evaluation`), and is of type BOOLEAN.
 2. A record for which it is not true (false, or null as in SQL) is filtered: it has no row, and it is counted.
-3. A record whose condition fails is no filtered one but a reject: nobody knows what the answer would have been.
+3. A record whose condition fails is no filtered one but a reject: it is unknown what the answer would have been.
 """
 
 from __future__ import annotations

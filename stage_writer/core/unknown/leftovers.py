@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Nothing is lost and nothing is written anew: names and values are the message's own text, escapes, digits and spaces
+1. Nothing is lost and nothing is rewritten: names and values are the message's own text, escapes, digits and spaces
    included. A name that is given twice is there twice.
 2. The text is an object that has each unknown field under its own path: ``{"extra":1,"meta":{"new":2}}``. What is
    unknown inside of an array's elements is in an array of the same length, with null for the elements that have

@@ -172,7 +172,7 @@ def _kinds(path: str, head: object, kind: str) -> dict[Space, str]:
                 raise _unreadable(path, f"it holds {found}, and {kind} were wanted")
             return stores
         case _:
-            raise _unreadable(path, "its head says nothing known")
+            raise _unreadable(path, "its header has an unknown format")
 
 
 def _entries(path: str, content: object) -> dict[Space, SpaceChanges]:

@@ -309,7 +309,7 @@ class Layers:
         self._merges += 1
 
     def forget(self) -> None:
-        """The backend was filled anew: no layer is above it."""
+        """The backend was filled again: no layer is above it."""
         self._sealed, self._open = (), Layer()
         self._merges += 1
         for key, rising in self._rising.items():

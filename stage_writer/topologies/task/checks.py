@@ -3,7 +3,7 @@
 Rules:
 
 1. A whole number is an int (a float, even a whole one, may have been rounded; True is no number), text is a str, a time
-   a datetime (a bare number is none: nobody knows whether it counts seconds or microseconds).
+   a datetime (a bare number is none: it is unknown whether it counts seconds or microseconds).
 2. A STRUCT is a dict without fields that it does not have, an ARRAY a list or tuple, a MAP a dict.
 3. What Arrow refuses by itself is left to it: whole numbers out of range, decimals with too many digits. Of a number
    beyond the range of FLOAT it would make infinity.

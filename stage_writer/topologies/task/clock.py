@@ -73,7 +73,7 @@ class Timers:
         return timer
 
     def due(self, now_ms: int) -> Iterator[Timer]:
-        """Those that are due, each scheduled anew once it was called (rules 2 and 3)."""
+        """Those that are due, each scheduled again once it was called (rules 2 and 3)."""
         while self.next_ms <= now_ms:
             at_ms, number, timer = heapq.heappop(self.heap)
             if timer.cancelled:

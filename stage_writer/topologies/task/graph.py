@@ -139,7 +139,7 @@ class GraphMaker:
             raise
         except Exception as error:
             msg = f"the processor of the node {node.name!r} cannot begin: {type(error).__name__}: {said(error)}"
-            raise ConfigError(msg, "mend the topology's code") from error
+            raise ConfigError(msg, "fix the topology's code") from error
         has_begun, context.forward = True, forward
         self._processors[node.name] = processor
         return processor.process

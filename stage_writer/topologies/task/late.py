@@ -124,7 +124,7 @@ def _written(writer: RowWriter, collected: Collected, what: str, rejects: list[R
 
 def _punctuation_refused(what: str, why: str) -> TopologyError:
     msg = f"a row that a punctuation gave does not fit {what}: {why}"
-    return TopologyError(msg, "mend the punctuation: there is no message that could be put aside for it")
+    return TopologyError(msg, "fix the punctuation: there is no message that could be put aside for it")
 
 
 def _nowhere(count: int) -> Messages:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WITH_LEFT_OUT = 2
 """Feeds: one that is processed, and one of which only the times count."""
-_REMEDY = "mend the topology's code; the writer begins with this message again"
+_REMEDY = "fix the topology's code; the writer begins with this message again"
 
 
 class Runner:

@@ -209,5 +209,5 @@ def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
 def test_a_table_that_did_not_go_back_wants_no_answer() -> None:
     restored = Restored()
     restored.table.delete([f"_delta_log/{3:020d}.json"])
-    with pytest.raises(UsageError, match="did not go back"):
+    with pytest.raises(UsageError, match="no table of stream"):
         restored.accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)

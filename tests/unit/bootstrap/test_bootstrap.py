@@ -490,7 +490,7 @@ def test_markers_are_read_by_position_whatever_their_spelling(store: FsspecStore
 
 def test_a_marker_that_somebody_made_meanwhile_is_not_overwritten(store: FsspecStore) -> None:
     put(store, by_hand(41))
-    with pytest.raises(UsageError, match="somebody else"):
+    with pytest.raises(UsageError, match="another process"):
         stage.make(store, AUTHOR.begin_at(state(), Position(42)))
     assert store.read("done/orders/0/00000000000000000041.done") == b""
 

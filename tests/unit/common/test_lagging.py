@@ -147,7 +147,7 @@ def test_a_topic_that_kafka_does_not_tell_of_is_told_once_and_keeps_no_other_fro
     refuses.add("secret")
     with capture_logs() as logs:
         ends(wanted)
-    assert len(logs) == 1, "anew, once it had answered meanwhile"
+    assert len(logs) == 1, "again, once it had answered meanwhile"
     refuses.add(str(SOURCE.topic))
     with pytest.raises(KafkaException):
         ends(wanted)

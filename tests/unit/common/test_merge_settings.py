@@ -15,7 +15,7 @@ KEYS = {"keys": ["id"]}
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"merge": None}, "load is merge, and nothing says by which keys; add merge: {keys: [columns]}"),
+        ({"merge": None}, "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"),
         ({"load": "auto", "merge": KEYS}, "merge is given, and load is auto; write load: merge"),
         ({"merge": {"keys": []}}, "at least 1 item"),
         ({"merge": {"keys": ["idd"]}}, "merge.keys names 'idd', which is no column of the table; did you mean 'id'?"),

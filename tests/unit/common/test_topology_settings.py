@@ -39,7 +39,7 @@ def test_what_is_no_function_s_name_is_refused(name: str) -> None:
 )
 def test_what_makes_rows_of_a_record_is_refused_beside_it(key: str, value: object, instead: str) -> None:
     columns = "id ARRAY<INT>, city STRING" if key == "explode" else "id BIGINT, city STRING"
-    with pytest.raises(ConfigError, match=rf"{key} cannot be beside it; leave {key} out, and .*{instead}"):
+    with pytest.raises(ConfigError, match=rf"{key} cannot be set; leave {key} out, and .*{instead}"):
         parse(with_stream(topology="shop:build", columns=columns, **{key: value}))
 
 
@@ -55,7 +55,7 @@ def test_topics_are_named() -> None:
 
 def test_rows_that_depend_on_all_before_them_are_not_replayed() -> None:
     settings = parse_settings(with_stream(topology="shop:build"), {}, "config.yaml")
-    with pytest.raises(UsageError, match="cannot be made anew by themselves") as refused:
+    with pytest.raises(UsageError, match="cannot be rebuilt by themselves") as refused:
         replayable(settings, "orders")
     assert "bootstrap rewind" in refused.value.remedy
 

@@ -157,10 +157,10 @@ def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
     assert found is not None
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
-    # The restore that mends it: back to just before that commit, and then a replay.
-    mended = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
-    assert mended is not None
-    assert (mended.positions, mended.over) == ({P0: 10}, ())
+    # The restore that fixes it: back to just before that commit, and then a replay.
+    fixed = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
+    assert fixed is not None
+    assert (fixed.positions, fixed.over) == ({P0: 10}, ())
 
 
 def replaced(version: int, start: int, end: int) -> LoggedCommit:
@@ -209,16 +209,16 @@ def test_what_expired_and_what_never_was_are_told_apart() -> None:
 
 
 def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
-    anew = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
-    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 3)), "orders")
+    recreated = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders")
     assert found is not None
     assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
-    found = went_back(newest_first(CREATED, FIRST, SECOND, *anew, restore(5, 1)), "orders")
+    found = went_back(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders")
     assert found is not None
     assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
     assert found.gone == ((P0, Span(Position(10), Position(20))),)
     assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
-    # What was lost before the topic was made anew, and the new one has loaded nothing.
+    # What was lost before the topic was recreated, and the new one has loaded nothing.
     found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
     assert found is not None
     assert (found.positions, found.generations) == ({P0: 10}, {})

@@ -234,7 +234,7 @@ def test_the_report(staging: Staging) -> None:
     assert "/tables/orders: 1 data files to remove, " in text
     assert text.endswith("nothing was changed; --yes removes it")
     assert json.loads(as_json(tallies, WEEK_S, done=False))["found"][0]["count"] == 1
-    assert "nothing that is older than 1w" in as_text([], WEEK_S, done=True)
+    assert "no unreferenced objects older than 1w" in as_text([], WEEK_S, done=True)
 
 
 def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_start(staging: Staging) -> None:

@@ -25,7 +25,7 @@ UNFIT = Check("columns", Level.ERROR, "orders: the column id is not in it", "ALT
 
 
 class World:
-    """What each look finds, one after the other; the last one for ever."""
+    """What each look finds, one after the other; the last one forever."""
 
     def __init__(self, *looks: Sequence[Check], proofs: Sequence[StoreError | None] = (None,)) -> None:
         self.looks = list(looks)
@@ -113,14 +113,14 @@ def test_a_stream_that_is_not_fit_is_told_until_it_is_and_the_other_is_loaded() 
         world.begin()
         told = [(line["log_level"], line["problem"]) for line in logs if line["event"] == "preflight"]
         assert told == [("error", UNFIT.message)]
-        assert world.problems() == ["not fit to load: orders: the column id is not in it → ALTER TABLE"]
+        assert world.problems() == ["not ready to load: orders: the column id is not in it → ALTER TABLE"]
         world.stream = [UNFIT]
         world.fitness.look_again()
         assert len(world.problems()) == 1
         world.stream = [Check("columns", Level.OK, "fine", "", "orders")]
         world.fitness.look_again()
     assert world.problems() == []
-    assert [line["app_id"] for line in logs if line["event"] == "stream is fit to load"] == ["orders"]
+    assert [line["app_id"] for line in logs if line["event"] == "stream is ready to load"] == ["orders"]
 
 
 class HttpError(Exception):

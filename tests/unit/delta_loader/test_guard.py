@@ -37,7 +37,7 @@ PROPERTY = "delta.deletedFileRetentionDuration"
         ("30 days", 30 * DAY_S),
         ("interval", None),
         ("interval 1 month", None),
-        ("for ever", None),
+        ("forever", None),
     ],
 )
 def test_retention_as_delta_spells_it(text: str | None, seconds: float | None) -> None:
@@ -52,7 +52,7 @@ def test_retention_as_delta_spells_it(text: str | None, seconds: float | None) -
         ("interval 36 hours", DAY_S / 2),
         ("interval 12 hours", 0.0),
         ("interval 0 hours", 0.0),
-        ("for ever", 0.0),
+        ("forever", 0.0),
     ],
 )
 def test_the_guarded_age(text: str, age_s: float) -> None:
@@ -67,7 +67,7 @@ def test_what_is_added_as_it_is_is_a_day_away_from_any_list(retention: float) ->
 
 def test_problems_are_told() -> None:
     assert vacuum_problem({}, DAY_S) is None
-    assert "nothing can guard them" in str(vacuum_problem({PROPERTY: "interval 0 hours"}, 0))
+    assert "staged files cannot be protected" in str(vacuum_problem({PROPERTY: "interval 0 hours"}, 0))
     assert "cannot be read" in str(vacuum_problem({PROPERTY: "soon"}, 0))
     assert "is 12h, and files may be staged for 1d" in str(vacuum_problem({PROPERTY: "interval 12 hours"}, DAY_S))
 

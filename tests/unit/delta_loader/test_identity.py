@@ -283,7 +283,7 @@ def test_topics_that_are_joined_from_now_on_are_not_loaded_again(pipeline: Pipel
 
 
 def test_a_stage_that_has_not_begun_the_tables_generation_is_another_ones(pipeline: Pipeline) -> None:
-    """A new stage, for a topic that was made anew before: its markers are no strays."""
+    """A new stage, for a topic that was recreated before: its markers are no strays."""
     orders = pipeline.staging()
     flushes(orders, 0, 10)
     pipeline.load("orders")
@@ -333,7 +333,7 @@ def begin_anew(
 
 
 def stage_again(staging: Staging, *edges: int) -> None:
-    """What writers stage once a chain was begun anew."""
+    """What writers stage once a chain was begun again."""
     staging.previous.clear()
     staging.generation = 1
     flushes(staging, *edges)

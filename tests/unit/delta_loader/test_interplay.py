@@ -100,7 +100,7 @@ def test_a_table_that_two_streams_share_is_looked_at_for_each_of_them(staging: S
 
 
 def test_an_answer_about_a_chain_without_a_marker_is_about_its_newest_generation(staging: Staging) -> None:
-    """A chain that is rewound to its beginning has no marker; the topic was made anew before."""
+    """A chain that is rewound to its beginning has no marker; the topic was recreated before."""
     tables = Restorable()
     staging.flush(1, 0, 10)
     loader_for(staging, tables).run_pass()

@@ -137,7 +137,7 @@ def test_what_makes_a_table_forget_is_a_warning_with_the_command_that_ends_it() 
         (None, 4 * DAY_MS, DAY_MS, Level.OK, "files older than 4 days wait, which are copied"),
         (None, 8 * DAY_MS, DAY_MS, Level.WARNING, "is 1w, and files may be staged for 8d"),
         ("interval 2 hours", None, HOUR_MS, Level.WARNING, "is 2h, and files may be staged for 1d"),
-        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "nothing can guard them"),
+        ("interval 0 hours", None, HOUR_MS, Level.WARNING, "staged files cannot be protected"),
         ("interval soon", None, HOUR_MS, Level.WARNING, "cannot be read"),
         ("interval 2 days", None, 3 * DAY_MS, Level.WARNING, "loader.marker_retention"),
     ],
@@ -173,8 +173,8 @@ def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_
     assert fatal([stage, one, two]) == ()
     assert (exit_code([stage]), exit_code([stage, one])) == (1, 1)
     assert exit_code([one, replace(one, code=ExitCode.USAGE)]) == 2
-    assert checks_as_text([stage]).endswith("not fit to load while something is away")
-    assert checks_as_text([stage, one]).endswith("not fit to load")
+    assert checks_as_text([stage]).endswith("not ready to load while something is away")
+    assert checks_as_text([stage, one]).endswith("not ready to load")
 
 
 def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -> None:
@@ -183,7 +183,7 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -
     (declared,) = settings_for(staging).streams
     status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
     text, found = to_text([status]), to_json([status])
-    assert "not fit to load: orders:" in text
+    assert "not ready to load: orders:" in text
     assert "the column id is STRING, staged as BIGINT" in text
     assert "→ ALTER TABLE delta." in text
     assert "'unfit': [{'problem': 'orders: " in str(found)
@@ -302,7 +302,7 @@ def test_all_is_well_and_nothing_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "problem"), [(None, "did not tell its topics in time"), ({}, "has no topic orders that this user may see")]
+    ("ends", "problem"), [(None, "did not list its topics in time"), ({}, "has no topic orders that this user may see")]
 )
 def test_a_silent_kafka_and_a_missing_topic_are_told_apart(
     ends: Mapping[TopicPartition, Position] | None, problem: str

@@ -38,7 +38,7 @@ class Broken(MemoryDeltaTables):
     def state(self, url: str) -> TableState | None:
         if url in self.reads:
             msg = "its log is broken"
-            raise TableError(msg, "mend it")
+            raise TableError(msg, "fix it")
         return super().state(url)
 
     def create(self, url: str, shape: TableShape) -> None:
@@ -55,7 +55,7 @@ class Broken(MemoryDeltaTables):
             raise AWAY
         return outcome
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         for broken in (self.reads, self.creates, self.commits, self.loses_answers):
             broken.clear()
 
@@ -157,7 +157,7 @@ def test_one_broken_table_is_told_and_holds_no_other(
     assert all(rows(tables, other) for other in others)
     # Nothing that it lacks is settled, however old.
     assert len(staging.markers()) == 3
-    tables.mend()
+    tables.fix()
     assert one_pass(staging, tables, marker_retention=0).failure is None
     assert counted(staging, tables) == WHOLE
     assert len(staging.markers()) == 1
@@ -169,7 +169,7 @@ def test_what_a_broken_table_lacks_grows_and_comes_in_order(staging: Staging, ta
     for start in range(0, 50, 10):
         staging.flush(0, start, start + 10, routed={"a": [start]} if start != 20 else {"b": [start]})
         assert one_pass(staging, tables, marker_retention=0).failure is not None
-    tables.mend()
+    tables.fix()
     staging.flush(0, 50, 60, routed={"a": [50]})
     assert one_pass(staging, tables, marker_retention=0, max_files=3).failure is None
     assert counted(staging, tables)[:3] == (60 - 6, 5, 1)
@@ -206,7 +206,7 @@ def test_what_a_table_lacks_and_nobody_has_staged_any_more_is_told_with_the_way_
     tables.commits.add(staging.route("a"))
     staged(staging)
     one_pass(staging, tables)
-    tables.mend()
+    tables.fix()
     store = staging.store(staging.stage_url)
     store.delete([staging.markers()[0]])
     report = one_pass(staging, tables)

@@ -102,7 +102,7 @@ def test_ends_and_ids_are_those_of_the_inputs_together() -> None:
 def test_an_end_without_its_inputs_holds_the_chain() -> None:
     require_inputs(CHAIN, place(2, 3))
     require_inputs(A, Position(5))
-    with pytest.raises(MarkerError, match=re.escape("the chain of a+b/0 ends at 5, and nothing says how far")):
+    with pytest.raises(MarkerError, match=re.escape("the chain of a+b/0 ends at 5, and the position of each")):
         require_inputs(CHAIN, Position(5))
 
 
@@ -110,7 +110,7 @@ def test_a_chain_of_several_topics_is_rewound_to_where_a_marker_ends() -> None:
     assert plan_rewind(state(), Position(5), Author("me", 1)).position == 5
     assert with_chain([A, B, TopicPartition(Topic("a"), Partition(1))], "a+b") == [CHAIN]
     loaded = PartitionState(CHAIN, "x", StartAt.EARLIEST, Ends(place(0, 0), place(9, 9)), Position(6))
-    with pytest.raises(UsageError, match="nothing says how far each of them is at 6"):
+    with pytest.raises(UsageError, match="the position of each of them is unknown at 6"):
         plan_rewind(loaded, Position(6), Author("me", 1))
 
 

@@ -122,7 +122,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
             Place.NO_ROW,
             "a tombstone (2 in that span), or no record at all",
         ),
-        (story(5, *LOADED, kafka_columns=False), Place.BROUGHT, "cannot be told"),
+        (story(5, *LOADED, kafka_columns=False), Place.BROUGHT, "is unknown"),
         (story(5, *LOADED, holders=(replace(ROW, rows=None, problem="it is gone"),)), Place.BROUGHT, "it is gone"),
         (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), Place.GIVEN_UP, "given up"),
         (story(15, *LOADED, other(2, "RESTORE", 0)), Place.TAKEN_BACK, "what version 1 had brought, version 2"),
@@ -135,7 +135,7 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
         (story(2, load(9, 10, 20), holders=(ROW,)), Place.ROW, "which version brought it is no longer known"),
         (story(30, *LOADED, kafka_end=Position(25)), Place.NOT_IN_KAFKA, "ends at 25"),
         (story(30, *LOADED, kafka_end=Position(35)), Place.NOT_STAGED, "the table wants 20 next; nothing is staged"),
-        (story(30, *LOADED, staged_to=Position(50)), Place.GAP, "nothing is staged for it, though"),
+        (story(30, *LOADED, staged_to=Position(50)), Place.GAP, "it is not staged, although"),
     ],
 )
 def test_each_place_has_its_words(found: OffsetStory, place: Place, sentence: str) -> None:

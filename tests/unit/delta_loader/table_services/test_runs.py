@@ -69,7 +69,7 @@ class World:
         self.looked.set()
         if url in self.unreadable:
             msg = "its log is torn"
-            raise TableError(msg, "mend it")
+            raise TableError(msg, "fix it")
         if url.endswith("_dead_letters"):
             return None
         ago = self.served.get(url)
@@ -181,7 +181,7 @@ def test_the_command_shows_runs_and_what_is_due() -> None:
     assert "due: optimize: 40 small files, 2.0 MiB, in 2 partition(s)" in text
     assert "no vacuum is due: table_services.vacuum.enabled is false" in text
     assert "kept for 30 days; " in text
-    assert "memory://b: cannot be told: its log is torn" in text
+    assert "memory://b: unknown: its log is torn" in text
     assert "memory://a_dead_letters: not created yet" in text
     assert '"bytes_before": 100' in str(run_to_json(run(World(), settings("a")))).replace("'", '"')
     assert "'small_files': 40" in str(tables_to_json(looks))

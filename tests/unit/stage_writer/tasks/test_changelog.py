@@ -266,7 +266,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     assert told_after(changes=short) == ({"changes"}, 1, ["0.0", "1.0"])
     assert watch.notes == ("it forgets; states go to the stage meanwhile: let it not",)
     away = BrokerError("it is away")
-    assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has mended it"
+    assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has fixed it"
     assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
     answers["others"] = None
     watch.look()

@@ -126,7 +126,7 @@ def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
 def test_a_rewind_to_where_nobody_knows_the_state_says_what_will_come_of_it() -> None:
     plan = plan_rewind(partition(stateful(0, 5, 9, 20)[2:], table=20), Position(7), AUTHOR, below_table=True)
     assert plan.position == 7
-    assert any("--to 0 --below-table makes it anew" in note for note in plan.notes)
+    assert any("--to 0 --below-table rebuilds it" in note for note in plan.notes)
     assert plan.marker is not None
     assert plan.marker.manifest is not None
     assert plan.marker.manifest.state is None

@@ -63,7 +63,7 @@ def test_topics_share_a_task_only_where_they_share_state() -> None:
         (lambda: clicks().add_sink("rows", "click"), "the parent 'click'"),
         (lambda: clicks().add_sink("rows"), "'rows' has no parents"),
         (lambda: clicks().add_sink("rows", "clicks").add_sink("more", "rows"), "the sink 'rows' for a parent"),
-        (lambda: clicks().check(), "nothing takes the records of 'clicks'"),
+        (lambda: clicks().check(), "no node takes the records of 'clicks'"),
         (lambda: Topology().add_source("a", "a", columns="x INTEGR"), "the source 'a'"),
         (lambda: Topology().add_source("a", "a", key="TEXT"), "the key of 'a' is 'TEXT'"),
         (lambda: Topology().add_source("a", "a", columns=COLUMNS, timestamp="when").check(), "'when'"),
@@ -94,5 +94,5 @@ def test_a_step_between_processors_is_refused() -> None:
 
 def test_a_step_after_a_processor_needs_columns() -> None:
     topology = clicks().add_processor("one", Processor, "clicks").add_step("after", Derive({"x": "1"}), "one")
-    with pytest.raises(ConfigError, match="nobody knows its columns"):
+    with pytest.raises(ConfigError, match="its columns are unknown"):
         topology.add_sink("rows", "after").check()
