@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bootstrap.core.plan import StreamPlan
     from common.settings import Settings
 
-app = new_app("Say where the chains of done markers begin, skip positions, or have them staged again.")
+app = new_app("Choose where the chains of done markers begin, and repair them.")
 app.add_typer(markers_app, name="markers")
 app.add_typer(config_app, name="config")
 
@@ -42,23 +42,23 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="SOURCE",
-        help="earliest, latest, a moment such as 2026-03-01T00:00:00Z, group:NAME (a consumer group's commits), delta "
-        "(the table's own txn actions), the path of a file with positions by partition, or seek_offsets:PATH for a "
-        "file with the last offsets that kafka-delta-ingest takes.",
+        help="earliest, latest, a time such as 2026-03-01T00:00:00Z, group:NAME (a consumer group's commits), delta "
+        "(the table's own txn actions), the path of a file with positions by partition, or seek_offsets:PATH, a "
+        "kafka-delta-ingest file with the last offsets.",
     ),
 ]
 StreamOption = Annotated[
-    str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only; by default all of the config's.")
+    str | None, typer.Option("--stream", metavar="APP_ID", help="Only this stream; by default all of the config.")
 ]
 TopicOption = Annotated[str, typer.Option("--topic", help="The Kafka topic.")]
 PartitionOption = Annotated[int, typer.Option("--partition", min=0, help="The Kafka partition.")]
 ToOption = Annotated[
-    int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
+    int, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset to stage.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")]
 TakeOverOption = Annotated[
     int | None,
-    typer.Option("--take-over", metavar="TURN", help="A repair that has not ended, and whose process is gone."),
+    typer.Option("--take-over", metavar="NUMBER", help="Take over an unfinished repair whose process is gone."),
 ]
 
 
@@ -76,7 +76,7 @@ def plan(
     as_json: JsonOption = False,
     print_config: PrintConfigOption = False,
 ) -> None:
-    """Show for each Kafka partition where its chain would begin, and the marker that would say so."""
+    """Show where the chain of each Kafka partition would begin, and the marker for it. Changes nothing."""
     work = Work(settings_from(config, print_config=print_config), SystemClock())
     plans = work.plan(parse_source(source), stream)
     _show(plans, as_json=as_json, written=False)
@@ -96,7 +96,7 @@ def write(
     take_over: TakeOverOption = None,
     print_config: PrintConfigOption = False,
 ) -> None:
-    """Make the markers of the plan. A partition that has a marker already is refused, and then nothing is written."""
+    """Create the markers of the plan. If a partition already has a marker, it is refused and nothing is written."""
     work = Work(settings_from(config, print_config=print_config), SystemClock(), take_over=take_over)
     plans = work.plan(parse_source(source), stream)
     made = work.write(plans)
@@ -121,7 +121,7 @@ def skip(
     take_over: TakeOverOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give positions up: fill the gap that holds a partition, or go on behind the chain's end, up to OFFSET."""
+    """Give up the positions before OFFSET: fill the gap that holds a partition, or extend the chain."""
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
     if yes:
@@ -142,24 +142,24 @@ def rewind(
     topic: Annotated[str | None, typer.Option("--topic", help="The Kafka topic.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="The Kafka partition.")] = None,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset wanted.")
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, max=MAX_POSITION, help="The next offset to stage.")
     ] = None,
     all_held: Annotated[
         bool,
         typer.Option(
             "--all-held",
-            help="Every partition of the config, or of --topic, that a gap, a marker that cannot be read, or a data "
-            "file that is gone holds, each from there on.",
+            help="Rewind every partition of the config, or of --topic, that is held by a gap, an unreadable "
+            "marker or a missing data file.",
         ),
     ] = False,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
     below_table: Annotated[
-        bool, typer.Option("--below-table", help="Also where the table has the records already.")
+        bool, typer.Option("--below-table", help="Also stage records again that the table already has.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Have records staged again from OFFSET on: put the markers beyond it aside, into the stage's folder stray/."""
+    """Stage records again from OFFSET on: move the later markers into the stage's folder stray/."""
     settings = settings_from(config)
     work = Work(settings, SystemClock(), take_over=take_over)
     if all_held:
@@ -204,17 +204,17 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
 def accept(
     *,
     config: ConfigArgument,
-    stream: Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream that stopped.")],
-    replay: Annotated[bool, typer.Option("--replay", help="Load again what its tables lost.")] = False,
-    go_on: Annotated[bool, typer.Option("--go-on", help="Its tables are right as they are.")] = False,
+    stream: Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream that waits.")],
+    replay: Annotated[bool, typer.Option("--replay", help="Load again the records that its tables lost.")] = False,
+    go_on: Annotated[bool, typer.Option("--go-on", help="Accept its tables as they are.")] = False,
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="With --replay: without the records that Kafka no longer has.")
+        bool, typer.Option("--give-up", help="With --replay: give up the records that Kafka no longer has.")
     ] = False,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a table that went back (RESTORE, replaced, recreated, positions expired), so that its stream goes on."""
+    """Resume a stream whose table was restored, replaced or created again, or lost its positions."""
     if replay == go_on:
         msg = "accept wants either --replay or --go-on"
         raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")
@@ -235,12 +235,12 @@ def restart(
     config: ConfigArgument,
     topic: TopicOption,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="One Kafka partition only; by default all of the topic.")
+        int | None, typer.Option("--partition", min=0, help="Only this Kafka partition; by default all of the topic.")
     ] = None,
     yes: YesOption = False,
     take_over: TakeOverOption = None,
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="Also where something of the old topic is staged and not loaded.")
+        bool, typer.Option("--give-up", help="Also give up records of the old topic that are staged and not loaded.")
     ] = False,
     at: Annotated[
         int | None,
@@ -248,17 +248,17 @@ def restart(
             "--at",
             min=0,
             metavar="OFFSET",
-            help="Where the new chain begins. Of a topic that is the same and has lost records: the first offset at "
-            "which Kafka has other records than those that were staged. Of one that is held as other_stream or "
-            "other_topic: the first offset to load; by default behind what the table has, or Kafka's first one.",
+            help="Where the new chain begins. For a topic that lost records (topic_truncated): the first offset at "
+            "which Kafka has other records than were staged. For other_stream and other_topic: the first offset "
+            "to load; by default the table's position, or Kafka's first offset.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin new chains for a topic that was deleted and created again, or that the table does not know.
+    """Start new chains for a topic that was deleted and created again, or that is new to the table.
 
-    The old ones' markers go into stray/. For other_stream and other_topic, as `delta-loader status` shows them, it lets
-    the table take the topic's records too, under positions of their own.
+    Moves the old markers into the stage's folder stray/. For partitions that `delta-loader status` shows as held by
+    other_stream or other_topic, it lets the table take this topic too, under separate positions.
     """
     if at is not None and partition is None:
         msg = "--at is an offset of one Kafka partition"

@@ -12,7 +12,7 @@ from bootstrap.config.commands import app as config_app
 from bootstrap.markers.commands import app as markers_app
 from common.cli import new_app, run
 
-app = new_app("Draft a config, and look at what is staged. The services are `stage-writer` and `delta-loader`.")
+app = new_app("Draft a config, and inspect the stage. The services are `stage-writer` and `delta-loader`.")
 app.add_typer(config_app, name="config")
 app.add_typer(markers_app, name="markers")
 

@@ -22,18 +22,18 @@ from common.settings import Settings, load_settings, print_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file with the settings.")]
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print the settings in force, secrets masked, and exit.")
+    bool, typer.Option("--print-config", help="Print the settings in force, with secrets masked, and exit.")
 ]
 
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 failed, and trying again may help; 2 wrong use or config; 3 done what could be done, and "
-    "something is held or not compatible and waits for a person."
+    "Exit codes: 0 done; 1 failed, a retry may help; 2 wrong usage or config; 3 done as far as possible, but something "
+    "is held or not compatible and needs an operator."
 )
 
 

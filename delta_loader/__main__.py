@@ -69,7 +69,7 @@ _MAINTENANCE_LOOK_EVERY_S = 1.0
 _EXIT_WITHIN_S = 10.0
 _LOOK_S = 0.1  # how long a change of the lease may go unnoticed within the process
 
-app = new_app("Loads what the stage writers staged into Delta tables.")
+app = new_app("Load staged files into Delta tables.")
 for command, calls in (
     (verify, ("delta-loader verify pipeline.yaml", "delta-loader verify pipeline.yaml --stream orders --kafka --json")),
     (check, ("delta-loader check pipeline.yaml",)),
@@ -92,11 +92,11 @@ app.add_typer(dead_letters_app, name="dead-letters")
 def run(
     config: ConfigArgument,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Load all that is loadable now, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Load everything that can be loaded now, and exit.")] = False,
     as_json: JsonOption = False,
     print_config: PrintConfigOption = False,
 ) -> None:
-    """Load on the schedule; or load all that is loadable now, and exit: with 3 when something is held."""
+    """Load on the schedule until stopped; or with --once, load everything that can be loaded now, and exit."""
     settings = settings_from(config, print_config=print_config)
     Schedule(settings.loader.schedule)  # a wrong one is told before Spark starts
     if settings.table_services.is_on:

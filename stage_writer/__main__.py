@@ -93,12 +93,12 @@ app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 def run(
     config: cli.ConfigArgument,
     until_caught_up: Annotated[  # noqa: FBT002 - an option
-        bool, typer.Option("--until-caught-up", help="Stage all that is in Kafka now, and exit.")
+        bool, typer.Option("--until-caught-up", help="Stage everything that is in Kafka now, and exit.")
     ] = False,
     print_config: cli.PrintConfigOption = False,  # noqa: FBT002
     worker: Annotated[str | None, typer.Option("--worker", hidden=True, help="The parent's word to a worker.")] = None,
 ) -> None:
-    """Consume until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
+    """Stage records from Kafka until stopped. SIGTERM flushes and leaves the group; a second one stops at once."""
     settings = cli.settings_from(config, print_config=print_config)
     count = workers_of(settings)
     if worker is None and count > 1:
@@ -229,7 +229,7 @@ def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBo
 
 @app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))
 def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> None:
-    """Validate the config, reach Kafka and the store, and prove that the store can keep a chain."""
+    """Check the config, Kafka, the store and the tables, and decode a sample of each topic."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
     told: list[tuple[str, str]] = []
@@ -316,19 +316,19 @@ def replay(
     *,
     config: cli.ConfigArgument,
     topic: Annotated[str | None, typer.Option("--topic", help="The Kafka topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Only this Kafka partition.")] = None,
     start: Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")] = None,
     end: Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")] = None,
-    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="2026-03-01T00:00:00Z")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="2026-03-02T00:00:00Z")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="From: 2026-03-01T00:00:00Z")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before: 2026-03-02T00:00:00Z")] = None,
     letters: Annotated[
         Path | None,
-        typer.Option("--letters", metavar="FILE", help="The dead letters of this export (Parquet), and not a range."),
+        typer.Option("--letters", metavar="FILE", help="Use the dead letters of this export (Parquet)."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Convert the records of an offset or time range again, and have the loader replace their rows."""
+    """Decode a range of offsets or times again from Kafka, and have the loader replace its rows."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
     if letters is not None:

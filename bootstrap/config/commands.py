@@ -22,7 +22,7 @@ from common.terminal import is_interactive, progress
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-app = new_group("Draft a config from what a topic holds, and show what editors and people want to know of one.")
+app = new_group("Draft a config from a topic, print the JSON Schema, or show the settings in force.")
 
 
 @app.command(
@@ -38,21 +38,21 @@ def init(
         "pipeline.yaml"
     ),
     *,
-    servers: Annotated[str | None, typer.Option("--bootstrap-servers", help="Kafka's host:port, …")] = None,
-    topics: Annotated[list[str] | None, typer.Option("--topic", help="A topic; again for another one.")] = None,
-    stage_url: Annotated[str | None, typer.Option("--stage-url", help="Where markers go: s3://lake/stage")] = None,
-    tables_url: Annotated[str | None, typer.Option("--tables-url", help="What tables lie below.")] = None,
-    kafka: Annotated[list[str] | None, typer.Option("--kafka", metavar="KEY=VALUE", help="A property.")] = None,
+    servers: Annotated[str | None, typer.Option("--bootstrap-servers", help="Kafka brokers: host:port, …")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", help="A topic; repeat for more.")] = None,
+    stage_url: Annotated[str | None, typer.Option("--stage-url", help="The stage: s3://lake/stage")] = None,
+    tables_url: Annotated[str | None, typer.Option("--tables-url", help="Folder for tables: s3://lake/tables")] = None,
+    kafka: Annotated[list[str] | None, typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka property.")] = None,
     registry: Annotated[str | None, typer.Option("--schema-registry", metavar="URL", help="For framed JSON.")] = None,
     partition_by: Annotated[
-        str | None, typer.Option("--partition-by", metavar="COLUMN", help="A column; '' for none; else proposed.")
+        str | None, typer.Option("--partition-by", metavar="COLUMN", help="A column; '' for none; default: proposed.")
     ] = None,
-    records: Annotated[int, typer.Option("--records", min=1, max=100_000, help="Most messages of a topic.")] = 1_000,
-    force: Annotated[bool, typer.Option("--force", help="Write over the file.")] = False,
+    records: Annotated[int, typer.Option("--records", min=1, max=100_000, help="Messages to sample.")] = 1_000,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Ask Kafka for topics, look at some messages, and write a commented config. Asks for what is not given.
+    """Sample topics and write a commented config. Asks for missing options on a terminal.
 
-    Nothing is committed to Kafka, and no value of a record is written down.
+    Commits nothing to Kafka, and writes no record value.
     """
     written = str(output) != "-"
     if written and output.exists() and not force:
@@ -154,12 +154,12 @@ def _references(value: object) -> list[str]:
     )
 )
 def schema() -> None:
-    """Print the JSON Schema of a config, for editors: completion, and the meaning of each key."""
+    """Print the JSON Schema of a config, which editors use for completion and descriptions of keys."""
     typer.echo(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command(epilog=examples("kafka-delta-express config show pipeline.yaml"))
 def show(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
-    """Show the settings in force, defaults and the environment included, with secrets masked."""
+    """Print the settings in force, including defaults and the environment, with secrets masked."""
     text = print_settings(settings_from(config))
     typer.echo(json.dumps(yaml.safe_load(text), indent=2, ensure_ascii=False) if as_json else text.rstrip("\n"))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 app = new_group("Inspect the chains of done markers: what is staged, and whether it is complete. Changes nothing.")
 
-TopicOption = Annotated[str | None, typer.Option("--topic", help="One Kafka topic only.")]
-PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Only this Kafka topic.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this Kafka partition.")]
 
 
 @app.command(
@@ -40,7 +40,7 @@ def ls(
     partition: PartitionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the chains, a line each; of one Kafka partition its markers, a line each."""
+    """List the chains, one per line; with --topic and --partition, the markers."""
     looker = Looker(settings_from(config))
     chains = looker.chains(Wanted(topic, partition))
     now_ms = SystemClock().wall_ms()
@@ -69,10 +69,10 @@ def show(
     *,
     topic: TopicOption = None,
     partition: PartitionOption = None,
-    at: Annotated[int | None, typer.Option("--at", metavar="OFFSET", min=0, help="The offset that it covers.")] = None,
+    at: Annotated[int | None, typer.Option("--at", metavar="OFFSET", min=0, help="An offset in its span.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one marker, decoded: the one of a path, or the one that covers an offset."""
+    """Show one decoded marker, by its path or by an offset that it covers."""
     name = _named(path, topic, partition, at)
     looker = Looker(settings_from(config))
     source = name.topic_partition
@@ -123,15 +123,12 @@ def verify(
     *,
     topic: TopicOption = None,
     partition: PartitionOption = None,
-    files: Annotated[
-        bool, typer.Option("--files/--no-files", help="Whether to read the footer of each data file.")
-    ] = True,
+    files: Annotated[bool, typer.Option("--files/--no-files", help="Read the footer of each data file.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that the chains are unbroken, and that their files are there as their markers say; exit 3 for a fault.
+    """Prove that chains are unbroken and that files are as their markers say. Exit code 3 for a fault.
 
-    A file has the size and the rows that its marker says, and the offsets that it covers. Rows are not read:
-    `delta-loader verify` proves the tables.
+    Compares size, row count and offsets of each file, from its footer. To prove rows, use `delta-loader verify`.
     """
     looker = Looker(settings_from(config))
     chains: list[PartitionChain] = looker.chains(Wanted(topic, partition))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
-    """Look at everything that loading needs: the stage, Spark, the log store, rights, tables, catalogs, Kafka.
+    """Check everything that loading needs: the stage, Spark, the log store, rights, tables, catalogs, Kafka.
 
-    Exit code 0 when it is ready to load, 1 when something is away now, 2 when something has to be fixed.
+    Exit code 1 if something is unavailable, 2 for a wrong setting or right, 3 if a table is not compatible.
     """
     settings = settings_from(config)
     set_up_logs(settings.logs, "delta-loader")

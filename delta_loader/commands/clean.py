@@ -21,12 +21,12 @@ def clean(
     *,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Younger objects are ignored; loader.clean_up_older_than."),
+        typer.Option("--older-than", metavar="AGE", help="Ignore younger ones; default: loader.clean_up_older_than."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without --yes they are only listed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove data files and stray markers that nothing refers to, and uploads that were never ended."""
+    """Remove unreferenced data files, stray markers and unfinished uploads."""
     settings = settings_from(config)
     try:
         age_s = settings.loader.clean_up_older_than_s if older_than is None else parse_duration_s(older_than)

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 _OF_THE_WRITER = "duckdb"
 """A package that the extra `stage-writer` brings; its own modules are always installed."""
 
-app = new_group("Records that did not fit: count them, get their bytes, and have them loaded after a fix.")
+app = new_group("Count and export dead letters, and load them after a fix.")
 
-StreamOption = Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")]
-ClassOption = Annotated[str | None, typer.Option("--class", metavar="CLASS", help="One error class, as wrong_type.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", help="One Kafka topic only.")]
-PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="One Kafka partition only.")]
+StreamOption = Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="Only this stream.")]
+ClassOption = Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Only this class, e.g. wrong_type.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Only this Kafka topic.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this Kafka partition.")]
 FromOption = Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")]
 ToOption = Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")]
-SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help="By Kafka's time: 2026-03-01T00:00Z")]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help="From this time: 2026-03-01T00:00Z")]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before this time.")]
 
 
@@ -85,13 +85,13 @@ def list_letters(
     since: SinceOption = None,
     until: UntilOption = None,
     show_values: Annotated[
-        bool, typer.Option("--show-values", help="Also one record of each group, with its bytes.")
+        bool, typer.Option("--show-values", help="Also show one record of each group, with its bytes.")
     ] = False,
     as_json_: JsonOption = False,
 ) -> None:
-    """Count dead letters by class, topic and reason, with the place of one of each.
+    """Count dead letters by class, topic and reason, with an example offset of each.
 
-    Reasons are shown without the values that they quote, unless --show-values is given.
+    Reasons are shown without record values unless --show-values is given.
     """
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
@@ -112,7 +112,7 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")],
     *,
     file_format: Annotated[
-        ExportFormat, typer.Option("--format", help="JSON lines with base64, or the table's columns in Parquet.")
+        ExportFormat, typer.Option("--format", help="JSON lines with base64, or Parquet with the table's columns.")
     ] = ExportFormat.NDJSON,
     stream: StreamOption = None,
     error_class: ClassOption = None,
@@ -123,7 +123,7 @@ def export(
     since: SinceOption = None,
     until: UntilOption = None,
 ) -> None:
-    """Write dead letters with their bytes and places to a file, in the order of their offsets."""
+    """Write dead letters with their bytes and offsets to a file, ordered by offset."""
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
@@ -162,12 +162,12 @@ def replay(
     end: ToOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this the plan is shown.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")] = False,
 ) -> None:
-    """Decode dead letters again by the settings as they are now; what fits goes into the table, once.
+    """Decode dead letters again with the current config, and load those that are valid now, once.
 
-    Their bytes come from the dead-letter table, so Kafka need not have them any more. `stage-writer replay --letters`
-    does the decoding and has to be installed here; the loader replaces at its next pass.
+    The bytes come from the dead-letter table, so Kafka does not need to have them. `stage-writer replay --letters`
+    decodes them and must be installed here; the loader replaces them in its next run.
     """
     settings = settings_from(config)
     if importlib.util.find_spec(_OF_THE_WRITER) is None:

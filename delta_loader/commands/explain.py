@@ -26,14 +26,14 @@ _ASK = "ask for --version N, or for --topic T --partition P --offset O"
 def explain(
     config: ConfigArgument,
     *,
-    version: Annotated[int | None, typer.Option("--version", min=0, help="A version of a table.")] = None,
-    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="Which table's version.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic of an offset.")] = None,
-    partition: Annotated[int, typer.Option("--partition", min=0, help="Its Kafka partition.")] = 0,
-    offset: Annotated[int | None, typer.Option("--offset", min=0, help="The offset.")] = None,
+    version: Annotated[int | None, typer.Option("--version", min=0, help="The table version to explain.")] = None,
+    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="The table of --version.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="The topic of --offset.")] = None,
+    partition: Annotated[int, typer.Option("--partition", min=0, help="The Kafka partition of --offset.")] = 0,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="The Kafka offset to locate.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what a version brought (spans, files, counts), or which version and file have a Kafka offset."""
+    """Show what a table version loaded (spans, files, counts), or which version and file contain a Kafka offset."""
     settings = settings_from(config)
     with threads() as pool:
         parallel = parallel_of(pool)

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 def services(
     config: ConfigArgument,
     *,
-    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="One table only.")] = None,
-    run: Annotated[bool, typer.Option("--run", help="Do what is due now, outside of window and budget.")] = False,
+    table: Annotated[str | None, typer.Option("--table", metavar="URL", help="Only this table.")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run what is due now, ignoring window and budget.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Also ask Spark what a VACUUM that is due would delete."),
+        typer.Option("--dry-run", help="Also ask Spark which files a due VACUUM would delete."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the last OPTIMIZE, VACUUM and so on of each table, and what is due; or do it now."""
+    """Show the last OPTIMIZE, VACUUM, checkpoint and statistics of each table, and what is due; or run it now."""
     if run and dry_run:
         msg = "--run and --dry-run contradict one another"
         raise UsageError(msg, "look with --dry-run first, then give --run alone")

@@ -17,9 +17,9 @@ from delta_loader.status import stream_status
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:
-    """Per stream and Kafka partition: staged to, loaded to, lag, held and why; exit 3 when something is held.
+    """Show per stream and Kafka partition: staged to, loaded to, lag, held and why. Exit code 3 if something is held.
 
-    A stream whose last load failed, or of which nothing can be found out, is exit 1.
+    Exit code 1 if a stream's last load failed or its state cannot be read.
     """
     settings = settings_from(config, print_config=print_config)
     with threads() as pool:

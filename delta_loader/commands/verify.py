@@ -20,11 +20,11 @@ from delta_loader.core.verify_view import to_json, to_text
 def verify(
     config: ConfigArgument,
     *,
-    stream: Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="One stream only.")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="Only this stream.")] = None,
     kafka: Annotated[bool, typer.Option("--kafka", help="Compare with every record that Kafka has.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove from the tables that each record is there once and none is missing; exit 0 proved, 3 fault found."""
+    """Prove from the tables that each record is there once and none is missing. Exit code 3 for a fault."""
     settings = settings_from(config)
     streams = chosen(settings, stream)
     with ExitStack() as stack:
