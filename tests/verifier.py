@@ -1,8 +1,15 @@
-"""An independent verifier: re-reads Kafka with a consumer of its own and compares it with the tables, row by row.
+"""An independent judge: re-reads Kafka with a consumer of its own and compares it with the tables, row by row.
 
-It shares no code with the services: records are parsed by the standard library, tables are read by Spark, by delta-rs
-and by DuckDB. What a record should have become is told by its key (`GOOD`, or ``bad:<error class>``), which whoever
-produced it wrote there, and by its value being null.
+Rules:
+
+1. It is given Kafka's contents and the tables' contents and nothing else: no marker, no log of a service, no ledger of
+   a producer. It shares no code with the services (an architecture test sees to that): records are parsed by the
+   standard library, tables are read by Spark, by delta-rs and by DuckDB.
+2. What a record should have become is told by its key (`GOOD`, or ``bad:<error class>``), which its producer wrote
+   there, by its value being null, and by a function from a record to its row.
+3. Each record is a row or a dead letter, once, with exactly its values; nothing else is in either table.
+4. A table only grows at each Kafka partition's end: what a version adds has higher offsets than all that the versions
+   before it added (G4, G5). A repair by an operator may break this rule; nothing else may.
 """
 
 from __future__ import annotations
@@ -20,11 +27,13 @@ from urllib.request import url2pathname
 import duckdb
 import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -35,6 +44,7 @@ BAD = b"bad:"
 Row = dict[str, object]
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
+_PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +161,7 @@ def _delta_rs(url: str, server: S3Server | None) -> DeltaTable:
 def verify(
     sent: Iterable[Sent], rows: Iterable[Row], dead_letters: Iterable[Row], expected: Callable[[Sent], Row]
 ) -> Findings:
-    """Compare: each good record a row with the values that ``expected`` says, each bad one a dead letter."""
+    """Compare: each good record a row with exactly the values that ``expected`` says, each bad one a dead letter."""
     by_place = {record.place: record for record in sent}
     found: Counter[Place] = Counter()
     unknown: list[Place] = []
@@ -163,10 +173,12 @@ def verify(
         if record is None or record.value is None:
             unknown.append(place)
             continue
-        wanted = dead_letter(record) if is_dead else {**expected(record), **kafka_columns(record)}
         is_bad = record.key is not None and record.key.startswith(BAD)
         if is_bad is not is_dead:
             different.append(f"{place}: {record.key!r} is in the wrong table")
+            continue
+        wanted = dead_letter(record, row) if is_dead else {**expected(record), **kafka_columns(record)}
+        wanted |= dict.fromkeys(row.keys() - wanted.keys())
         different += [
             f"{place}.{name}: {canonical(row.get(name))!r} instead of {value!r}"
             for name, value in wanted.items()
@@ -175,6 +187,57 @@ def verify(
     missing = tuple(place for place, record in by_place.items() if record.value is not None and not found[place])
     twice = tuple(place for place, count in found.items() if count > 1)
     return Findings(missing, twice, tuple(unknown), tuple(different))
+
+
+def read_growth(table: Path) -> list[list[Place]]:
+    """What each version of a table on a local disk added, by the table's log; what OPTIMIZE rewrote is not added."""
+    growth: list[list[Place]] = []
+    for version in sorted((table / "_delta_log").glob("[0-9]*.json")):
+        actions = map(json.loads, version.read_text("utf-8").splitlines())
+        adds = [action["add"] for action in actions if "add" in action]
+        added = [table / unquote(add["path"]) for add in adds if add["dataChange"]]
+        rows = (row for path in added for row in pq.ParquetFile(path).read(list(_PLACE)).to_pylist())
+        growth.append([_place(row) for row in rows])
+    return growth
+
+
+def order_faults(growth: Iterable[Iterable[Place]]) -> list[str]:
+    """The records that came in a version after others of their Kafka partition that are newer (rule 4)."""
+    faults: list[str] = []
+    newest: dict[tuple[str, int], int] = {}
+    for version, added in enumerate(growth):
+        before = dict(newest)
+        for topic, partition, offset in added:
+            known = before.get((topic, partition), -1)
+            if offset <= known:
+                faults.append(f"version {version} added {topic}/{partition} @ {offset} after @ {known} was there")
+            newest[topic, partition] = max(offset, newest.get((topic, partition), -1))
+    return faults
+
+
+def judge(
+    sent: Sequence[Sent], expected: Callable[[Sent], Row], table: str, *, server: S3Server, folder: Path
+) -> list[str]:
+    """All faults of a stream's table on S3 and of its dead letters, by two readers; copies go to ``folder``."""
+    urls = [table, f"{table}_dead_letters"]
+    copies = [_copied(url, server, folder) for url in urls]
+    faults = [f"{copy.name}: {fault}" for copy in copies for fault in order_faults(read_growth(copy))]
+    for name, reader, places in (
+        ("delta-rs", delta_rs_reader(server), urls),
+        # Thousands of small files over HTTP, one after the other, would take DuckDB longer than the run.
+        ("DuckDB", duckdb_reader(None, {}), [copy.as_uri() for copy in copies]),
+    ):
+        rows, dead_letters = map(reader, places)
+        findings = verify(sent, rows, dead_letters, expected)
+        faults += [] if findings.clean else [f"read by {name}: {findings}"]
+    return faults
+
+
+def _copied(url: str, server: S3Server, folder: Path) -> Path:
+    copy = folder / "copies" / url.rpartition("/")[2]
+    copy.mkdir(parents=True)
+    fsspec.filesystem("s3", **server.storage_options).get(f"{url}/", f"{copy}/", recursive=True)
+    return copy
 
 
 def kafka_columns(record: Sent) -> Row:
@@ -188,14 +251,15 @@ def kafka_columns(record: Sent) -> Row:
     }
 
 
-def dead_letter(record: Sent) -> Row:
-    """What a dead letter has, but for the words of its error."""
+def dead_letter(record: Sent, row: Row) -> Row:
+    """What the dead letter of a record has; its error may say anything, but not nothing."""
     assert record.key is not None
     return {
         **kafka_columns(record),
         "key": record.key,
         "value": record.value,
         "error_class": record.key.removeprefix(BAD).decode(),
+        "error": row.get("error") or "a sentence",
     }
 
 
@@ -227,4 +291,5 @@ def decode_base64(value: object) -> bytes | None:
 
 
 def _place(row: Row) -> Place:
-    return str(row["_kafka_topic"]), int(str(row["_kafka_partition"])), int(str(row["_kafka_offset"]))
+    topic, partition, offset = (row[name] for name in _PLACE)
+    return str(topic), int(str(partition)), int(str(offset))

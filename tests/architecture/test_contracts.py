@@ -57,6 +57,13 @@ def test_a_writer_of_plain_streams_does_not_pay_for_topologies_and_workers() -> 
     _run("-c", _PLAIN_WRITER)
 
 
+@pytest.mark.parametrize("module", ["tests.verifier", "tests.chaos.records"])
+def test_the_judge_of_real_runs_shares_no_code_with_what_it_judges(module: str) -> None:
+    ours = "{'common', 'stage_writer', 'delta_loader', 'bootstrap', 'devservices', 'kafka_delta_express'}"
+    script = f"import sys, {module}; found = {ours} & {{name.partition('.')[0] for name in sys.modules}}"
+    _run("-c", f"{script}; sys.exit(f'{{found}} loaded' if found else 0)")
+
+
 @pytest.mark.parametrize("module", ["stage_writer.core", "delta_loader.core"])
 def test_the_core_does_not_ask_what_time_it_is_or_open_files(module: str) -> None:
     # The import contract keeps clocks, chance and I/O libraries out; these come with types and builtins.

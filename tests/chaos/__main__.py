@@ -21,11 +21,11 @@ from devservices import processes
 from devservices.s3 import S3Kind, ensure_program
 from tests.chaos import books
 from tests.chaos.plan import Kind, plan
-from tests.chaos.records import expected
+from tests.chaos.records import expected, numbered
 from tests.chaos.services import bugs, counted
-from tests.chaos.stateful import TOPIC, State, numbered
+from tests.chaos.stateful import TOPIC, State
 from tests.chaos.world import APP_ID, CHANGES, World, running_world
-from tests.verifier import read_kafka
+from tests.verifier import judge, read_kafka
 
 if TYPE_CHECKING:
     from tests.verifier import Sent
@@ -88,7 +88,7 @@ def _run(world: World, seed: int, seconds: float, rate: float) -> list[str]:
     faults += books.ledger_faults(world.ledger, sent, seed)
     world.tell("the verifier reads")
     wanted = expected if world.state is State.NONE else numbered(sent)
-    faults += books.table_faults(world.table, world.s3, sent, world.folder, wanted)
+    faults += judge(sent, wanted, world.table, server=world.s3, folder=world.folder)
     loaders = world.services.named("loader")
     tables = [world.table, f"{world.table}_dead_letters"]
     acknowledged, missing = books.commit_faults(tables, world.s3, loaders)

@@ -1,11 +1,10 @@
-"""What came of it: a verifier that shares no code with the services reads Kafka and the tables.
+"""What came of it, beyond what tests/verifier.py judges by Kafka and the tables alone.
 
 Rules:
 
 1. Kafka is compared with the producer's ledger first: what was kept is there once, what was aborted is not, and each
    record is the one that its number says. So the verifier's own ground is firm.
-2. The tables are read by delta-rs and by DuckDB, and compared with Kafka record by record.
-3. Each commit that a loader was told is made (its log says so, whether or not it was killed a moment later) is in the
+2. Each commit that a loader was told is made (its log says so, whether or not it was killed a moment later) is in the
    Delta log under its version and its id, and no id is there twice.
 """
 
@@ -16,23 +15,20 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import s3fs
-
 from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from tests.chaos.producer import ABORTED, KEPT
 from tests.chaos.records import number_of, record
 from tests.chaos.services import events
-from tests.verifier import delta_rs_reader, duckdb_reader, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from devservices.s3 import S3Server
     from tests.chaos.services import Service
-    from tests.verifier import Row, Sent
+    from tests.verifier import Sent
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
@@ -80,37 +76,10 @@ def behind(table: str, app_id: str, server: S3Server, last: Mapping[int, int]) -
     return {partition: count for partition, count in lag.items() if count > 0}
 
 
-def table_faults(
-    table: str, server: S3Server, sent: Sequence[Sent], folder: Path, wanted: Callable[[Sent], Row]
-) -> list[str]:
-    """What the verifier finds wrong (rule 2), by the rows that are wanted; ``folder`` is for copies of tables."""
-    tables = [table, f"{table}_dead_letters"]
-    copies = [fetched(url, server, folder) for url in tables]
-    faults = []
-    for name, reader, urls in (
-        ("delta-rs", delta_rs_reader(server), tables),
-        # Thousands of small files, one after the other, would take DuckDB longer than the run.
-        ("DuckDB", duckdb_reader(None, {}), copies),
-    ):
-        rows, dead_letters = map(reader, urls)
-        findings = verify(sent, rows, dead_letters, wanted)
-        if not findings.clean:
-            faults.append(f"read by {name}: {findings}")
-    return faults
-
-
-def fetched(table: str, server: S3Server, folder: Path) -> str:
-    """The URL of a copy of a table, made by fsspec as it is."""
-    copy = folder / "copies" / table.rpartition("/")[2]
-    copy.mkdir(parents=True)
-    s3fs.S3FileSystem(**server.storage_options).get(f"{table}/", f"{copy}/", recursive=True)
-    return copy.as_uri()
-
-
 def commit_faults(
     tables: Sequence[str], server: S3Server, loaders: Sequence[Service]
 ) -> tuple[dict[str, int], list[str]]:
-    """How many commits each loader was told it has made, and what of that is not in the log (rule 3)."""
+    """How many commits each loader was told it has made, and what of that is not in the log (rule 2)."""
     logs = {table: commits_of(table, server) for table in tables}
     acknowledged: Counter[str] = Counter()
     faults: list[str] = []

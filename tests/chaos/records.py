@@ -6,9 +6,11 @@ tests/verifier.py wants it; a tombstone's key has its number.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 from tests.verifier import GOOD, Row, Sent, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 PARTITIONS = 6
 COLUMNS = (
@@ -94,3 +96,14 @@ def expected(sent: Sent) -> Row:
     }
     names = ("n", "small", "name", "amount", "at", "tags", "nested", "kind")
     return {name: shaped.get(name, same)(row[name]) for name in names}
+
+
+def numbered(sent: Iterable[Sent]) -> Callable[[Sent], Row]:
+    """The row that a good record becomes in a run with state, by all that Kafka has (`tests.chaos.stateful`)."""
+    counts: dict[object, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+    seen = {
+        one.place: next(counts[one.place[1], parse(one)["kind"]])
+        for one in sorted(sent, key=lambda one: one.place)
+        if one.key == GOOD and one.value is not None
+    }
+    return lambda one: {**expected(one), "seen": seen[one.place]}

@@ -1,26 +1,20 @@
 """The stream of a run as a topology whose rows say how many came before them: a state that is not its marker's shows.
 
-Each good record of a Kafka partition is counted, by its kind. The books count Kafka's records themselves; they know
-nothing of state.
+Each good record of a Kafka partition is counted, by its kind. The judge counts Kafka's records itself
+(`tests.chaos.records.numbered`); it knows nothing of state.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
-from tests.chaos.records import COLUMNS, expected
-from tests.verifier import GOOD, parse
+from tests.chaos.records import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from stage_writer.topologies import ProcessorContext, Record
-    from tests.verifier import Row, Sent
 
 TOPIC = "orders"
 SEEN = "seen BIGINT"
@@ -59,14 +53,3 @@ def build() -> Topology:
     topology.add_state_store(Stores.key_value("counts"), "numbered")
     topology.add_sink("table", "numbered")
     return topology
-
-
-def numbered(sent: Iterable[Sent]) -> Callable[[Sent], Row]:
-    """The row that a good record becomes, by all that Kafka has."""
-    counts: dict[object, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
-    seen = {
-        one.place: next(counts[one.place[1], parse(one)["kind"]])
-        for one in sorted(sent, key=lambda one: one.place)
-        if one.key == GOOD and one.value is not None
-    }
-    return lambda one: {**expected(one), "seen": seen[one.place]}

@@ -7,6 +7,7 @@ import json
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,9 @@ from tests.verifier import (
     decode_base64,
     delta_rs_reader,
     duckdb_reader,
+    order_faults,
     parse,
+    read_growth,
     read_kafka,
     spark_reader,
     verify,
@@ -31,7 +34,6 @@ from tests.verifier import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -187,6 +189,8 @@ def test_every_record_is_there_once_whoever_was_killed(
     }.items():
         findings = verify(sent, reader(table), reader(f"{table}_dead_letters"), expected)
         assert findings.clean, f"{name}: {findings}"
+    if lake.kind == "file":  # over S3 in test_chaos.py
+        assert order_faults(read_growth(Path(table))) == []
 
     operations = spark.sql(f"DESCRIBE HISTORY delta.`{table.replace('s3://', 's3a://')}`").collect()
     assert {row.operation for row in operations} == {"CREATE TABLE", "STREAMING UPDATE"}

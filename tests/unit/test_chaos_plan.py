@@ -10,8 +10,8 @@ import pytest
 
 from stage_writer.topologies.testing import Message, TopologyTestDriver
 from tests.chaos.plan import LEASE_S, SESSION_S, Kind, plan
-from tests.chaos.records import COLUMNS, expected, number_of, record
-from tests.chaos.stateful import SEEN, TOPIC, build, numbered
+from tests.chaos.records import COLUMNS, expected, number_of, numbered, record
+from tests.chaos.stateful import SEEN, TOPIC, build
 from tests.verifier import GOOD, Sent
 
 
