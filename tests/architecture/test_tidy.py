@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap", "devservices", "benchmarks", "demo", "model")
@@ -19,30 +24,53 @@ _OURS = (*PACKAGES, "tests", "docs", "deploy", ".ci")
 _A_WORKPLACE = re.compile(r"(?<![\w./~*}])/(?:home/\w+|Users/\w+|root|work|tmp/w)/")
 
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+_OF_USERS = [path for path in MODULES if path.relative_to(ROOT).parts[0] in PACKAGES[:4]]
+LAWS: list[tuple[Callable[[Module], Iterator[str]], list[Path]]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A file of Python, read and parsed once for all laws."""
+
+    name: str
+    text: str
+    nodes: tuple[ast.AST, ...]
+    """All of its tree, the module itself first."""
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+def parsed(path: Path) -> Module:
+    text = path.read_text("utf-8")
+    return Module(str(path.relative_to(ROOT)), text, tuple(ast.walk(ast.parse(text))))
 
 
-def name(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def law(paths: list[Path]) -> Callable[[Callable[[Module], Iterator[str]]], Callable[[Module], Iterator[str]]]:
+    """What holds in each of these modules: the function yields what breaks it there."""
+
+    def known(breaches: Callable[[Module], Iterator[str]]) -> Callable[[Module], Iterator[str]]:
+        LAWS.append((breaches, paths))
+        return breaches
+
+    return known
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_module_says_what_it_is_and_ends_in_time(path: Path) -> None:
-    assert ast.get_docstring(parsed(path)), f"{name(path)} has no docstring"
-    lines = len(path.read_text("utf-8").splitlines())
-    assert lines <= LONGEST_MODULE, f"{name(path)} has {lines} lines: it has more than one subject"
+@law(MODULES)
+def a_module_says_what_it_is_and_ends_in_time(module: Module) -> Iterator[str]:
+    tree = module.nodes[0]
+    if not isinstance(tree, ast.Module) or not ast.get_docstring(tree):
+        yield "it has no docstring"
+    lines = len(module.text.splitlines())
+    if lines > LONGEST_MODULE:
+        yield f"{lines} lines: it has more than one subject"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_function_fits_on_a_screen(path: Path) -> None:
-    for node in ast.walk(parsed(path)):
+@law(MODULES)
+def a_function_fits_on_a_screen(module: Module) -> Iterator[str]:
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= LONGEST_FUNCTION, f"{name(path)}:{node.lineno}: {node.name} has {lines} lines"
+            if lines > LONGEST_FUNCTION:
+                yield f"{node.lineno}: {node.name} has {lines} lines"
 
 
 def test_nothing_names_a_folder_of_somebodys_machine() -> None:
@@ -53,22 +81,21 @@ def test_nothing_names_a_folder_of_somebodys_machine() -> None:
         if hidden or path.suffix not in _TEXT:
             continue
         found = _A_WORKPLACE.search(path.read_text("utf-8"))
-        assert found is None, f"{name(path)} names {found[0] if found else ''}"
+        assert found is None, f"{path.relative_to(ROOT)} names {found[0] if found else ''}"
 
 
-_OF_USERS = [path for path in MODULES if path.relative_to(ROOT).parts[0] in PACKAGES[:4]]
 _NAMES_NO_FILE = re.compile(r"(?:stage-writer|delta-loader|bootstrap|kafka-delta-express)[ a-z-]* CONFIG\b")
 
 
-@pytest.mark.parametrize("path", _OF_USERS, ids=name)
-def test_a_remedy_names_the_real_config_file(path: Path) -> None:
+@law(_OF_USERS)
+def a_remedy_names_the_real_config_file(module: Module) -> Iterator[str]:
     """common/remedies.py; the help of a command and the generated reference speak of no particular file."""
-    tree = parsed(path)
-    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
-    for node in ast.walk(tree):
+    told = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}  # docstrings
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
             found = _NAMES_NO_FILE.search(node.value)
-            assert found is None or name(path) == "common/reference.py", f"{name(path)}:{node.lineno}: {found}"
+            if found is not None and module.name != "common/reference.py":
+                yield f"{node.lineno}: {found[0]}"
 
 
 _WITHOUT_ITS_CONFIG = re.compile(r"`(?:stage-writer|delta-loader|bootstrap)(?: [a-z-]+)+(?![a-z-]| [a-z{])")
@@ -80,31 +107,33 @@ def _message(node: ast.JoinedStr | ast.Constant) -> str:
     return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
-@pytest.mark.parametrize("path", [one for one in _OF_USERS if "settings" not in one.parts], ids=name)
-def test_a_command_in_a_remedy_has_its_arguments(path: Path) -> None:
+@law([one for one in _OF_USERS if "settings" not in one.parts])
+def a_command_in_a_remedy_has_its_arguments(module: Module) -> Iterator[str]:
     """Descriptions of settings, metrics and options speak of no particular file; remedies do."""
-    tree = parsed(path)
-    general = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
-    general += [
-        word.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for word in node.keywords
-        if word.arg == "help"
-    ]
+    general = [node.value for node in module.nodes if isinstance(node, ast.Expr)]
+    calls = (node for node in module.nodes if isinstance(node, ast.Call))
+    general += [word.value for call in calls for word in call.keywords if word.arg == "help"]
     passed = {id(inner) for node in general if not isinstance(node, ast.Call) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
             found = None if id(node) in passed else _WITHOUT_ITS_CONFIG.search(_message(node))
             if isinstance(node, ast.JoinedStr):
                 passed |= {id(inner) for inner in ast.walk(node)}
-            assert found is None or name(path) in {"common/metrics.py", "common/reference.py"}, (
-                f"{name(path)}:{node.lineno}"
-            )
+            if found is not None and module.name not in {"common/metrics.py", "common/reference.py"}:
+                yield f"{node.lineno}: {found[0]}"
 
 
-@pytest.mark.parametrize("path", _OF_USERS, ids=name)
-def test_what_commands_print_goes_through_one_function(path: Path) -> None:
+@law(_OF_USERS)
+def what_commands_print_goes_through_one_function(module: Module) -> Iterator[str]:
     """`common.cli.echo` fills the config's path in; what drafts and shows configs has no remedies."""
-    if name(path) not in {"common/cli.py", "common/reference.py", "bootstrap/config/commands.py"}:
-        assert "typer.echo(" not in path.read_text("utf-8")
+    if module.name not in {"common/cli.py", "common/reference.py", "bootstrap/config/commands.py"}:
+        yield from re.findall(r"typer\.echo\(", module.text)
+
+
+@pytest.mark.parametrize(("breaches", "paths"), LAWS, ids=[breaches.__name__ for breaches, _ in LAWS])
+def test_a_law_of_the_style_holds_in_each_module(
+    breaches: Callable[[Module], Iterator[str]], paths: list[Path]
+) -> None:
+    modules = [parsed(path) for path in paths]
+    assert modules
+    assert [f"{module.name}: {what}" for module in modules for what in breaches(module)] == []
