@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
+from tests.integration import in_process
 from tests.integration.test_on_marker import Service
 from tests.verifier import (
     GOOD,
@@ -209,21 +210,26 @@ def test_every_record_is_there_once_whoever_was_killed(
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_a_second_run_changes_nothing(
-    kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs
+    kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
 ) -> None:
     topic = new_topic(PARTITIONS)
     config = programs.config(settings(kafka, lake, topic))
     produce(kafka, topic, 400, random.Random(1))  # noqa: S311 - a test's data
     for _ in range(2):
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
-        programs.succeed("delta-loader", "run", config, "--once")
+        assert in_process.load(config, spark).failure is None
     table = DeltaTable(f"{lake.url}/tables/orders")
     assert [commit["operation"] for commit in table.history()] == ["STREAMING UPDATE", "CREATE TABLE"]
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
-def test_a_marker_made_by_touch_starts_the_next_writer_there(
-    kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, tmp_path: Path
+def test_a_marker_made_by_touch_starts_the_next_writer_there(  # noqa: PLR0917 - fixtures
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    lake: Lake,
+    programs: Programs,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     topic = new_topic(1)
     produce_to = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -235,14 +241,14 @@ def test_a_marker_made_by_touch_starts_the_next_writer_there(
     marker.parent.mkdir(parents=True)
     marker.touch()
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
-    programs.succeed("delta-loader", "run", config, "--once")
+    assert in_process.load(config, spark).failure is None
     rows = delta_rs_reader(None)(f"{lake.url}/tables/orders")
     assert sorted(int(str(row["_kafka_offset"])) for row in rows) == list(range(42, 100))
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
 def test_sigterm_flushes_and_leaves_the_group(
-    kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs
+    kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
 ) -> None:
     topic = new_topic(1)
     slow = settings(kafka, lake, topic)
@@ -258,5 +264,5 @@ def test_sigterm_flushes_and_leaves_the_group(
     service.until(lambda: sample in service.get("/metrics")[1], "the record")
     writer.stop()
     assert '"reason": "stopping"' in writer.log.read_text("utf-8")
-    programs.succeed("delta-loader", "run", config, "--once")
+    assert in_process.load(config, spark).failure is None
     assert len(delta_rs_reader(None)(f"{lake.url}/tables/orders")) == 1

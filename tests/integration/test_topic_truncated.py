@@ -13,11 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from devservices.kafka import running_kafka
+from tests.integration import in_process
 from tests.integration.test_topic_went_back import ends, produce, settings, until, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
@@ -55,7 +58,9 @@ def restore(kafka: KafkaCluster, folder: Path) -> None:
 
 
 @pytest.mark.spark
-def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(tmp_path: Path, programs: Programs) -> None:
+def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(
+    tmp_path: Path, programs: Programs, spark: SparkSession
+) -> None:
     with copied_kafka(tmp_path / "kafka", stopped=False) as kafka:
         config = programs.config(settings(kafka, tmp_path, TOPIC))
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
@@ -69,7 +74,7 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(tmp_pa
         assert f"--topic {TOPIC} --partition 0 --at 50 --yes" in done.stderr
         assert ends(tmp_path, TOPIC) == {0: 100}, "none of the other records is in the old chain"
 
-        programs.succeed("delta-loader", "run", config, "--once")
+        assert in_process.load(config, spark).failure is None
         verified = programs.run("delta-loader", "verify", config, "--kafka")
         assert verified.returncode == 3, verified.stdout + verified.stderr
         assert "50 records of orders/0 have another timestamp in Kafka than in the tables, the first one at 50 (" in (
@@ -81,7 +86,7 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(tmp_pa
         at_50 = ("--topic", TOPIC, "--partition", "0", "--at", "50", "--yes")
         programs.succeed("bootstrap", "restart", config, *at_50)
         programs.succeed("stage-writer", "run", config, "--until-caught-up")
-        programs.succeed("delta-loader", "run", config, "--once")
+        assert in_process.load(config, spark).failure is None
     texts = DeltaTable(f"{tmp_path}/orders").to_pyarrow_table()["text"].to_pylist()
     assert {text: texts.count(text) for text in set(texts)} == {"kept": 50, "lost": 50, "other": 60}
 

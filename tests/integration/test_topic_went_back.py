@@ -17,10 +17,13 @@ from deltalake import DeltaTable
 
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
+from tests.integration import in_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
     from devservices.processes import Child
@@ -108,7 +111,7 @@ def until(child: Child, condition: Callable[[], bool], what: str, within_s: floa
 
 @pytest.mark.spark
 def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = new_topic(1)
     config = programs.config(settings(kafka, tmp_path, topic))
@@ -123,7 +126,7 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     assert refused.returncode == 2
     assert "[0, 10)" in refused.stderr
     assert "not loaded" in refused.stderr
-    programs.succeed("delta-loader", "run", config, "--once")
+    assert in_process.load(config, spark).failure is None
     shown = programs.succeed("bootstrap", "restart", config, "--topic", topic)
     assert "generation 1" in shown
     assert "Nothing was changed" in shown
@@ -133,7 +136,7 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     writer.stop()
     assert all(generation == 1 for generation, _, _ in spans(tmp_path, topic)[0])
 
-    programs.succeed("delta-loader", "run", config, "--once")
+    assert in_process.load(config, spark).failure is None
     table = DeltaTable(f"{tmp_path}/orders")
     texts = table.to_pyarrow_table()["text"].to_pylist()
     assert {text: texts.count(text) for text in set(texts)} == {"old": 10, "new": 30}
