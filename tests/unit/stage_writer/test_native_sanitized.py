@@ -79,7 +79,7 @@ def sanitized(folder: Path, source: str, *options: str) -> Path:
 def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
     program = sanitized(tmp_path, "hostile.c", *(["-DKDE_PORTABLE"] if portable else []))
     (tmp_path / "corpus").write_bytes(corpus())
-    rounds, seed = os.environ.get("ROUNDS", "20000"), os.environ.get("SEED", "1")
+    rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
     done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > int(rounds)  # of six a round, on average
@@ -88,7 +88,7 @@ def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 
 def test_messages_of_a_queue(tmp_path: Path) -> None:
     """What is taken is what was sent, also where memory is refused now and then; each message is freed once."""
     program = sanitized(tmp_path, "taken.c", "-Wno-unused-function")  # of the headers, some are the reader's
-    rounds, seed = int(os.environ.get("ROUNDS", "20000")) // 100, os.environ.get("SEED", "1")
+    rounds, seed = int(os.environ.get("ROUNDS", "5000")) // 100, os.environ.get("SEED", "1")
     done = subprocess.run([program, str(rounds), seed], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     taken, _, refused, _ = done.stdout.split()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -98,25 +96,20 @@ def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
         Letters.read(tmp_path / "other", 10)
 
 
-def replay(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # A process of its own: the command sets up the log of its process.
-    command = [sys.executable, "-m", "stage_writer", "replay", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_letters_and_a_range_exclude_each_other(tmp_path: Path) -> None:
+def test_letters_and_a_range_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "pipeline.yaml"
     config.write_text(
         f"kafka: {{bootstrap.servers: 'localhost:1'}}\nstage: {{url: {tmp_path}/stage}}\n"
         f"streams: [{{app_id: orders, topics: [orders], table: {tmp_path}/table, columns: 'id BIGINT'}}]\n"
     )
     letters = str(export(tmp_path, [("orders", 0, 6)]))
-    assert replay(str(config), "--letters", letters, "--topic", "orders").returncode == 2
-    assert "--topic is missing" in replay(str(config)).stderr
-    done = replay(str(config), "--letters", letters)
-    assert done.returncode == 0
-    assert "orders/0  [6, 7)  1 records: 0 rows" in done.stdout
-    assert "1 invalid_json" in done.stdout
+    assert run(app, ["replay", str(config), "--letters", letters, "--topic", "orders"]) == 2
+    assert run(app, ["replay", str(config)]) == 2
+    assert "--topic is missing" in capfd.readouterr().err
+    assert run(app, ["replay", str(config), "--letters", letters]) == 0
+    told = capfd.readouterr().out
+    assert "orders/0  [6, 7)  1 records: 0 rows" in told
+    assert "1 invalid_json" in told
 
 
 def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
