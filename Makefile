@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
 SHELL := /bin/sh
 
 VENV := .venv
@@ -16,7 +16,7 @@ TESTS ?= tests
 SEEDS ?= 10000
 MINUTES ?= 5
 SECONDS ?= 60
-WORKERS ?= 3
+WORKERS ?= 4
 ROUNDS ?= 1000000
 SCALE ?= 1
 MARKERS ?= 10000
@@ -25,6 +25,8 @@ HEAP ?= 1g
 FILES ?= 1000000
 COMMITS ?= 100
 SECTIONS ?=
+# Of what is drawn anew, where SEED=… does not say: each use is another number, and is printed with what it is for.
+NEW_SEED = $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 	--constraint requirements.lock --quiet --output-file
 
@@ -73,14 +75,14 @@ check: setup ## style, types, import contracts, and that the generated pages are
 	$(BIN)/lint-imports
 	$(BIN)/python -m common.reference --check
 
-unit: setup ## the tests that need no server; seconds
-	$(BIN)/pytest tests/unit tests/property tests/architecture
+unit: setup ## the tests that need no server, within a minute, with a few examples a property
+	PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses $(WORKERS) --dist loadfile
 
 integration: setup ## the tests that need a broker, an S3 server or Spark
 	$(BIN)/pytest tests/contract tests/integration
 
 simulate: setup ## thousands of histories of the real services in a hostile world (SEEDS=…), and each rule broken on purpose
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(or $(SEED),0)
 	$(BIN)/python -m tests.simulation.mutations
 
 chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage or topic, KEEP=1), then the books
@@ -104,7 +106,7 @@ benchmark-topologies: setup ## what a message costs in a topology, beside Kafka 
 	$(BIN)/python -m benchmarks.topologies --scale $(SCALE) $(if $(KEEP),--keep)
 
 cluster-check: setup ## the loader on a real Spark cluster of two workers: mixed files and appends run there
-	$(BIN)/pytest tests/integration/test_cluster.py
+	$(BIN)/pytest tests/integration/test_cluster.py -m nightly
 
 backlog: setup ## MARKERS=10000 that wait over PARTITIONS=1000, loaded with a heap of HEAP=1g: time, memory, each record once (STORE=file or moto)
 	$(BIN)/python -m benchmarks.backlog --markers $(MARKERS) --partitions $(PARTITIONS) --heap $(HEAP) --store $(STORE)
@@ -128,8 +130,16 @@ model: setup ## every state of the chain's model within bounds, by a model check
 mutants: setup ## critical modules changed in one place at a time: which changes no fast test sees (MODULES=…)
 	$(BIN)/python -m tests.mutants $(MODULES)
 
-properties: setup ## the property tests with other examples than those of `make test`
-	PROPERTIES=other $(BIN)/pytest tests/property
+properties: setup ## the property tests with other examples than those of `make test`, and many times as many (SEED=…)
+	PROPERTIES=other $(BIN)/pytest tests/property --numprocesses $(WORKERS) --dist loadfile \
+		--hypothesis-seed=$(or $(SEED),$(NEW_SEED))
+
+sweeps: setup ## the tests that are too long for `make test`, with seeds of their own (SEED=…)
+	FRESH_SEED=$(or $(SEED),$(NEW_SEED)) $(BIN)/pytest tests -m nightly --numprocesses $(WORKERS) --dist loadfile --timeout=3600
+
+nightly: setup ## every sweep, for hours, with seeds that no run had before; SEED=… has them again
+	@$(MAKE) --keep-going --no-print-directory SEED=$(or $(SEED),$(NEW_SEED)) \
+		sweeps properties simulate native-fuzz fuzz chaos two-loaders foreign memory backlog model
 
 fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that reads a message at a time (the extra `fuzz`)
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
@@ -140,8 +150,8 @@ native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sani
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
-test: check ## all checks and all tests, by WORKERS=3 processes with a broker and a Spark of their own each
-	$(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile
+test: check ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker and a Spark of their own each
+	$(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## put the code into shape
 	$(BIN)/ruff check --fix-only .

@@ -1,12 +1,15 @@
 """The real parts that tests run on. The first test that asks for one starts it, and it lives as long as the run.
 
-Tests with Hypothesis try the same examples every time, so that what `make test` says depends on the code alone.
-`make properties` tries others, and ten times as many where a test does not say how many. None has a deadline.
+Tests with Hypothesis try the same examples every time: a few in `make unit`, more in `make test`. `make properties`
+tries others, and many times as many. None has a deadline. Sweeps are marked `nightly`; what they draw, and what a short
+slice of them draws in `make test`, comes from `FRESH_SEED`, which differs from run to run and is printed.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
     from devservices.kafka import KafkaCluster
     from devservices.s3 import S3Kind, S3Server
@@ -30,9 +35,63 @@ if TYPE_CHECKING:
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", _COMMON, derandomize=True)
+settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)
+settings.register_profile("same", _COMMON, derandomize=True, max_examples=60)
 settings.register_profile("other", _COMMON, max_examples=1000)
 settings.load_profile(os.environ.get("PROPERTIES", "same"))
+
+# Drawn by the process that was started first; pytest-xdist's workers have its environment.
+FRESH_SEED = int(os.environ.setdefault("FRESH_SEED", str(random.SystemRandom().randrange(10**9))))
+FRESH = pytest.param(FRESH_SEED, marks=pytest.mark.nightly, id="fresh")
+"""Among a test's seeds: one that no run before had, in `make nightly` alone."""
+
+_BY_THEMSELVES = ("tests/simulation/", "tests/property/")
+_FIRST = ("tests/integration/", "tests/contract/", *_BY_THEMSELVES)
+
+
+def examples(share: float) -> int:
+    """How many examples a costly property tries: its share of what the profile says."""
+    return max(1, round(settings().max_examples * share))
+
+
+def pytest_report_header() -> str:
+    """At the top of a run."""
+    return f"fresh seed: {FRESH_SEED}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """At the end of a run."""
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f'the same seeds again: FRESH_SEED={FRESH_SEED} .venv/bin/pytest -m "" TEST')
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits for servers and processes comes first, so that no long file is left over to one worker at the end."""
+    places: dict[str, tuple[int, bool]] = {}
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        folder = next((place for place, folder in enumerate(_FIRST) if file.startswith(folder)), len(_FIRST))
+        place = (folder, "programs" not in getattr(item, "fixturenames", ()))
+        places[file] = min(place, places.get(file, place))
+    items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """A file's tests share a worker's topics and tables; histories and properties share nothing, and are spread."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Spread(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(_BY_THEMSELVES) else str(super()._split_scope(nodeid))
+
+    config.option.loadscopereorder = False  # our order is the one above
+    return Spread(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_unconfigure() -> None:
+    """DuckDB's binding reports as leaks what it still finds at the interpreter's end, cycles of garbage as well."""
+    gc.collect()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 _MIB = 2**20
-_MOST_FILES = 300
 _SPARK = {
     "spark.master": "local[2]",
     "spark.driver.memory": "512m",
@@ -26,15 +25,19 @@ _SPARK = {
 }
 
 
-def test_a_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Path) -> None:
-    backlog = Backlog(str(tmp_path / "stage"), str(tmp_path / "table"), {}, markers=1_000, partitions=250, rows=2)
+@pytest.mark.parametrize("markers", [120, pytest.param(1_000, marks=pytest.mark.nightly)])
+def test_a_backlog_is_loaded_to_its_end_in_bounded_commits_and_memory(tmp_path: Path, markers: int) -> None:
+    most_files, partitions = markers * 3 // 10, markers // 4
+    backlog = Backlog(
+        str(tmp_path / "stage"), str(tmp_path / "table"), {}, markers=markers, partitions=partitions, rows=2
+    )
     paths = build(backlog)
-    used = run_loader(write_config(backlog, tmp_path, "512m", max_files=_MOST_FILES, spark=_SPARK), tmp_path)
+    used = run_loader(write_config(backlog, tmp_path, "512m", max_files=most_files, spark=_SPARK), tmp_path)
     assert list(problems(backlog, paths)) == []
     commits = list(_files_of_commits(Path(backlog.table_url)))
     assert sum(commits) == len(paths)
-    assert len(commits) == -(-len(paths) // _MOST_FILES), "as few as the limit allows"
-    assert max(commits) <= _MOST_FILES
+    assert len(commits) == -(-len(paths) // most_files), "as few as the limit allows"
+    assert max(commits) <= most_files
     assert used.python_bytes < 300 * _MIB
 
 

@@ -24,7 +24,7 @@ _PATIENCE_S = 840
 @pytest.mark.broker
 @pytest.mark.s3
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("versitygw")
 def test_every_record_is_there_once_after_a_minute_of_every_kind_of_fault(tmp_path: Path) -> None:

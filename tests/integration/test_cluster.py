@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Programs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 DAYS = [f"2026-01-{day:02}" for day in range(1, 21)]
 

@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.errors import DownloadError
+from tests.conftest import FRESH_SEED
 from tests.kafka_streams import ours, theirs
-from tests.kafka_streams.cases import DIFFERENCES, UNMATCHED_LATER, cases
+from tests.kafka_streams.cases import DIFFERENCES, PLANS, UNMATCHED_LATER, cases
 
-SEEDS = 6
-CASES = cases(SEEDS)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SEEDS = range(6)
+OTHER_SEEDS = range(FRESH_SEED, FRESH_SEED + 60)
 Shown = list[list[list[Any]]]
+
+
+def theirs_of(given: Mapping[str, dict[str, Any]]) -> dict[str, Shown]:
+    """What Kafka Streams gives for cases, in one run of Java."""
+    if theirs.java() is None:
+        pytest.skip("there is no java: install a JDK 17, or set JAVA_HOME")
+    try:
+        return dict(zip(given, theirs.run(list(given.values())), strict=True))
+    except DownloadError as error:
+        pytest.skip(f"the jars of Kafka Streams cannot be had: {error}")
+
+
+@cache
+def compared(seeds: range) -> tuple[dict[str, dict[str, Any]], dict[str, Shown]]:
+    """Each plan on the inputs of the seeds, and what Kafka Streams gives."""
+    given = cases(seeds)
+    return given, theirs_of(given)
+
+
+@pytest.mark.parametrize("plan", sorted(PLANS))
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(OTHER_SEEDS, marks=pytest.mark.nightly)], ids=["same", "fresh"])
+def test_an_operator_gives_what_kafka_streams_gives(seeds: range, plan: str) -> None:
+    given, answers = compared(seeds)
+    something = 0
+    for name in (f"{plan}-{seed}" for seed in seeds):
+        mine, other = ours.run(given[name]), answers[name]
+        something += sum(map(len, other))
+        if plan in UNMATCHED_LATER:
+            _assert_same_but_for_the_time_of_unmatched(name, given[name], mine, other)
+            continue
+        for put, came, wanted in zip(given[name]["inputs"], mine, other, strict=True):
+            assert came == wanted, f"{name}: after {put}"
+    assert something > len(seeds)
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Shown]:
-    """What Kafka Streams gives for all cases, in one run of Java."""
-    if theirs.java() is None:
-        pytest.skip("there is no java: install a JDK 17, or set JAVA_HOME")
-    given = [*CASES.values(), *(case for case, _, _ in DIFFERENCES.values())]
-    try:
-        found = theirs.run(given)
-    except DownloadError as error:
-        pytest.skip(f"the jars of Kafka Streams cannot be had: {error}")
-    return dict(zip([*CASES, *DIFFERENCES], found, strict=True))
-
-
-@pytest.mark.parametrize("plan", sorted({name.rpartition("-")[0] for name in CASES}))
-def test_an_operator_gives_what_kafka_streams_gives(answers: dict[str, Shown], plan: str) -> None:
-    something = 0
-    for name in (f"{plan}-{seed}" for seed in range(SEEDS)):
-        mine, other = ours.run(CASES[name]), answers[name]
-        something += sum(map(len, other))
-        if plan in UNMATCHED_LATER:
-            _assert_same_but_for_the_time_of_unmatched(name, mine, other)
-            continue
-        for given, came, wanted in zip(CASES[name]["inputs"], mine, other, strict=True):
-            assert came == wanted, f"{name}: after {given}"
-    assert something > SEEDS
+    return theirs_of({name: case for name, (case, _, _) in DIFFERENCES.items()})
 
 
 @pytest.mark.parametrize("difference", sorted(DIFFERENCES))
@@ -50,10 +66,10 @@ def test_where_we_differ_it_is_as_documented(answers: dict[str, Shown], differen
     assert answers[difference][-1] == other, "Kafka Streams gives something else now: look at docs/topologies.md"
 
 
-def _assert_same_but_for_the_time_of_unmatched(name: str, mine: Shown, other: Shown) -> None:
+def _assert_same_but_for_the_time_of_unmatched(name: str, case: dict[str, Any], mine: Shown, other: Shown) -> None:
     """Pairs are the same after each input; what has no match comes from us as early as from them or earlier."""
     given_on: Counter[str] = Counter()
-    for given, came, wanted in zip(CASES[name]["inputs"], mine, other, strict=True):
+    for given, came, wanted in zip(case["inputs"], mine, other, strict=True):
         pairs = [[one for one in side if "null" not in one[2]] for side in (came, wanted)]
         assert pairs[0] == pairs[1], f"{name}: after {given}"
         given_on.update(str(one) for one in came if "null" in one[2])

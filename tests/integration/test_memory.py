@@ -38,7 +38,10 @@ def base_bytes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) ->
         kafka.delete_topic(topic)
 
 
-@pytest.mark.parametrize("case", _SHORT, ids=lambda case: str(case.name))
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if case.name == "large" else pytest.mark.nightly) for case in _SHORT],
+)
 def test_the_peak_stays_within_the_bound(kafka: KafkaCluster, tmp_path: Path, case: Case, base_bytes: int) -> None:
     bench = Bench(kafka.bootstrap_servers, tmp_path, str(tmp_path), {})
     fill(kafka.bootstrap_servers, kafka.create_topic, case)

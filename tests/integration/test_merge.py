@@ -12,6 +12,7 @@ import pytest
 from common.ports import SystemClock
 from delta_loader.core.commits import AlreadyLoaded, Conflicted
 from delta_loader.shell.delta import SparkDeltaTables
+from tests.conftest import FRESH
 from tests.fakes.changes import ChangeStream
 from tests.fakes.events import Row
 
@@ -74,12 +75,13 @@ BY_VALUE: dict[str, object] = {"derive": {"day": "coalesce(value, 'none')"}, "pa
 """A row's partition changes with its value."""
 
 
+@pytest.mark.parametrize("seed", [7, FRESH])
 def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     stream = ChangeStream(tmp_path, more=BY_VALUE)
     create(spark, stream, "'delta.enableChangeDataFeed' = 'true'")
-    tables, chance = tables_of(stream, spark), random.Random(7)  # noqa: S311 - the same histories each time
+    tables, chance = tables_of(stream, spark), random.Random(seed)  # noqa: S311 - printed
     for turn in range(2):
         for partition in (0, 1, 0):
             stream.flush(partition, some_events(chance, sequenced=False))
@@ -139,14 +141,15 @@ def changed(
     return table
 
 
+@pytest.mark.parametrize("seed", [11, FRESH])
 def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vectors(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     stream = ChangeStream(tmp_path, sequenced=True, soft=True, more=BY_VALUE)
     check = ", generated INT GENERATED ALWAYS AS (id + 1)"
     create(spark, stream, "'delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true'", check)
     spark.sql(f"ALTER TABLE delta.`{stream.table}` ADD CONSTRAINT known CHECK (id >= 0)")
-    tables, chance = tables_of(stream, spark), random.Random(11)  # noqa: S311 - the same
+    tables, chance = tables_of(stream, spark), random.Random(seed)  # noqa: S311 - printed
     for turn in range(2):
         for partition in (0, 1):
             stream.flush(partition, some_events(chance, sequenced=True))

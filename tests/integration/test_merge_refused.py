@@ -9,6 +9,7 @@ import pytest
 
 from common.ports import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
+from tests.conftest import FRESH, FRESH_SEED
 from tests.fakes.changes import ChangeStream
 from tests.integration.mortal import Death, Mortal
 
@@ -38,8 +39,9 @@ def events_of(chance: random.Random) -> list[tuple[int, str | None, int | None]]
     ]
 
 
+@pytest.mark.parametrize("seed", [5, FRESH])
 def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_events(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     """In a table with soft deletes that takes no row of a key alone, and no sequence of zero."""
     stream = ChangeStream(tmp_path, sequenced=True, soft=True)
@@ -50,7 +52,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
         "'delta.enableDeletionVectors' = 'true')"
     )
     stream.forbids = lambda row: row.sequence in (None, 0) or len(row.value or "far too long") > 5
-    tables, chance = Mortal(spark, SystemClock(), stream.settings.stage.url), random.Random(5)  # noqa: S311 - the same
+    tables, chance = Mortal(spark, SystemClock(), stream.settings.stage.url), random.Random(seed)  # noqa: S311 - printed
     for turn in range(2):
         for partition in (0, 1):
             # A delete of sequence zero is refused whatever row there is, which the replay does not know of.
@@ -64,7 +66,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
         assert stream.rows(spark) == stream.expected, f"after load {turn}"
         last = max(offset for source, offset in stream.sent if source.partition == 0)
         assert stream.letters(spark).keys() == stream.refused | ({("orders", 0, last)} if turn else set())
-    assert len(stream.refused) > 3
+    assert len(stream.refused) > 3 or seed == FRESH_SEED
     # A check of the flag and other columns: what it says of a delete depends on the row, so it holds, with the remedy.
     table = f"delta.`{stream.table}`"
     spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT kept CHECK (NOT gone OR value <> 'zz' OR value IS NULL)")

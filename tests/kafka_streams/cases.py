@@ -8,7 +8,10 @@ seeds, in which time mostly goes on, jumps now and then, and goes back, and keys
 from __future__ import annotations
 
 import random
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Step: TypeAlias = dict[str, Any]
 Plan: TypeAlias = list[Step]
@@ -271,12 +274,10 @@ def inputs(name: str, seed: int, length: int = 40) -> list[Input]:
     return made + [(topic, "end", "end", made[-1][3] + 1_000) for topic in topics]
 
 
-def cases(seeds: int) -> dict[str, dict[str, Any]]:
-    """Each plan on inputs of so many seeds, by name."""
+def cases(seeds: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Each plan on inputs of each seed, by name."""
     return {
-        f"{name}-{seed}": {"plan": plan, "inputs": inputs(name, seed)}
-        for name, plan in PLANS.items()
-        for seed in range(seeds)
+        f"{name}-{seed}": {"plan": plan, "inputs": inputs(name, seed)} for name, plan in PLANS.items() for seed in seeds
     }
 
 

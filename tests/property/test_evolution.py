@@ -32,6 +32,7 @@ from delta_loader.tables.evolving import Evolver
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
+from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def finish(world: World) -> None:
 STORES = iter(range(10**9))
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(0.12))
 @given(st.lists(STEPS, max_size=20))
 @example(
     [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from common.schema import parse_ddl
 from stage_writer.core.batch import Messages
 from stage_writer.core.jmespath.decoder import JmesPathDecoder
+from tests.conftest import examples
 from tests.fakes.streams import batch_of
 
 COLUMNS = parse_ddl(
@@ -56,7 +57,7 @@ def transforms(draw: st.DrawFn) -> dict[str, str]:
     return {goal: draw(st.sampled_from(GOALS[goal])) for goal in goals}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 @given(transforms(), st.lists(messages, min_size=1, max_size=8))
 def test_in_bulk_each_message_ends_as_by_itself(expressions: dict[str, str], found: list[bytes | None]) -> None:
     batch = Messages.of([batch_of(found)])
@@ -85,7 +86,7 @@ PATHS = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(0.4))
 @given(st.sampled_from(PATHS), st.lists(records | structs, min_size=1, max_size=4))
 def test_any_expression_has_the_value_that_the_library_gives(expression: str, found: list[object]) -> None:
     """The value as JSON text, in a column that keeps it."""

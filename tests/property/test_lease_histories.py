@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from common.metrics import Metrics
 from delta_loader.core.lease import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
 from delta_loader.lease import LoaderLease
+from tests.conftest import examples
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import Chances, Crash, Process, World, WorldClock
 
@@ -144,7 +145,7 @@ def contest(seed: int, streams: Sequence[str], turns: int) -> Contest:
     return contest
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 @given(
     seed=st.integers(0, 2**32),
     streams=st.lists(st.sampled_from(["a", "b", "ab", "bc", "abc"]), min_size=2, max_size=3),

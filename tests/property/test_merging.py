@@ -15,6 +15,7 @@ from common.stage.markers import StagedFile
 from common.tables.changes import DELETE_COLUMN, MergeBy
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
+from tests.conftest import examples
 from tests.fakes.events import Event, Place, Row, replay
 from tests.fakes.judged import judged
 
@@ -108,7 +109,7 @@ def event(offset: int, value: str | None, sequence: int | None = None) -> Event:
     return Event("one", 0, offset, (1, "a"), value, value is None, sequence)
 
 
-@settings(max_examples=max(1, settings().max_examples // 2))
+@settings(max_examples=examples(0.5))
 @given(histories(), st.booleans(), st.booleans())
 @example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4)], [event(1, "y", 3), event(2, None, 4)]], True, True)  # noqa: FBT003
@@ -124,7 +125,7 @@ def test_a_merge_does_what_a_replay_one_by_one_would_have_done(
     assert merged(loads, sequenced=sequenced, soft=soft) == expected
 
 
-@settings(max_examples=max(1, settings().max_examples // 5))  # a merge for each event costs
+@settings(max_examples=examples(0.2))  # a merge for each event costs
 @given(histories())
 def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_into_loads(
     loads: list[list[Event]],
@@ -140,7 +141,7 @@ CHECKS = {
 }
 
 
-@settings(max_examples=max(1, settings().max_examples // 3))
+@settings(max_examples=examples(0.33))
 @given(histories(), st.booleans(), st.booleans(), st.sampled_from(sorted(CHECKS)))
 @example([[event(0, "y", 1), event(1, "x", 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4), event(1, None, 4), event(2, "z", 2)]], True, True, "value <> 'x'")  # noqa: FBT003

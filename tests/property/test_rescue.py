@@ -15,6 +15,7 @@ from stage_writer.core.decoding.json_document import Json, Object, parse_documen
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, usable
+from tests.conftest import examples
 from tests.fakes.native import first_passes
 from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
 
@@ -75,7 +76,7 @@ def check_one(
             assert parse_document(text) == wanted
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 @given(batches(PLAIN))
 @example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
 @example([b'{"i":1}', b'{"i":2}'])
@@ -83,7 +84,7 @@ def test_plain_columns(batch: list[bytes | None]) -> None:
     check(PLAIN, batch)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 @given(batches(NESTED))
 @example([b'{"r":"","p":null}', b'{"r":"","p":{"q":{"t":"","u":1}}}', b'{"r":"","vs":[null,{"d":"2020-01-01","e":0}]}'])
 @example([b'{"r":"","vs":[{"d":"2020-01-01"},{"d":"2020-01-01","m":1,"D":[]}]}'])
@@ -91,14 +92,14 @@ def test_nested_columns(batch: list[bytes | None]) -> None:
     check(NESTED, batch)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(0.5))
 @given(batches(MAPS))
 @example([b'{"h":{"k":{"a":[{"e":1}]},"l":2}}'])
 def test_columns_with_maps(batch: list[bytes | None]) -> None:
     check(MAPS, batch)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(0.3))
 @given(batches(BULK_MAPS))
 @example([b'{"odd \\"\'/~name":{},"k":{"a":[{"e":1},{"d":null}]}}', b'{"odd \\"\'/~name":{"x":"y"}}'])
 def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
@@ -135,7 +136,7 @@ RESCUING = [partial(Decoder, rescue_column="rest", block_bytes=400, first_pass=o
 NARROW = RESCUING[0](DECLARED)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 @given(batches(WIDE))
 @example([b'{"i":1,"l":1}', b'{"i":1,"l":"1","d":1}', b'{"i":"1","l":1}', b'{"i":1,"d":9007199254740993,"t":""}', None])
 @example([b'{"l":1,"l":2}', b'{"m":{"a":1,"n":1.5},"o":true}', b"{", b'{"p":{"q":1,"r":"x"},"v":[1,null,[]]}'])

@@ -24,6 +24,7 @@ from stage_writer.topologies.stores.files import (
     snapshot_from_bytes,
     snapshot_to_pieces,
 )
+from tests.conftest import examples
 
 if TYPE_CHECKING:
     from stage_writer.topologies.stores import Backend, Snapshot, WindowStore
@@ -309,6 +310,6 @@ class HistoriesOnDisk(Histories):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=examples(1.2), stateful_step_count=40, deadline=None)
 TestHistoriesOnDisk = HistoriesOnDisk.TestCase
-TestHistoriesOnDisk.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestHistoriesOnDisk.settings = settings(max_examples=examples(0.25), stateful_step_count=40, deadline=None)

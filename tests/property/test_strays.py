@@ -12,6 +12,7 @@ from common.stage.markers import Marker, MarkerName, Origin
 from delta_loader.core.plan import Run, next_run
 from delta_loader.core.settle import settle_candidates, settled
 from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, lowest_branch
+from tests.conftest import examples
 from tests.fakes.markers import ORDERS, flush
 
 LENGTHS = st.integers(1, 9)
@@ -102,7 +103,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(4))
 @given(events)
 def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tuple[str, int, int]]) -> None:
     world = World()
@@ -125,7 +126,7 @@ def test_no_living_marker_is_put_aside_and_every_stray_finally_is(steps: list[tu
     assert not world.strays
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(2))
 @given(st.lists(LENGTHS, min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
 def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int) -> None:
     world = World()

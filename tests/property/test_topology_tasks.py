@@ -27,6 +27,7 @@ from stage_writer.topologies import (
 )
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.testing import Message, TopologyTestDriver
+from tests.conftest import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +100,7 @@ def cut(messages: Sequence[Message], cuts: Sequence[int]) -> list[Sequence[Messa
 
 
 @given(messages=MESSAGES, cuts=st.lists(st.integers(1, 11), max_size=3), restarts=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(0.2))
 def test_batches_restarts_and_refused_messages_change_nothing(
     messages: list[Message], cuts: list[int], *, restarts: bool
 ) -> None:
@@ -146,7 +147,7 @@ def same_twice() -> Built:
 
 
 @given(MESSAGES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15))
 def test_steps_give_what_a_processor_gives(messages: list[Message]) -> None:
     columns = "half INT, key STRING"
     driver = TopologyTestDriver(same_twice(), routes=dict.fromkeys(("records", "before", "after"), columns))

@@ -15,6 +15,7 @@ from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.steps.slicing import ExplodeLimits
+from tests.conftest import examples
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def one_by_one(message: bytes | None, transform: Transform) -> list[object] | st
     return [named(row, "", transform) for row in rows]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(0.3))
 @given(
     transforms(),
     st.lists(messages, min_size=1, max_size=6),

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.conftest import FRESH_SEED
 from tests.simulation.history import History
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.world import Fault
@@ -13,6 +14,7 @@ from tests.simulation.worlds import Worlds
 
 HISTORIES_A_TEST = 25
 HISTORIES_OF_OTHERS = 32
+HISTORIES_THAT_ARE_NEW = 4
 
 
 @pytest.mark.parametrize("first", range(0, 250, HISTORIES_A_TEST))
@@ -26,6 +28,13 @@ def test_every_record_once_in_every_history(first: int) -> None:
 def test_every_record_once_in_worlds_with_more(worlds: Worlds) -> None:
     """Tasks with state, change events, tables that refuse records, joined topics, lost signs."""
     for seed in range(HISTORIES_OF_OTHERS):
+        problems = History(seed, worlds=worlds).run().problems
+        assert not problems, f"python -m tests.simulation --worlds {worlds} --seed {seed}: {problems[:5]}"
+
+
+@pytest.mark.parametrize("worlds", list(Worlds))
+def test_every_record_once_in_histories_that_no_run_had_before(worlds: Worlds) -> None:
+    for seed in range(FRESH_SEED, FRESH_SEED + HISTORIES_THAT_ARE_NEW):
         problems = History(seed, worlds=worlds).run().problems
         assert not problems, f"python -m tests.simulation --worlds {worlds} --seed {seed}: {problems[:5]}"
 
