@@ -5,7 +5,7 @@ Rule: one stream whose table cannot be read, or a Kafka that does not answer in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError
@@ -98,13 +98,15 @@ def stream_status(
     topic_ids: TopicIds = _nobody_knows,
     *,
     firsts: Firsts = _nobody_looked,
+    left: Iterable[Check] = (),
 ) -> StreamStatus:
-    """The status of one stream."""
+    """The status of one stream; ``left`` is what `left_behind` says of it."""
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
         told = Told(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
-        return _stream_status(stream, stage, open_store, told)
+        found = _stream_status(stream, stage, open_store, told)
+        return replace(found, unfit=(*found.unfit, *left))
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
         return StreamStatus(

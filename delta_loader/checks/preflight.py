@@ -23,6 +23,7 @@ from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.went_back import described, went_back
 from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
+from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.waiting import oldest_waiting_ms
 
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
@@ -62,19 +63,31 @@ class Preflight:
             return  # every further look would take as long to say the same
         yield from shared_tables(streams)
         for stream in streams:
-            yield from self.stream_checks(stream.app_id)
+            yield from self._checked(stream)
             yield self._kafka(stream)
+        yield from self._left_behind(None)
         if self.require_control_topic is not None:
             yield self._control(self.require_control_topic)
 
     def stream_checks(self, app_id: str) -> Iterator[Check]:
-        """Those of one stream's tables."""
+        """Those of one stream's tables, and of what waits for it."""
         for stream in self.settings.streams:
             if stream.app_id == app_id:
-                try:
-                    yield from self._stream(stream)
-                except KafkaDeltaExpressError as error:
-                    yield failed("table", error, app_id)
+                yield from self._checked(stream)
+        yield from self._left_behind(app_id)
+
+    def _checked(self, stream: Stream) -> Iterator[Check]:
+        try:
+            yield from self._stream(stream)
+        except KafkaDeltaExpressError as error:
+            yield failed("table", error, stream.app_id)
+
+    def _left_behind(self, app_id: str | None) -> Iterator[Check]:
+        """Of topics that were taken out of a stream, or of any."""
+        try:
+            yield from left_behind(self.stage, self.settings.streams, self.open_store, app_id)
+        except KafkaDeltaExpressError as error:
+            yield failed("topics", error, app_id)
 
     def _stage(self) -> Check:
         try:

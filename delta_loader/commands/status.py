@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import typer
 
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
+from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, threads
 from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.lease import lease_status
 from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
+
+if TYPE_CHECKING:
+    from delta_loader.core.preflight import Check
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:
@@ -25,8 +32,19 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     with threads() as pool:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
         stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), opener_of(settings)
+        left: list[Check] = []
+        with suppress(KafkaDeltaExpressError):  # what is away is reported for each stream
+            left += left_behind(stage, settings.streams, opener)
         streams = [
-            stream_status(stream, stage, opener, ends, ends.topic_ids, firsts=ends.firsts)
+            stream_status(
+                stream,
+                stage,
+                opener,
+                ends,
+                ends.topic_ids,
+                firsts=ends.firsts,
+                left=[found for found in left if found.app_id == stream.app_id],
+            )
             for stream in settings.streams
         ]
         lease = lease_status(store)

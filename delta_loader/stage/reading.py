@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
-    from common.stage.markers import StagedFile
-    from delta_loader.core.listed import Listing
+    from common.stage.markers import Manifest, StagedFile
+    from delta_loader.core.listed import Listed, Listing
     from delta_loader.ports import ParallelMap
 
 
@@ -62,6 +62,26 @@ class Stage:
             name = MarkerName.parse(found.path)
             if name is not None and stream.takes(name.topic_partition.topic):
                 yield name, found
+
+    def of_no_stream(self, streams: Collection[Stream]) -> Iterator[tuple[Listed, Manifest]]:
+        """The chains of topics that none of these streams takes, with what the newest marker of each says.
+
+        Those whose newest marker says nothing, or cannot be read, are left out. Raises StoreError.
+        """
+        found = ((MarkerName.parse(item.path), item) for item in self._store.list(f"{DONE}/"))
+        others = [
+            (name, item)
+            for name, item in found
+            if name is not None and not any(stream.takes(name.topic_partition.topic) for stream in streams)
+        ]
+        chains = list(listing_of(others).values())
+        newest = [(listed.names[-1], listed.paths(listed.names[-1])[0]) for listed in chains]
+        contents = self._parallel(lambda item: self._store.read(item[1]), newest)
+        for listed, (name, _), data in zip(chains, newest, contents, strict=True):
+            with suppress(MarkerError):
+                manifest = None if data is None else marker_from_bytes(name, data).manifest
+                if manifest is not None:
+                    yield listed, manifest
 
     def idle(self, now_ms: int) -> tuple[IdleFact, ...]:
         """What writers say of partitions without new records. Raises StoreError."""

@@ -143,6 +143,31 @@ def test_a_renamed_topic_is_held_and_taken_too_by_the_command_that_status_prints
     assert (edited.held(), edited.rows()) == ({}, edited.sent)
 
 
+def test_a_topic_that_is_exchanged_for_another_is_reported_until_what_was_staged_of_it_is_loaded(
+    edited: Edited, new_topic: Callable[..., str]
+) -> None:
+    orders, payments, refunds = new_topic(), new_topic(), new_topic()
+    edited.edit([orders, payments])
+    edited.send(orders, 12)
+    edited.send(payments, 7)
+    edited.load()
+    edited.send(payments, 8)
+    edited.edit([orders, refunds])
+    edited.send(refunds, 3)
+    edited.load()
+    assert {topic for topic, _ in edited.rows()} == {orders, payments, refunds}
+    assert edited.rows() < edited.sent
+    status = edited.programs.run("delta-loader", "status", edited.config)
+    assert status.returncode == 3
+    assert f"markers of {payments}/0 were staged for it" in status.stdout
+    assert edited.programs.run("delta-loader", "check", edited.config).returncode == 3
+    edited.edit([orders, refunds, payments])  # as the remedy says
+    edited.load()
+    assert edited.rows() == edited.sent
+    edited.edit([orders, refunds])
+    assert edited.programs.run("delta-loader", "status", edited.config).returncode == 0
+
+
 def test_another_app_id_is_held_and_goes_on_behind_the_first(edited: Edited, new_topic: Callable[..., str]) -> None:
     orders = new_topic()
     edited.edit([orders])

@@ -177,6 +177,22 @@ def test_a_stream_moves_from_several_topics_to_one_that_it_has_not_had(pipeline:
     assert (pipeline.begun("orders"), pipeline.begun("payments"), pipeline.begun("refunds")) == ([0, 20], [0], [0])
 
 
+def test_a_topic_that_is_exchanged_for_another_leaves_what_was_staged_of_it_alone(pipeline: Pipeline) -> None:
+    orders, payments = pipeline.staging(), pipeline.staging("payments")
+    flushes(orders, 0, 20)
+    flushes(payments, 0, 10)
+    pipeline.load("orders", "payments")
+    flushes(payments, 10, 20, 30)
+    refunds = pipeline.staging("refunds")
+    flushes(refunds, 0, 5, 25)
+    for _ in range(2):
+        assert not reasons(pipeline.load("orders", "refunds"))
+    assert pipeline.begun("refunds") == [0, 5]  # from its own beginning, also where it is below what payments had
+    assert len([path for path in payments.markers() if "payments" in path]) >= 2  # neither loaded nor settled
+    assert not reasons(pipeline.load("orders", "payments", "refunds"))
+    assert pipeline.begun("payments") == [0, 10, 20]
+
+
 def test_a_name_and_an_expression_of_it_are_the_same_stream(pipeline: Pipeline) -> None:
     orders = pipeline.staging()
     flushes(orders, 0, 20)

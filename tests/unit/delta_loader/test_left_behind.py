@@ -1,0 +1,105 @@
+"""What was staged of a topic that its stream no longer takes is reported until it is loaded or deleted."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from delta_loader.core.preflight import Level
+from delta_loader.ports import in_turn
+from delta_loader.stage.left_behind import left_behind
+from delta_loader.stage.reading import Stage
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from delta_loader.core.preflight import Check
+
+
+class World:
+    """A stage, a table's log as another program may have written it, and configs."""
+
+    def __init__(self) -> None:
+        self.root = f"memory://{uuid.uuid4().hex}"
+
+    def staging(self, topic: str = "orders") -> Staging:
+        return Staging(self.root, topic)
+
+    def loaded(self, **last: int) -> None:
+        """Give the table txn actions."""
+        table = self.staging().table
+        actions: list[object] = [
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {
+                "metaData": {
+                    "id": "t",
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": '{"type":"struct","fields":[]}',
+                    "partitionColumns": [],
+                    "configuration": {},
+                }
+            },
+            *({"txn": {"appId": f"orders-{name}-0", "version": version}} for name, version in last.items()),
+        ]
+        self.staging().store(table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+
+    def found(self, *topics: str, app_id: str = "orders", only: str | None = None) -> list[Check]:
+        given = settings_for(self.staging()).model_dump(mode="json", exclude_unset=True)
+        given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
+        streams = Settings.model_validate(given).streams
+        staging = self.staging()
+        stage = Stage(staging.store(staging.stage_url), in_turn)
+        return list(left_behind(stage, streams, staging.store, only))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_topic_that_was_taken_out_before_it_was_ever_loaded_is_reported(world: World) -> None:
+    payments = world.staging("payments")
+    payments.flush(0, 0, 10)
+    payments.flush(0, 10, 20)
+    payments.flush(3, 0, 5)
+    world.staging().flush(0, 0, 10)
+    (found,) = world.found("orders", "refunds")
+    assert (found.level, found.app_id) == (Level.ERROR, "orders")
+    assert "3 markers of payments/0 and 1 more" in found.message
+    assert "topics: [orders, refunds, payments]" in found.remedy
+    assert "delete done/payments/ from the stage" in found.remedy
+    assert world.found("orders", "refunds", only="orders") == [found]
+    assert world.found("orders", "refunds", only="returns") == []
+    assert world.found("orders", "payments") == []
+
+
+@pytest.mark.parametrize(("last", "markers"), [(9, 1), (14, 1), (19, 0)])
+def test_only_what_the_table_lacks_is_left_behind(world: World, last: int, markers: int) -> None:
+    payments = world.staging("payments")
+    payments.flush(0, 0, 10)
+    payments.flush(0, 10, 20)
+    world.loaded(orders=9, payments=last)
+    found = world.found("orders", "refunds")
+    assert [f"{markers} markers of payments/0" in one.message for one in found] == [True] * markers
+
+
+def test_another_configs_streams_are_left_to_it(world: World) -> None:
+    world.staging("payments").flush(0, 0, 10)
+    assert world.found("orders", app_id="returns") == []
+
+
+def test_a_marker_that_says_nothing_is_passed_over(world: World) -> None:
+    staging = world.staging("payments")
+    store = staging.store(staging.stage_url)
+    store.write("done/payments/0/41.done", b"")
+    store.write("done/payments/1/41.done", b"{")
+    assert world.found("orders") == []
+    chain = TopicPartition(Topic("payments"), Partition(0))
+    staging.previous[chain.partition] = Position(42)
+    staging.flush(0, 42, 50)
+    assert len(world.found("orders")) == 1
