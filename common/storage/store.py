@@ -278,6 +278,20 @@ def prove_exclusive_create(store: ObjectStore) -> None:
         )
 
 
+def store_time_ms(store: ObjectStore) -> int:
+    """The date by the store's own clock, as it says of an object that was written just now. Raises StoreError."""
+    path = f"{PROBES}/{uuid.uuid4().hex}"
+    try:
+        store.write(path, b"")
+        found = store.stat(path)
+    finally:
+        store.delete([path])
+    if found is None:
+        msg = f"what was just written to {store.url} is not there"
+        raise StoreError(msg, "check the store; nothing is removed by age while its clock is unknown")
+    return found.modified_ms
+
+
 def prove_writable(store: ObjectStore) -> None:
     """Show that a data file can be made below a table's URL; raises StoreError where it cannot.
 

@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import uuid
 from contextlib import closing
 from functools import cache
 from itertools import islice
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from common.errors import StoreError, TableError
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
-from common.storage.store import PROBES
+from common.storage.store import store_time_ms
 from common.tables.files import spoken_of
 from common.tables.history import read_history, store_lines
 from common.tables.log_files import COMMIT, LOG
@@ -76,7 +75,7 @@ class CleanUp:
     def run(self, older_than_s: float, *, remove: bool) -> tuple[Tally, ...]:
         """Look, and remove what is found if that is asked for. Raises UsageError and StoreError."""
         require_safe(self._settings, older_than_s)
-        before_ms = self._now_ms() - int(older_than_s * 1000)
+        before_ms = store_time_ms(self._stage) - int(older_than_s * 1000)
         with closing(Candidates()) as candidates:
             for number, area in enumerate(self._areas):
                 self._list(candidates, number, area, before_ms)
@@ -88,19 +87,6 @@ class CleanUp:
             ]
         uploads = [self._uploads(area, before_ms, remove=remove) for area in self._whole_areas()]
         return (*tallies, self._strays(before_ms, remove=remove), self._outboxes(before_ms, remove=remove), *uploads)
-
-    def _now_ms(self) -> int:
-        """The store's time (rule 5)."""
-        path = f"{PROBES}/{uuid.uuid4().hex}"
-        try:
-            self._stage.write(path, b"")
-            found = self._stage.stat(path)
-        finally:
-            self._stage.delete([path])
-        if found is None:
-            msg = f"what was just written to {self._stage.url} is not there"
-            raise StoreError(msg, "check the store; nothing is removed while its clock is unknown")
-        return found.modified_ms
 
     # Look, in the order of rule 1.
 

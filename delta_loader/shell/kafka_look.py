@@ -85,7 +85,7 @@ class KafkaLook:
     def _idle(self, now_s: float) -> Collection[Idle]:
         now_ms = self._clock.wall_ms()
         try:
-            facts = self._stage.idle(now_ms)
+            facts = self._stage.idle()
         except StoreError:
             return ()
         return [Idle(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]

@@ -83,14 +83,18 @@ class Stage:
                 if manifest is not None:
                     yield listed, manifest
 
-    def idle(self, now_ms: int) -> tuple[IdleFact, ...]:
+    def idle(self) -> tuple[IdleFact, ...]:
         """What writers say of partitions without new records. Raises StoreError."""
-        return self.facts(now_ms)[0]
+        return self.facts()[0]
 
-    def facts(self, now_ms: int) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
-        """What writers say of their topics; what a writer said a day ago goes. Raises StoreError."""
+    def facts(self) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
+        """What writers say of their topics; what one said a day before another one's last word goes. Raises StoreError.
+
+        So ages are the store's. Each says what was so at its time, and stays true.
+        """
         found = list(self._store.list(f"{IDLE}/"))
-        recent = [item for item in found if item.modified_ms > now_ms - _IDLE_MS]
+        newest_ms = max((item.modified_ms for item in found), default=0)
+        recent = [item for item in found if item.modified_ms > newest_ms - _IDLE_MS]
         if len(recent) < len(found):
             self._store.delete([item.path for item in found if item not in recent])
         contents = self._parallel(lambda item: self._store.read(item.path), recent)

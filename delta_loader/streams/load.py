@@ -128,7 +128,7 @@ class StreamLoad:
         self._stop = stop
         self._report.looked_s = self._ports.clock.monotonic_s()
         listing = self._ports.stage.listing(self._stream)
-        self._facts = self._ports.stage.facts(self._ports.clock.wall_ms())
+        self._facts = self._ports.stage.facts()
         self._partitions = self._ports.partitions(self._stream) or newest_fact(self._stream.app_id, self._facts[1])
         self._tables.look()
         begun = self._ports.stage.generations(self._stream)
@@ -462,11 +462,11 @@ class StreamLoad:
             self._tables.look()
             return not self._stands(listing)
 
-        keep_after_ms = self._ports.clock.wall_ms() - int(self._settings.marker_retention_s * 1000)
+        now_ms, keep_ms = self._ports.clock.wall_ms(), int(self._settings.marker_retention_s * 1000)
         unknown = {one for one, reason in self._report.held.items() if reason.reason == Kind.UNKNOWN.value}
         listing = {source: listed for source, listed in listing.items() if source not in unknown}
         settling = Settling(self._ports.stage, self._urls, self._finished, look_again)
-        self._telling.settled(settling.run(listing, self._identity, keep_after_ms))
+        self._telling.settled(settling.run(listing, self._identity, now_ms, keep_ms))
 
     def _tell(self, listing: Listing) -> None:
         for source, listed in listing.items():

@@ -1,8 +1,12 @@
 """Deletes the markers that all of a stream's tables are past, once they are old enough (core/settle.py).
 
-Rule: a table that went back since the last look may want markers again, and other loaders obey answers too; so the
-tables are looked at again before anything is deleted. And a marker may be replaced under its name, by a rewind and the
-writer that stages it again: what is deleted is what was judged, by a comparison right before.
+Rules:
+
+1. A table that went back since the last look may want markers again, and other loaders obey answers too; so the
+   tables are looked at again before anything is deleted. And a marker may be replaced under its name, by a rewind and
+   the writer that stages it again: what is deleted is what was judged, by a comparison right before.
+2. An age is the difference of two times of the store. This machine's clock only says when it is worth asking for the
+   store's: one that is ahead deletes nothing early, one that is behind deletes later.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.storage.store import store_time_ms
 from delta_loader.core.settle import settle_candidates, settled
 
 if TYPE_CHECKING:
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
     from delta_loader.stage.reading import Stage
+
+_SAME_CLOCK_MS = 5_000
+"""Stores tell whole seconds, and a request takes its time: two clocks that differ by no more than this agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +43,21 @@ class Settling:
     look_again: Callable[[], bool]
     """Look at the tables; False when nothing may be deleted now."""
 
-    def run(self, listing: Listing, identity: StreamIdentity, keep_after_ms: int) -> int:
-        """Settle what was staged before a time; how many markers went. Raises KafkaDeltaExpressError."""
+    def run(self, listing: Listing, identity: StreamIdentity, now_ms: int, keep_ms: int) -> int:
+        """Settle what was staged at least ``keep_ms`` ago; how many markers went. Raises KafkaDeltaExpressError.
+
+        ``now_ms`` is this machine's time.
+        """
 
         def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
             listed = listing[source]
-            return settle_candidates(listed.names, listed.modified_ms, self.finished(source), keep_after_ms)
+            return settle_candidates(listed.names, listed.modified_ms, self.finished(source), now_ms - keep_ms)
 
+        if not any(map(candidates, listing)):
+            return 0
+        if keep_ms:
+            store_ms = store_time_ms(self.stage.store)
+            now_ms = store_ms if abs(store_ms - now_ms) > _SAME_CLOCK_MS else now_ms
         if not any(map(candidates, listing)) or not self.look_again():
             return 0
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}

@@ -2,7 +2,9 @@
 
 Rules:
 
-1. The age of a file is what the store said of it when it was looked at right before the commit.
+1. The age of a file is what the store said of it when it was looked at right before the commit. It is counted to the
+   later of this machine's time and the newest file's: a clock that is behind the store's makes no old file young while
+   anything new is staged.
 2. A copy is made by the store itself where it can, below the same folder, and is made once in a pass.
 3. Where a copy cannot be made, the file is gone or the store fails: nothing is committed; the next pass looks again.
 """
@@ -57,7 +59,8 @@ class VacuumGuard:
     def renewed(self, commit: TableCommit) -> TableCommit:
         """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""
         url = commit.target.url
-        before_ms = self._clock.wall_ms() - int(self._ages_s.get(url, 0.0) * 1000)
+        now_ms = max(self._clock.wall_ms(), *self._modified_ms.values(), 0)
+        before_ms = now_ms - int(self._ages_s.get(url, 0.0) * 1000)
         old = [file for file in commit.files if self._modified_ms.get((url, file.path), 0) < before_ms]
         if not old:
             return commit

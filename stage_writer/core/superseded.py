@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def superseded(files: Iterable[StoredObject], lowest: Marker, before_ms: int) -> list[str]:
-    """The files that are older than that and not needed, when ``lowest`` is the lowest marker that is there."""
+    """The files of ``before_ms`` or older that are not needed, when ``lowest`` is the lowest marker that is there."""
     manifest = lowest.manifest
     if manifest is None or manifest.state is None:
         return []
@@ -33,7 +33,7 @@ def superseded(files: Iterable[StoredObject], lowest: Marker, before_ms: int) ->
     return [
         item.path
         for item in files
-        if item.modified_ms < before_ms
+        if item.modified_ms <= before_ms
         and (name := StateFileName.parse(item.path)) is not None
         and not state.needs(name)
         and (name.generation, name.start) < (manifest.generation, lowest.name.start)

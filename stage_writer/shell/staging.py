@@ -122,7 +122,7 @@ class ObjectStage:
         self._unique = unique
         self._writer = writer
         self.states = StageState(store, changelog)
-        self.state_cleaning = StateCleaning(store, clock, state_keep_s)
+        self.state_cleaning = StateCleaning(store, state_keep_s)
 
     def tail(self, source: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""

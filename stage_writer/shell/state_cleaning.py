@@ -1,7 +1,8 @@
 """Deletes the state files of a task that nobody needs any more; its owner does, after it has sealed a snapshot.
 
 Rules: core/superseded.py says which. It is done right after a marker was claimed, in the flush's own thread: whoever
-claims is the owner. What fails is left for the next time.
+claims is the owner, and the newest file is as new as the flush, so that ages are the store's own. What fails is left
+for the next time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from common.stage.state_files import state_folder
 from stage_writer.core.superseded import superseded
 
 if TYPE_CHECKING:
-    from common.ports import Clock, ObjectStore
+    from common.ports import ObjectStore
     from common.spans import TopicPartition
 
 KEEP_S = 86_400.0
@@ -24,10 +25,9 @@ KEEP_S = 86_400.0
 class StateCleaning:
     """Cleans one stage."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, keep_s: float) -> None:
+    def __init__(self, store: ObjectStore, keep_s: float) -> None:
         """``keep_s`` is how long a file stays that nobody needs."""
         self._store = store
-        self._clock = clock
         self._keep_ms = int(keep_s * 1000)
 
     def clean(self, source: TopicPartition) -> int:
@@ -51,4 +51,5 @@ class StateCleaning:
         data = self._store.read(path)
         if data is None:
             return []  # just settled
-        return superseded(files, marker_from_bytes(name, data), self._clock.wall_ms() - self._keep_ms)
+        newest_ms = max((item.modified_ms for item in files), default=0)
+        return superseded(files, marker_from_bytes(name, data), newest_ms - self._keep_ms)

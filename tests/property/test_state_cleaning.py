@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.ports import SystemClock
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.markers import MarkerName, marker_to_bytes
@@ -39,16 +38,6 @@ STEPS = st.lists(
 )
 
 
-class At(SystemClock):
-    """A clock that shows one time."""
-
-    def __init__(self, wall_ms: int) -> None:
-        self._wall_ms = wall_ms
-
-    def wall_ms(self) -> int:
-        return self._wall_ms
-
-
 class History:
     """A chain with a task's state, in a store in memory; each flush is of one position."""
 
@@ -60,7 +49,7 @@ class History:
         self.position = 0
         self.names = 0
         self.stand_ins: set[str] = set()
-        self.cleaning = StateCleaning(self.store, At(2**45), 0)
+        self.cleaning = StateCleaning(self.store, 0)
 
     @property
     def marked(self) -> StateFiles:
@@ -161,7 +150,7 @@ def test_what_nobody_needs_goes_when_it_is_old_enough() -> None:
     assert history.cleaning.clean(ORDERS) == 0
     for _ in range(3):
         history.step("settle")
-    early = StateCleaning(history.store, At(0), 3600)
+    early = StateCleaning(history.store, 3600)
     assert early.clean(ORDERS) == 0
     assert len(history.files) == 5
     assert history.cleaning.clean(ORDERS) == 3

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.ports import SystemClock
 from common.stage.data_files import DataFileName
 from delta_loader.core.commits import Conflicted
 from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s, vacuum_problem
@@ -120,6 +121,23 @@ def test_old_files_are_copied_and_a_vacuum_that_has_listed_them_does_no_harm(sta
     assert len(paths) == len(listed)
     staging.store(staging.table).delete(old)
     assert paths == staged(staging)
+
+
+class Behind(SystemClock):
+    """The clock of a machine that is a month behind the store's."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() - int(30 * DAY_S * 1000)
+
+
+def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging) -> None:
+    tables = MemoryDeltaTables()
+    staging.flush(0, 0, 10)
+    grow_old(staging, days=4)
+    old = staged(staging)
+    staging.flush(0, 10, 20)
+    loader_for(staging, tables, None, Behind()).run_pass()
+    assert old.isdisjoint(tables.tables[staging.table].paths)
 
 
 def test_a_plan_made_anew_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:

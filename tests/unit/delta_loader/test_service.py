@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import ExitCode, StoreError, TableError
 from common.ports import SystemClock
@@ -60,6 +62,14 @@ class Later(SystemClock):
 
     def wall_ms(self) -> int:
         return super().wall_ms() + self._hours * HOUR_MS
+
+
+def written_at(staging: Staging, moment: datetime, folder: str = "done") -> None:
+    """Have the store say that all markers, or all of another folder, were written then."""
+    root = f"{staging.stage_url.removeprefix('memory:/')}/{folder}/"
+    for path, item in MemoryFileSystem.store.items():
+        if path.startswith(root):
+            item.created = moment
 
 
 def loaded(tables: MemoryDeltaTables, url: str) -> list[str]:
@@ -359,10 +369,13 @@ def test_retention_is_counted_from_when_a_marker_was_written(staging: Staging, t
     for start in range(0, 30, 10):
         staging.flush(0, start, start + 10)
     settings = settings_for(staging, marker_retention="24h")
-    (report,) = loader_for(staging, tables, settings, Later(23)).run_pass()
-    assert report.settled == 0
     (report,) = loader_for(staging, tables, settings, Later(25)).run_pass()
-    assert report.settled == 2
+    assert report.settled == 0, "this machine's clock is ahead of the store's"
+    for hours, settled in ((23, 0), (25, 2)):
+        written_at(staging, datetime.now(UTC) - timedelta(hours=hours))
+        (report,) = loader_for(staging, tables, settings).run_pass()
+        assert report.settled == settled
+    assert [found.path for found in staging.store(staging.stage_url).list("probe/")] == []
     assert staging.markers() == ["done/orders/0/00000000000000000020.done"]
 
 
@@ -396,7 +409,11 @@ def test_an_idle_partition_moves_the_valid_through_time_as_far_as_the_table_has_
     assert tables.tables[staging.table].commits[-1].metadata.valid_through_ms == staging.created_ms + 29
     staging.flush(0, 30, 40)
     loader_for(staging, tables, clock=Later(48)).run_pass()
-    assert not list(store.list("idle")), "a day later they go"
+    assert len(list(store.list("idle"))) == 3, "this machine's clock says nothing about their age"
+    written_at(staging, datetime.now(UTC) - timedelta(hours=25), "idle")
+    store.write(idle_path("one"), facts_to_bytes([idle(1, 4, 60)]))
+    loader_for(staging, tables).run_pass()
+    assert [found.path for found in store.list("idle")] == [idle_path("one")], "a day before its last word they go"
 
 
 def test_a_partition_that_was_added_and_is_not_staged_yet_holds_the_valid_through_time_back(
