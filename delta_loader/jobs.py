@@ -8,6 +8,10 @@ Rules:
 3. An exception costs the run, is logged, and the next time is the next try.
 4. Threads are daemons: one that hangs does not keep the process from ending, and `close` waits for a bounded time.
 5. What runs for longer than `LONG_S`, or what is said of it, is told with its name and time (`long_running`).
+6. A loop of another kind keeps a thread of its own: the lease, whose steps say when the next is due, before the jobs
+   start and after they end; the listener of the control topic, which is always in a poll; the watch of Kafka's ends,
+   which the writer, without jobs, has as well; the streams' turns and checkpoints, whose threads take on what Spark
+   keeps for each thread.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from common.http.pages import with_remedy
+from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.core.preflight import Level, fatal
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Fitness:
         self._prove = prove
         self._log = log
         self._metrics = metrics
+        self._side_by_side = SideBySide()
         self._told: tuple[Check, ...] = ()
         self._unfit: dict[str, Check] = {}
         self.away: str | None = None
@@ -84,8 +86,8 @@ class Fitness:
 
     def look_again(self) -> None:
         """Look at the streams that were not fit (rule 3)."""
-        for app_id in tuple(self._unfit):
-            found = _first_error(self._look_at(app_id))
+        for app_id, checks in self._side_by_side(self._look_at, tuple(self._unfit)).items():
+            found = _first_error(checks)
             if found is None:
                 del self._unfit[app_id]
                 self._log.info("stream is ready to load", app_id=app_id)

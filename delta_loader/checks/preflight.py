@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError, TableError
@@ -22,6 +22,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.went_back import described, went_back
+from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
 from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.waiting import oldest_waiting_ms
@@ -52,9 +53,10 @@ class Preflight:
     clock: Clock
     require_control_topic: Callable[[], None] | None = None
     """Raises the error of a control topic that cannot be read; None where there is none."""
+    side_by_side: SideBySide = field(default_factory=SideBySide)
 
     def checks(self) -> Iterator[Check]:
-        """One after the other, the stage first."""
+        """The stage first; then the streams, whose tables are looked at side by side."""
         streams = self.settings.streams
         yield Check("config", Level.OK, f"{len(streams)} stream(s)")
         stage = self._stage()
@@ -62,8 +64,10 @@ class Preflight:
         if stage.away:
             return  # every further look would take as long to say the same
         yield from shared_tables(streams)
+        by_id = {stream.app_id: stream for stream in streams}
+        found = self.side_by_side(lambda app_id: self._checked(by_id[app_id]), list(by_id))
         for stream in streams:
-            yield from self._checked(stream)
+            yield from found[stream.app_id]
             yield self._kafka(stream)
         yield from self._left_behind(None)
         if self.require_control_topic is not None:

@@ -1,0 +1,81 @@
+"""The checks of several streams at the same time: a store that does not answer delays its own streams' alone.
+
+Rules:
+
+1. Each stream's checks have a daemon thread. One that hangs keeps neither the others nor the process's end waiting.
+2. At most `MOST` run at a time; one that is overdue no longer counts.
+3. What is not known in time is an error that may end by itself. It is not asked again while the first try still hangs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING
+
+from common.remedies import CONFIG
+from delta_loader.core.preflight import Check, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+MOST = 8
+WITHIN_S = 60.0
+"""Longer than the stores' own time-outs for a request."""
+
+Checks = tuple[Check, ...]
+
+
+class SideBySide:
+    """Runs checks; of those that hang it remembers which streams they are of."""
+
+    def __init__(self, within_s: float = WITHIN_S) -> None:
+        """One stream's checks may take ``within_s``."""
+        self._within_s = within_s
+        self._hanging: dict[str, Future[Checks]] = {}
+
+    def __call__(self, look: Callable[[str], Iterable[Check]], app_ids: Sequence[str]) -> dict[str, Checks]:
+        """What ``look`` finds of each stream, in their order. Raises what it raises."""
+        self._hanging = {app_id: future for app_id, future in self._hanging.items() if not future.done()}
+        found: dict[str, Checks] = {app_id: (self._silent(app_id),) for app_id in app_ids}
+        waiting = [app_id for app_id in reversed(app_ids) if app_id not in self._hanging]
+        running: dict[Future[Checks], tuple[str, float]] = {}
+        while waiting or running:
+            while waiting and len(running) < MOST:
+                app_id = waiting.pop()
+                running[_begin(look, app_id)] = app_id, time.monotonic() + self._within_s
+            first_s = min(until_s for _, until_s in running.values())
+            done, _ = wait(running, max(0.0, first_s - time.monotonic()), FIRST_COMPLETED)
+            for future in done:
+                app_id, _ = running.pop(future)
+                found[app_id] = future.result()
+            for future, (app_id, until_s) in list(running.items()):
+                if until_s <= time.monotonic():
+                    del running[future]
+                    self._hanging[app_id] = future
+        return found
+
+    def _silent(self, app_id: str) -> Check:
+        return Check(
+            "table",
+            Level.ERROR,
+            f"{app_id}: the stores of its tables did not answer within {self._within_s:.0f} s",
+            f"see that they are there; `delta-loader check {CONFIG}` looks at them again, and a running loader does so "
+            "by itself",
+            app_id,
+            away=True,
+        )
+
+
+def _begin(look: Callable[[str], Iterable[Check]], app_id: str) -> Future[Checks]:
+    future: Future[Checks] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(tuple(look(app_id)))
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=f"check-{app_id}", daemon=True).start()
+    return future

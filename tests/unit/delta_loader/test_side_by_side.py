@@ -1,0 +1,68 @@
+"""Checks of several streams at the same time."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from common.errors import StoreError
+from delta_loader.checks.side_by_side import MOST, SideBySide
+from delta_loader.core.preflight import Check, Level
+
+
+def fine(app_id: str) -> Check:
+    return Check("table", Level.OK, f"{app_id} is fine", app_id=app_id)
+
+
+def test_a_stream_whose_store_hangs_keeps_no_other_waiting() -> None:
+    """Also where more of them hang than may run at a time; and none is asked again while it hangs."""
+    answers, asked = Event(), list[str]()
+    hanging = [f"s{number}" for number in range(MOST + 1)]
+
+    def look(app_id: str) -> list[Check]:
+        asked.append(app_id)
+        if app_id in hanging:
+            answers.wait()
+        return [fine(app_id)]
+
+    checks = SideBySide(within_s=0.2)
+    try:
+        found = checks(look, [*hanging, "orders"])
+        while found["orders"] != (fine("orders"),):  # on a machine so busy that it is late, too
+            found = checks(look, [*hanging, "orders"])
+        assert list(found) == [*hanging, "orders"]
+        for app_id in hanging:
+            (silent,) = found[app_id]
+            assert (silent.level, silent.away, silent.app_id) == (Level.ERROR, True, app_id)
+            assert "did not answer" in silent.message
+        checks(look, hanging)
+        assert sorted(set(asked)) == sorted([*hanging, "orders"])
+        assert len(asked) - asked.count("orders") == len(hanging)
+    finally:
+        answers.set()
+    while checks(look, hanging)[hanging[0]] != (fine(hanging[0]),):
+        pass
+
+
+def test_all_run_at_once_and_come_in_their_order() -> None:
+    """Each waits for the last one's beginning."""
+    app_ids = [f"s{number}" for number in range(MOST)]
+    last = Event()
+
+    def look(app_id: str) -> list[Check]:
+        if app_id == app_ids[-1]:
+            last.set()
+        last.wait()
+        return [fine(app_id)]
+
+    assert SideBySide()(look, app_ids) == {app_id: (fine(app_id),) for app_id in app_ids}
+
+
+def test_what_a_check_raises_is_raised() -> None:
+    def look(_app_id: str) -> list[Check]:
+        msg = "no"
+        raise StoreError(msg)
+
+    with pytest.raises(StoreError, match="no"):
+        SideBySide()(look, ["orders"])
