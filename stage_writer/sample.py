@@ -25,7 +25,7 @@ from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.dead_letter_alarm import DeadLetterShare
-from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.core.unknown.opening import census_of, opener_of
 from stage_writer.shell.gathering import batches_of
 from stage_writer.shell.kafka import consumer_properties
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from common.settings import Settings, Stream
     from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.unknown.census import FieldCensus
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.sampling import SampledTasks
     from stage_writer.tasks.topology import TopologyConverter
@@ -55,7 +56,7 @@ class StreamSample:
 
     stream: Stream
     census: FieldCensus | None
-    """None where the fields of messages are not those of records: envelopes, frames, JMESPath."""
+    """None for a topology, whose code alone knows which fields it takes."""
     records: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -75,9 +76,11 @@ class StreamSample:
                 self.dead_letters.update(staged.dead_letters)
                 self.reasons.update(_without_values(text) for text in staged.rows[letters]["error"].to_pylist())
         if self.census is not None:
-            for batch in batches:
-                for value in batch.values.drop_null():
-                    self.census.add_text(value.as_py())
+            opened = opener_of(self.stream)
+            for value in (value.as_py() for batch in batches for value in batch.values.drop_null()):
+                record = opened(value)
+                if record is not None:
+                    self.census.add_text(record)
 
     def lines(self, alarm: float | None) -> Iterator[str]:
         """For people; the first one begins with ``ok`` or with what is wrong."""
@@ -124,10 +127,7 @@ class Sampler(KafkaReader):
         Raises BrokerError, and TopologyError.
         """
         converter, stream = _for_sample(of_stream), of_stream.stream
-        is_plain = (
-            stream.topology is None and stream.framing == "none" and stream.envelope == "plain" and not stream.jmespath
-        )
-        found = StreamSample(stream, FieldCensus(stream.schema_of_columns) if is_plain else None)
+        found = StreamSample(stream, census_of(stream))
         inputs = {TopicPartition(topic, source.partition) for source in sources for topic in topics_of(source.topic)}
         spans = self._spans(inputs)
         for messages in self.newest(spans) if spans else ():

@@ -63,7 +63,7 @@ def produce(kafka: KafkaCluster, registry: Registry) -> None:
 
     source = {"db": "shop", "schema": None, "table": "orders", "ts_ms": 1774927057000}
     for number in range(2000):
-        row = {"id": str(number), "at": 1774927057260514, "more": {"n": [number, 1.10]}}
+        row = {"id": str(number), "at": 1774927057260514, "more": {"n": [number, 1.10]}, "note": "x"}
         event = {"op": "c", "before": None, "after": row, "source": source, "ts_ms": 1774927057260}
         send({"schema": {"type": "struct", "fields": []}, "payload": event} if number % 2 else event)
     send({"op": "d", "before": {"id": 7}, "after": None, "source": source, "ts_ms": 1774927057260})
@@ -96,6 +96,8 @@ def test_framed_events_are_staged(
     manifest = marker_from_bytes(name, path.read_bytes()).manifest
     assert manifest is not None
     assert manifest.tombstones == 1
+    assert manifest.undeclared is not None
+    assert set(manifest.undeclared.fields) == {"note"}
     assert dict(manifest.dead_letters) == {"wrong_schema": 1, "unknown_schema": 1, "not_framed": 1}
     (staged,) = (table for table in manifest.tables if table.kind is TableKind.ROWS)
     (file,) = staged.files

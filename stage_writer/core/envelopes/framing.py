@@ -124,6 +124,11 @@ def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Number
     return long_enough & (signs[:, 0] == 0), ids
 
 
+def body_of(message: bytes) -> bytes | None:
+    """What is behind the frame of one message; None where it has none."""
+    return message[_FRAME_BYTES:] if len(message) >= _FRAME_BYTES and message[0] == 0 else None
+
+
 def _bodies(values: pa.LargeBinaryArray, offsets: Numbers, fit: Mask) -> pa.LargeBinaryArray:
     """What is behind the frames; null for the others."""
     bounds = np.empty(2 * len(values) + 1, np.int64)

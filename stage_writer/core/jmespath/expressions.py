@@ -27,7 +27,7 @@ from common.settings.formats import path_steps
 from stage_writer.core.steps.expressions import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     Steps = tuple[str, ...]
 
@@ -195,6 +195,12 @@ def _check(node: Mapping[str, object], setting: str, text: str) -> None:
 def _children(node: Mapping[str, object]) -> list[Mapping[str, object]]:
     children = node.get("children")
     return [child for child in children if isinstance(child, dict)] if isinstance(children, list) else []
+
+
+def fields_of(texts: Iterable[str]) -> frozenset[str]:
+    """The names of all fields that expressions mention; those about the message mention none."""
+    nodes = (node for text in texts if text.strip() not in OF_MESSAGE for node in _nodes(jmespath.compile(text).parsed))
+    return frozenset(str(node["value"]) for node in nodes if node["type"] == "field")
 
 
 def _nodes(node: Mapping[str, object]) -> Iterator[Mapping[str, object]]:

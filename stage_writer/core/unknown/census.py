@@ -31,13 +31,15 @@ class FieldCensus:
 
     columns: StructType
     """What is declared."""
+    taken: frozenset[str] = frozenset()
+    """Names of fields that are not declared, and not dropped either: their values go into columns all the same."""
     records: int = 0
     undeclared: Counter[str] = field(default_factory=Counter)
     """Records by the path of a field that is not declared, within rule 2; an object in an array counts by itself."""
     others: int = 0
     """The same of all paths beyond `MOST_NAMES`."""
     seen: set[str] = field(default_factory=set)
-    """The declared paths that occurred, null or not."""
+    """The declared paths that occurred, null or not, and those that something else fills."""
 
     def add(self, record: object) -> None:
         """Count a record, as `json.loads` gave it; what is not an object has no fields."""
@@ -73,7 +75,8 @@ class FieldCensus:
                     here = f"{path}.{name}" if path else str(name)
                     known = declared.field(str(name))
                     if known is None:
-                        self._count(here)
+                        if name not in self.taken:
+                            self._count(here)
                     else:
                         self.seen.add(here)
                         self._add(inner, known.type, here)
@@ -98,7 +101,7 @@ class FieldCensus:
 
         Of an object that no record has, its own fields are left out.
         """
-        for path in _paths(self.columns, ""):
+        for path in paths_of(self.columns):
             parent, _, name = path.rpartition(".")
             holder = parent
             while holder.endswith((".element", ".value")) and holder not in self.seen:
@@ -114,16 +117,17 @@ class FieldCensus:
             yield path, None if meant is None else beside[meant]
 
 
-def _paths(declared: DataType, path: str) -> Iterator[str]:
+def paths_of(declared: DataType, path: str = "") -> Iterator[str]:
+    """The paths of all declared fields, each before those within it."""
     match declared:
         case StructType(fields):
             for one in fields:
                 here = f"{path}.{one.name}" if path else one.name
                 yield here
-                yield from _paths(one.type, here)
+                yield from paths_of(one.type, here)
         case ArrayType(element):
-            yield from _paths(element, f"{path}.element")
+            yield from paths_of(element, f"{path}.element")
         case MapType(_, value):
-            yield from _paths(value, f"{path}.value")
+            yield from paths_of(value, f"{path}.value")
         case _:
             return

@@ -5,8 +5,8 @@ Rules:
 1. A record is looked at now and then: each of the first `FIRST`, and then one of `EVERY`, and the first one of each
    flush, so that each marker has a sample. To parse each a second time would cost more than the rest of its
    conversion; so what is counted is told as a sample.
-2. Only where a record is the message, and its fields are dropped: a stream with a rescue column keeps them, and of
-   envelopes, frames, JMESPath and topologies nobody here knows what they take.
+2. Only where fields are dropped: a stream with a rescue column keeps them, and what a topology takes only its code
+   knows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.settings.stream import UnknownFields
 from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.core.unknown.opening import census_of, opener_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,12 +31,11 @@ class DroppedFields:
     """Of one stream."""
 
     def __init__(self, stream: Stream) -> None:
-        is_plain = stream.framing == "none" and stream.envelope == "plain" and not stream.jmespath
-        looks = is_plain and stream.topology is None and stream.unknown_fields is UnknownFields.IGNORE
-        self.census = FieldCensus(stream.schema_of_columns) if looks else None
+        self.census = census_of(stream) if stream.unknown_fields is UnknownFields.IGNORE else None
         """None where nothing is looked at (rule 2)."""
         self.is_meant = stream.drops_on_purpose
         """Whether the config itself says that they are to be left out: then they are counted, and nobody is told."""
+        self._open = opener_of(stream)
         self._looked_at = 0
         self._skip = 0
 
@@ -44,11 +44,11 @@ class DroppedFields:
         census, count = self.census, len(values)
         if census is None or not count:
             return None
-        found = FieldCensus(census.columns)
+        found = FieldCensus(census.columns, census.taken)
         if begins_flush and self._skip:
-            _add_message(found, values, 0)
+            self._add_message(found, values, 0)
         while self._skip < count:
-            _add_message(found, values, self._skip)
+            self._add_message(found, values, self._skip)
             self._looked_at += 1
             self._skip += 1 if self._looked_at < FIRST else EVERY
         self._skip -= count
@@ -61,8 +61,9 @@ class DroppedFields:
         found = None if self.census is None else self.census.undeclared_fields()
         return None if found is None else found.sentence
 
-
-def _add_message(census: FieldCensus, values: pa.BinaryArray | pa.LargeBinaryArray, index: int) -> None:
-    message = values[index]
-    if message.is_valid and message.as_buffer().size <= _LARGEST_BYTES:
-        census.add_text(message.as_py())
+    def _add_message(self, census: FieldCensus, values: pa.BinaryArray | pa.LargeBinaryArray, index: int) -> None:
+        message = values[index]
+        if message.is_valid and message.as_buffer().size <= _LARGEST_BYTES:
+            record = self._open(message.as_py())
+            if record is not None:
+                census.add_text(record)

@@ -14,6 +14,7 @@ from common.stage.undeclared import UndeclaredFields
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
 from stage_writer.core.unknown.dropped import EVERY, FIRST, DroppedFields
+from stage_writer.core.unknown.opening import census_of
 from stage_writer.sample import StreamSample
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION
@@ -132,12 +133,52 @@ def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
     assert dropped.sentence is None
 
 
-@pytest.mark.parametrize(
-    "says", [{"unknown_fields": "rescue"}, {"envelope": "debezium"}, {"jmespath": {"id": "other"}}]
-)
-def test_a_stream_that_keeps_them_or_reads_other_fields_is_not_looked_at(says: dict[str, object]) -> None:
-    dropped = DroppedFields(stream_of(columns="id INT", **says))
+def test_a_stream_that_keeps_them_is_not_looked_at() -> None:
+    dropped = DroppedFields(stream_of(columns="id INT", unknown_fields="rescue"))
     assert dropped.look(batch_of([b'{"a":1}']).values) is None
+
+
+IMAGE = {"id": 1, "a": {"x": 1}, "meta": {"at": "now", "by": 2}}
+EVENT = {"op": "u", "before": {"old": 1}, "after": IMAGE, "ts_ms": 1}
+FRAME = b"\0\0\0\0\7"
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ({"framing": "confluent"}, FRAME + json.dumps(IMAGE).encode()),
+        ({"envelope": "debezium"}, json.dumps(EVENT).encode()),
+        ({"envelope": "debezium"}, json.dumps({"schema": {"s": 1}, "payload": EVENT}).encode()),
+        ({"envelope": "debezium", "framing": "confluent"}, FRAME + json.dumps(EVENT).encode()),
+        ({"jmespath": {"at": "substr(meta.at, `0`, `2`)", "meta.at": "n.at"}}, json.dumps({**IMAGE, "n": 1}).encode()),
+    ],
+)
+def test_fields_are_those_of_the_record_behind_frame_envelope_and_expressions(
+    says: dict[str, object], message: bytes
+) -> None:
+    framing = says.get("framing", "none")  # which wants a registry of a whole config
+    others = {name: value for name, value in says.items() if name != "framing"}
+    stream = stream_of(columns="id INT, at STRING, meta STRUCT<at: STRING>", **others)
+    stream = stream.model_copy(update={"framing": framing})
+    found = DroppedFields(stream).look(batch_of([message, None, b"{", FRAME, b"7"]).values)
+    assert found is not None
+    assert (found.records, found.undeclared) == (1, {"a": 1, "meta.by": 1})
+
+
+def test_a_column_that_an_expression_fills_is_not_missing_in_a_sample() -> None:
+    says = {"jmespath": {"at": "when", "meta.at": "when"}}
+    converter = StreamConverter(stream_of(columns="id INT, at STRING, m STRING, meta STRUCT<at: STRING>", **says))
+    sample = StreamSample(converter.stream, census_of(converter.stream))
+    sample.add(converter, [batch_of([b'{"id":1,"when":"now","z":1}'])])
+    assert list(sample.lines(0.1))[1:] == [
+        "  no record has the declared column m, which is null then",
+        "  fields that are not declared are dropped: z 1",
+    ]
+
+
+def test_of_a_topology_nobody_else_knows_what_it_takes(tmp_path: Path) -> None:
+    stream = stream_of(columns="id INT").model_copy(update={"topology": f"{tmp_path}/shop.py:build"})
+    assert census_of(stream) is None
 
 
 def test_the_first_record_of_each_flush_is_looked_at() -> None:

@@ -1,0 +1,52 @@
+"""The record in a message, as JSON text: what a sample of a stream's fields looks at.
+
+Rules:
+
+1. The frame and the envelope are taken off one message at a time, by the decoders' own strict ways; what they refuse is
+   a dead letter and has no record.
+2. A field that an expression of `jmespath` names, anywhere in it, has gone into a column. Which part of an object an
+   expression takes is not looked into: of such a field nothing is said to be dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.formats import path_steps
+from stage_writer.core.decoding.rejects import Refusal
+from stage_writer.core.envelopes.debezium import open_strictly
+from stage_writer.core.envelopes.framing import body_of
+from stage_writer.core.jmespath.expressions import fields_of
+from stage_writer.core.unknown.census import FieldCensus, paths_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Stream
+
+
+def census_of(stream: Stream) -> FieldCensus | None:
+    """Counts the fields of a stream's records; None where no record is at hand: a topology makes rows of its own."""
+    if stream.topology is not None:
+        return None
+    columns = stream.schema_of_columns
+    filled = [".".join(path_steps(column)) for column in stream.jmespath]
+    made = {path for path in paths_of(columns) if any(_touch(path, other) for other in filled)}
+    return FieldCensus(columns, taken=fields_of(stream.jmespath.values()), seen=made)
+
+
+def _touch(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def opener_of(stream: Stream) -> Callable[[bytes], bytes | None]:
+    """Gives the record's JSON in a message; None where there is none."""
+
+    def opened(message: bytes) -> bytes | None:
+        body = message if stream.framing == "none" else body_of(message)
+        if body is None or not stream.has_events:
+            return body
+        found = open_strictly(body)
+        return None if isinstance(found, Refusal) else found[0].encode()
+
+    return opened
