@@ -28,6 +28,7 @@ from common.pages.samples import Samples
 from common.ports import SystemClock
 from common.remedies import CONFIG
 from common.settings import Native
+from common.settings.overlap import UnreadTopics
 from common.settings.values import ON_MARKER
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
@@ -64,6 +65,7 @@ from stage_writer.shell.table_compatibility import TableCompatibility
 from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
+from stage_writer.telling import Teller
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -155,12 +157,15 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     writing = {one.stream.app_id for one in _with_topologies(converters) if one.topology.topics_written}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
+    groups, unread, alarm = _groups(converters), UnreadTopics(), settings.writer.dead_letter_alarm
+    source = source_of(settings, groups, clock, log, with_headers=with_headers, native=reader.library, unread=unread)
     service = StageWriter(
         converters=converters,
         limits=limits_of(settings),
         revoke_timeout_s=settings.writer.revoke_timeout_s,
         report_positions=settings.writer.report_positions,
-        source=source_of(settings, _groups(converters), clock, log, with_headers=with_headers, native=reader.library),
+        source=source,
         stage=stage,
         workers=workers,
         clock=clock,
@@ -173,8 +178,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         outlets=outlets,
         changelogs=changelogs,
         stopping=stopping,
-        dead_letter_alarm=settings.writer.dead_letter_alarm,
-        samples=Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None,
+        teller=Teller(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
     serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)

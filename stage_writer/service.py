@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 
     from common.http.pausing import Pausing
     from common.metrics import Metrics
-    from common.pages.samples import Samples
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from common.stage.markers import LastRecord
@@ -108,8 +107,7 @@ class StageWriter:
         filing: Filing = Filing(),  # noqa: B008 - frozen
         pausing: Pausing | None = None,
         news: News = NO_NEWS,
-        samples: Samples | None = None,
-        dead_letter_alarm: float | None = None,
+        teller: Teller | None = None,
         outlets: Outlets = NO_OUTLETS,
         changelogs: WatchesTopics = NO_WATCH,
         stopping: Stopping | None = None,
@@ -125,7 +123,7 @@ class StageWriter:
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._teller = Teller(clock, log, metrics, samples, dead_letter_alarm)
+        self._teller = teller or Teller(clock, log, metrics)
         self._owned: dict[TopicPartition, Owned] = {}
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)

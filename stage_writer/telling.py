@@ -6,8 +6,10 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.http.pages import with_remedy
 from common.pages.model import Event
 from common.remedies import CONFIG
+from common.settings.overlap import UnreadTopics
 from common.stage import undeclared
 from common.stage.markers import TableKind
 from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from structlog.typing import FilteringBoundLogger
 
+    from common.errors import ConfigError
     from common.metrics import Metrics
     from common.pages.samples import Samples
     from common.ports import Clock
@@ -46,9 +49,12 @@ class Teller:
         log: FilteringBoundLogger,
         metrics: Metrics,
         samples: Samples | None = None,
+        *,
         dead_letter_alarm: float | None = None,
+        unread: UnreadTopics | None = None,
     ) -> None:
         """``dead_letter_alarm`` is the share of records that raises an alarm, None for never."""
+        self._unread = unread or UnreadTopics()
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -128,11 +134,24 @@ class Teller:
         return {app_id: sentence for app_id, sentence in found.items() if sentence is not None}
 
     @property
+    def unread_topics(self) -> Mapping[str, ConfigError]:
+        """Topics that are read for no stream, and why. Safe to call from any thread."""
+        return self._unread.found
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """Which streams have many dead letters, or drop fields, for people. Safe to call from any thread."""
+        """Topics that are not read, streams with many dead letters, or that drop fields. Safe to call from any thread.
+
+        For people. A restart of the process fixes none of them.
+        """
         raised = self.alarms.raised.items()
         letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
-        return (*letters, *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()))
+        unread = (with_remedy(f"{one.problem}: it is not read", one.remedy) for one in self.unread_topics.values())
+        return (
+            *unread,
+            *letters,
+            *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()),
+        )
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from common.settings.stream import Stream
+
+
+@dataclass(slots=True)
+class UnreadTopics:
+    """Those that came while a writer runs, so that it reads them for none of the streams."""
+
+    found: Mapping[str, ConfigError] = field(default_factory=dict)
+    """By topic, why. Replaced as a whole, so that any thread may read it."""
 
 
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:

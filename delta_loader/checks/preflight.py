@@ -23,7 +23,15 @@ from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.went_back import described, went_back
 from delta_loader.checks.side_by_side import SideBySide
-from delta_loader.core.preflight import Check, Level, property_checks, shared_tables, table_checks, vacuum_check
+from delta_loader.core.preflight import (
+    Check,
+    Level,
+    property_checks,
+    shared_tables,
+    shared_topic_checks,
+    table_checks,
+    vacuum_check,
+)
 from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.waiting import oldest_waiting_ms
 
@@ -69,6 +77,7 @@ class Preflight:
         for stream in streams:
             yield from found[stream.app_id]
             yield self._kafka(stream)
+        yield from shared_topic_checks(streams, {topic for stream in streams for topic in self._topics(stream)})
         yield from self._left_behind(None)
         if self.require_control_topic is not None:
             yield self._control(self.require_control_topic)
@@ -172,6 +181,13 @@ class Preflight:
                 stream.app_id,
             )
         return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)
+
+    def _topics(self, stream: Stream) -> set[str]:
+        """Those of a stream, as far as Kafka tells."""
+        try:
+            return {str(source.topic) for source in self.kafka_ends(stream) or ()}
+        except KafkaDeltaExpressError:
+            return set()
 
     def _control(self, require: Callable[[], None]) -> Check:
         topic = self.settings.loader.control_topic

@@ -12,6 +12,7 @@ from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, sett
 from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.core.preflight import shared_topic_checks
 from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.lease import lease_status
 from delta_loader.shell.kafka import BrokerEnds
@@ -35,6 +36,8 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # what is away is reported for each stream
             left += left_behind(stage, settings.streams, opener)
+        topics = {source.topic for stream in settings.streams for source in ends(stream) or ()}
+        left += shared_topic_checks(settings.streams, topics)
         streams = [
             stream_status(
                 stream,

@@ -23,6 +23,7 @@ from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
 from common.settings.columns import table_columns_of
 from common.settings.loading import Evolution
+from common.settings.overlap import shared_topics
 from common.settings.route_tables import key_of
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.properties import TXN_RETENTION, retention_ms
@@ -33,7 +34,7 @@ from delta_loader.core.ways.fit import differences, remedy_for
 from delta_loader.core.ways.way import Refused, through_spark, way_name, way_of_loading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.schema import StructType
     from common.settings import Stream
@@ -246,6 +247,14 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
                 f"the streams {', '.join(app_ids)} load into one table, {url}",
                 "nothing, if that is intended: a RESTORE holds all of them, and each needs its own `bootstrap accept`",
             )
+
+
+def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> Iterator[Check]:
+    """Topics that several streams take, for each of these: a writer that runs reads such a topic for none of them."""
+    for topic, error in shared_topics(streams, topics).items():
+        for stream in (one for one in streams if one.takes(topic)):
+            text = f"{stream.app_id}: {error.problem}: no writer reads it"
+            yield Check("kafka", Level.WARNING, text, error.remedy, stream.app_id)
 
 
 def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:

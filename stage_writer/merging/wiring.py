@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.settings import Settings
+    from common.settings.overlap import UnreadTopics
     from stage_writer.ports import RecordSource
 
 
@@ -32,10 +33,13 @@ def source_of(
     *,
     with_headers: bool,
     native: Path | None = None,
+    unread: UnreadTopics | None = None,
 ) -> RecordSource:
     """Kafka, with merged chains where there are groups; the rest as `KafkaSource` has it. Raises ConfigError."""
     merges = bool(groups.groups)
-    kafka = KafkaSource(settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native)
+    kafka = KafkaSource(
+        settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native, unread=unread
+    )
     if not merges:
         return kafka
     from stage_writer.merging.source import MergingSource  # noqa: PLC0415 - few writers merge

@@ -43,7 +43,7 @@ from common.kafka.errors import broker_error, member_error
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
-from common.settings.overlap import require_apart, shared_topics
+from common.settings.overlap import UnreadTopics, require_apart, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.memory import MemoryShares
@@ -96,12 +96,14 @@ class KafkaSource:
         with_headers: bool,
         co_partitioned: bool = False,
         native: Path | None = None,
+        unread: UnreadTopics | None = None,
     ) -> None:
         """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses.
 
         ``co_partitioned``: one member gets the partitions of one number, of all topics. ``native`` is the compiled
-        library that takes messages without Python's objects, where there is one.
+        library that takes messages without Python's objects, where there is one. ``unread`` is kept up to date.
         """
+        self._unread = unread or UnreadTopics()
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
         self._is_cooperative = is_cooperative(self._properties)
         self._log = log
@@ -428,7 +430,9 @@ class KafkaSource:
             require_apart(self._streams, names)
         shared = shared_topics(self._streams, names)
         for topic, error in shared.items():
-            self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
+            if topic not in self._unread.found:
+                self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
+        self._unread.found = shared
         return set(shared)
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:

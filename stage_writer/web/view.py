@@ -217,6 +217,10 @@ class WriterView:
         )
         problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
+            Problem(Level.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
+            for topic, error in snapshot.teller.unread_topics.items()
+        ]
+        problems += [
             Problem(Level.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY)
             for app_id, share in snapshot.teller.alarms.raised.items()
         ]

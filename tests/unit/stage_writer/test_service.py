@@ -23,6 +23,7 @@ from stage_writer.partitions.idling import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.shell.table_compatibility import TableCompatibility
+from stage_writer.telling import Teller
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
 
@@ -106,7 +107,7 @@ class World:
             metrics=metrics,
             session_s=SESSION_S,
             pausing=self.pausing,
-            dead_letter_alarm=self.alarm,
+            teller=Teller(self.clock, log, metrics, dead_letter_alarm=self.alarm),
             news=NewsBearer(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NEWS,
         )
         self.group.subscribe(self.settings.streams, writer)

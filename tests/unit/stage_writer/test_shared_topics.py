@@ -7,9 +7,12 @@ import structlog
 from structlog.testing import capture_logs
 
 from common.errors import ConfigError
+from common.metrics import Metrics
 from common.settings import Settings
+from common.settings.overlap import UnreadTopics
 from stage_writer.shell import kafka
 from stage_writer.shell.kafka import KafkaSource
+from stage_writer.telling import Teller
 from tests.fakes.group import HandClock
 
 
@@ -22,7 +25,9 @@ class Consumer:
         self.topics = tuple(topics)
 
 
-def source_of(monkeypatch: pytest.MonkeyPatch, *topics: str) -> tuple[KafkaSource, Consumer, dict[str, list[int]]]:
+def source_of(
+    monkeypatch: pytest.MonkeyPatch, *topics: str, unread: UnreadTopics | None = None
+) -> tuple[KafkaSource, Consumer, dict[str, list[int]]]:
     consumer = Consumer()
     monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
     streams = [
@@ -32,7 +37,7 @@ def source_of(monkeypatch: pytest.MonkeyPatch, *topics: str) -> tuple[KafkaSourc
     settings = Settings.model_validate(
         {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": "file:///stage"}, "streams": streams}
     )
-    source = KafkaSource(settings, HandClock(), structlog.get_logger(), with_headers=False)
+    source = KafkaSource(settings, HandClock(), structlog.get_logger(), with_headers=False, unread=unread)
     source._streams = settings.streams
     there = {topic: [0] for topic in topics}
     monkeypatch.setattr(source, "_metadata", lambda: there)
@@ -51,12 +56,22 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
 
 
 def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, consumer, there = source_of(monkeypatch, "shop-cart")
+    unread = UnreadTopics()
+    teller = Teller(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
+    source, consumer, there = source_of(monkeypatch, "shop-cart", unread=unread)
     source._refresh_topics()
+    assert teller.notes == ()
     there |= {"shop-orders": [0], "web-orders": [0]}
     with capture_logs() as logs:
-        source._refresh_topics()
+        for _ in range(2):
+            source._refresh_topics()
     assert consumer.topics == ("shop-cart", "web-orders")
     assert [(one["event"], one["topic"], one["log_level"]) for one in logs] == [
         ("topic not read", "shop-orders", "error")
     ]
+    note = "; ".join(teller.notes)
+    assert "'shop' and 'orders' both take the topic 'shop-orders', and a stage has one chain for each topic" in note
+    assert "it is not read → change streams[].topics" in note
+    del there["shop-orders"]
+    source._refresh_topics()
+    assert teller.notes == ()
