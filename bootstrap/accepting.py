@@ -18,16 +18,16 @@ from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.transactions import TxnIds
-from common.tables.went_back import (
-    WentBack,
+from common.tables.rollback import (
+    Rollback,
     described,
+    find_rollback,
     own_past,
     unknown_positions,
     unknown_since,
-    went_back,
     without_txn,
 )
+from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:
     """Raise UsageError when a table of the stream went back: what it lost may be in the stage, and nowhere else."""
     for url, table in tables.items():
-        back = went_back(read_history(table.version, store_lines(open_store(url))), stream.app_id)
+        back = find_rollback(read_history(table.version, store_lines(open_store(url))), stream.app_id)
         if back is not None:
             raise UsageError(
                 described(url, back),
@@ -91,11 +91,11 @@ class Accepting:
                 require_own_too(plans[url], now | dict(own.positions if own is not None else {}))
         return tuple(plans.values())
 
-    def _events(self, url: str, table: TableState | None) -> Iterator[WentBack]:
+    def _events(self, url: str, table: TableState | None) -> Iterator[Rollback]:
         if table is None:
             return
         app_id, lines = self.stream.app_id, store_lines(self.open_store(url))
-        back = went_back(read_history(table.version, lines), app_id)
+        back = find_rollback(read_history(table.version, lines), app_id)
         if back is not None:
             yield back
         elif url == self.stream.table:
@@ -121,7 +121,7 @@ class Accepting:
             if unknown is not None:
                 yield unknown
 
-    def _plan(self, url: str, table: TableState, back: WentBack, decision: Decision, *, give_up: bool) -> AcceptPlan:
+    def _plan(self, url: str, table: TableState, back: Rollback, decision: Decision, *, give_up: bool) -> AcceptPlan:
         gone = sorted(set(back.positions) - set(self.sources))
         if gone:
             msg = f"{url} lost records of {gone[0]}, which Kafka does not have any more, or which is not the stream's"

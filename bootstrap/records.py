@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from bootstrap.core.restart import Left
-from common.stage.beginnings import begin_path
-from common.tables.went_back import described
+from common.stage.chain_origins import begin_path
+from common.tables.rollback import described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, assert_never
 from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
 from bootstrap.core.restart import Left
 from common.spans import Span
-from common.stage.beginnings import begin_path
+from common.stage.chain_origins import begin_path
 from common.tables.commit_metadata import Decision
-from common.tables.went_back import described
+from common.tables.rollback import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """What the commands do, from top to bottom: look, decide, show, and change what was decided.
 
 Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
-on; what is decided is done in a turn (common/stage/turns.py); the decisions themselves are in bootstrap/core/.
+on; what is decided is done in a turn (common/stage/repair_lock.py); the decisions themselves are in bootstrap/core/.
 """
 
 from __future__ import annotations

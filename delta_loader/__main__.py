@@ -27,7 +27,7 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
-from delta_loader.checks.fitness import Fitness
+from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.cleaning.clean import CleanUp
 from delta_loader.cleaning.schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
@@ -229,12 +229,12 @@ def _services(
 
 def _fitness(
     settings: Settings, spark: SparkSession, parallel: ParallelMap, log: FilteringBoundLogger, metrics: Metrics
-) -> Fitness:
+) -> ReadinessCheck:
     """What is looked at before the first load, and again for streams that are not fit."""
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
     from delta_loader.wiring import catalog_checks  # noqa: PLC0415 - the same
 
-    return Fitness(
+    return ReadinessCheck(
         [stream.app_id for stream in settings.streams],
         look=lambda: [*preflight_of(settings, parallel).checks(), *catalog_checks(settings, spark)],
         look_at=lambda app_id: [

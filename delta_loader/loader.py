@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from common.errors import BrokerError
     from common.http.pausing import Pausing
-    from delta_loader.checkpoints.beside import CheckpointsBeside
-    from delta_loader.checks.fitness import Fitness
+    from delta_loader.checkpoints.background import BackgroundCheckpoints
+    from delta_loader.checks.readiness import ReadinessCheck
     from delta_loader.jobs import Jobs
     from delta_loader.lease import LeaseThread, LoaderLease
     from delta_loader.on_marker.listening import Listener
-    from delta_loader.on_marker.turns import Turns
+    from delta_loader.on_marker.load_trigger import LoadTrigger
     from delta_loader.service import LoaderService
-    from delta_loader.streams.turns import StreamTurns
+    from delta_loader.streams.scheduler import StreamScheduler
     from delta_loader.table_services.thread import ScheduledServices
 
 
@@ -35,11 +35,11 @@ class Loader:
     lease: LoaderLease | None
     """None when the settings want none."""
     lease_thread: LeaseThread | None
-    fitness: Fitness
+    fitness: ReadinessCheck
     pausing: Pausing
-    turns: Turns
-    streams: StreamTurns
-    checkpoints: CheckpointsBeside
+    turns: LoadTrigger
+    streams: StreamScheduler
+    checkpoints: BackgroundCheckpoints
     jobs: Jobs
     services: ScheduledServices | None = None
     """None when the settings want none."""

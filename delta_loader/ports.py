@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.core.load_modes.casting import Widening
+    from delta_loader.core.load_modes.layout import Layout, Template
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.ways.casting import Widening
-    from delta_loader.core.ways.layout import Layout, Template
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ from common.settings.values import ON_MARKER, parse_duration_s
 
 _CRON_FIELDS = 5
 _EVERYTHING_EVERY_S = 60.0
-"""With ``on-marker``: how often to look for what no writer told of (delta_loader/on_marker/turns.py)."""
+"""With ``on-marker``: how often to look for what no writer told of (delta_loader/on_marker/load_trigger.py)."""
 
 
 class Schedule:

@@ -5,7 +5,7 @@ Rules:
 1. The loader has no state of its own: each pass over a stream begins with what is there (delta_loader/streams/load.py).
 2. One stream that fails, or one Kafka partition that is held, never stops the others. A failure is never silent: it
    is logged, counted, and after `FAILURES_TO_RED` passes in a row the service's health says so.
-3. Streams take turns, several at a time (delta_loader/streams/turns.py). One that is still at it when a pass ends, as
+3. Streams take turns, several at a time (delta_loader/streams/scheduler.py). One still at it when a pass ends, as
    when a commit hangs, is told with the pass in which it ends; without progress for `STUCK_S` it makes health red.
 4. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
 """
@@ -22,9 +22,9 @@ from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from delta_loader.core.valid_through import moment_text
 from delta_loader.ports import never, one_by_one
-from delta_loader.streams.book import Book
 from delta_loader.streams.failures import FailureNotes
 from delta_loader.streams.load import StreamLoad
+from delta_loader.streams.load_stats import LoadStats
 from delta_loader.streams.report import StreamReport
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from delta_loader.stage.reading import Stage
     from delta_loader.streams.refusals import Refusing
     from delta_loader.tables.replace import Replacements
+    from delta_loader.tables.rollback import Looked
     from delta_loader.tables.valid_through import ValidThrough
-    from delta_loader.tables.went_back import Looked
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
@@ -137,7 +137,7 @@ class LoaderService:
         self._looked: Looked = {}
         self._at_it: dict[str, _AtIt] = {}
         self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
-        self.book = Book(stream.app_id for stream in streams)
+        self.book = LoadStats(stream.app_id for stream in streams)
         self._passing = False
         self.last_success_s: float | None = None
         """When no stream was left failing, by the date; None before the first time."""

@@ -18,9 +18,9 @@ from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.history import CommitLines, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
+from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from common.tables.went_back import WentBack, own_past, unknown_positions, unknown_since, went_back, without_txn
 from delta_loader.core.held import (
     gone_from_kafka,
     held,
@@ -31,15 +31,15 @@ from delta_loader.core.held import (
     unknown_partition,
 )
 from delta_loader.core.identity import StreamIdentity
+from delta_loader.core.load_modes.load_mode import choose_load_mode
 from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.settle import unknown_partitions
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
 from delta_loader.core.undeclared import undeclared_of
 from delta_loader.core.valid_through import valid_through_of
-from delta_loader.core.ways.way import way_of_loading
 from delta_loader.streams.merged import repair_of
-from delta_loader.tables.went_back import held_by
+from delta_loader.tables.rollback import held_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -175,7 +175,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         for source in sources
     )
     evolved = stage.evolved(stream.app_id) if stream.evolves else None
-    version, way = (None, None) if state is None else (state.version, way_of_loading(state, stream.load))
+    version, way = (None, None) if state is None else (state.version, choose_load_mode(state, stream.load))
     return StreamStatus(
         app_id=stream.app_id,
         last_failure=_last_failure(stage, stream),
@@ -300,7 +300,7 @@ def _waiting_for_an_answer(
     for url in stream.tables:
         store = open_store(url)
         table = state if url == stream.table else read_table_state(store)
-        back = table and went_back(read_history(table.version, store_lines(store)), stream.app_id)
+        back = table and find_rollback(read_history(table.version, store_lines(store)), stream.app_id)
         if back:
             return dict.fromkeys(ids.generations, held_by(url, stream.app_id, back))
     if state is None:
@@ -332,7 +332,7 @@ def _unknown(
     ids: TxnIds,
     found: Mapping[TopicPartition, Sequence[Found]],
     lines: CommitLines,
-) -> Iterator[WentBack]:
+) -> Iterator[Rollback]:
     """Chains that have something to load, and whose position may be that of a table that went back."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for source, near in found.items():

@@ -11,17 +11,17 @@ from common.ports import SystemClock
 from common.storage.store import FsspecStore, stores_of
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
-from delta_loader.checkpoints.beside import CheckpointsBeside
+from delta_loader.checkpoints.background import BackgroundCheckpoints
 from delta_loader.service import Ports
 from delta_loader.shell.catalog import SparkCatalog
+from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.originals import KafkaOriginals
+from delta_loader.shell.kafka_fetch import RawRecordFetcher
 from delta_loader.shell.partitions import KafkaPartitions
 from delta_loader.shell.replace import SparkReplacer
-from delta_loader.shell.screening import SparkScreener
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.refusals import Refusing
-from delta_loader.streams.turns import StreamTurns
+from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.tables.replace import Replacements
 from delta_loader.tables.valid_through import ValidThrough
 
@@ -63,7 +63,7 @@ def spark_ports(
         valid_through=_valid_through(settings, tables, log),
         maker=tables if isinstance(tables, SparkDeltaTables) else None,
         registering=registering_of(settings, spark),
-        refusing=Refusing(SparkScreener(spark, settings.stage.url), KafkaOriginals(settings)),
+        refusing=Refusing(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
         partitions=KafkaPartitions(settings, SystemClock()),
         replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
     )
@@ -83,10 +83,10 @@ def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None =
     return [check for stream in wanted for check in registering.checks(stream)]
 
 
-def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
+def spark_turns(spark: SparkSession, places: int) -> StreamScheduler:
     """Turns of streams in threads that the JVM knows; Spark's jobs of different streams share its cores."""
     context = spark.sparkContext
-    return StreamTurns(
+    return StreamScheduler(
         places,
         new_thread=lambda work: InheritableThread(work, name="stream-turn"),
         begins=lambda app_id: context.setLocalProperty("spark.scheduler.pool", app_id),
@@ -95,7 +95,7 @@ def spark_turns(spark: SparkSession, places: int) -> StreamTurns:
 
 def spark_checkpoints(
     spark: SparkSession, clock: Clock, open_store: OpenStore, *, log: FilteringBoundLogger, metrics: Metrics
-) -> CheckpointsBeside:
+) -> BackgroundCheckpoints:
     """Checkpoints in threads that the JVM knows, of which Spark's jobs have a share beside the loads'."""
     context = spark.sparkContext
 
@@ -107,7 +107,7 @@ def spark_checkpoints(
         thread: Thread = InheritableThread(within, name="checkpoints")
         return thread
 
-    return CheckpointsBeside(clock, log, metrics, lambda url: remove_torn_checkpoints(open_store(url)), new_thread)
+    return BackgroundCheckpoints(clock, log, metrics, lambda url: remove_torn_checkpoints(open_store(url)), new_thread)
 
 
 def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundLogger) -> ValidThrough | None:

@@ -44,9 +44,9 @@ from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
-from stage_writer.news.bearer import NewsBearer
-from stage_writer.news.ports import NO_NEWS
-from stage_writer.news.topic import KafkaControlTopic
+from stage_writer.notifications.notifier import LoaderNotifier
+from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.notifications.topic import KafkaControlTopic
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.partitions.catching_up import missing_topic
 from stage_writer.replay.letters import Letters, unfit_of
@@ -65,7 +65,7 @@ from stage_writer.shell.table_compatibility import TableCompatibility
 from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
-from stage_writer.telling import Teller
+from stage_writer.telemetry import WriterTelemetry
 from stage_writer.web.serving import Serving
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import Groups
-    from stage_writer.news.ports import News
+    from stage_writer.notifications.ports import Notifier
     from stage_writer.ports import Stage
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
@@ -178,7 +178,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         outlets=outlets,
         changelogs=changelogs,
         stopping=stopping,
-        teller=Teller(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread),
+        teller=WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
     serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
@@ -222,13 +222,15 @@ def _stage(
     )
 
 
-def _news(settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics) -> News:
+def _news(
+    settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics
+) -> Notifier:
     """What tells a loader that waits for markers."""
     if settings.loader.schedule != ON_MARKER:
-        return NO_NEWS
+        return NO_NOTIFIER
     topic = settings.loader.control_topic
     control = None if topic is None else KafkaControlTopic(settings.kafka, topic, log, metrics)
-    return NewsBearer(stage, clock, log, metrics, control)
+    return LoaderNotifier(stage, clock, log, metrics, control)
 
 
 @app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))

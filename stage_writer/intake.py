@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.partition import Owned
     from stage_writer.ports import Converter, Converts
     from stage_writer.stopping import Stopping
-    from stage_writer.telling import Teller
+    from stage_writer.telemetry import WriterTelemetry
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
 
@@ -38,7 +38,7 @@ class Intake:
     """What was polled and is not in the buffers yet."""
 
     def __init__(
-        self, teller: Teller, clock: Clock, stopping: Stopping, failed: Callable[[Owned, Exception], None]
+        self, teller: WriterTelemetry, clock: Clock, stopping: Stopping, failed: Callable[[Owned, Exception], None]
     ) -> None:
         """``failed`` is told of the partitions that rule 5 is about."""
         self._stopping = stopping

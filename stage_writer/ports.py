@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
-    from common.stage.beginnings import Beginning
+    from common.stage.chain_origins import Beginning
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
@@ -197,7 +197,7 @@ class ClaimGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Which chain of its Kafka partition a flush belongs to (common/stage/beginnings.py, rule 2)."""
+    """Which chain of its Kafka partition a flush belongs to (common/stage/chain_origins.py, rule 2)."""
 
     generation: int = 0
     topic_id: str | None = None

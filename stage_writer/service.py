@@ -35,17 +35,17 @@ from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.intake import Intake, together_by_converter
-from stage_writer.news.ports import NO_NEWS
+from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions.catching_up import CatchingUp, require_all
-from stage_writer.partitions.idling import Idling
+from stage_writer.partitions.dependency_wait import Waiting
+from stage_writer.partitions.dependency_wait import problems as waited_for
+from stage_writer.partitions.idle_reports import Idling
 from stage_writer.partitions.partition import Flight, Held, Owned
-from stage_writer.partitions.places import Place, Places, is_other, of_chain, other_topic, place_of, unexpected
-from stage_writer.partitions.renewing import Renewing
-from stage_writer.partitions.taking_up import TakenUp, TakingUp, Unfit, topic_ids
-from stage_writer.partitions.topic_look import TopicLook
-from stage_writer.partitions.waiting import Waiting
-from stage_writer.partitions.waiting import problems as waited_for
+from stage_writer.partitions.resume_points import Place, Places, is_other, of_chain, other_topic, place_of, unexpected
+from stage_writer.partitions.startup import TakenUp, TakingUp, Unfit, topic_ids
+from stage_writer.partitions.state_renewal import Renewing
+from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.ports import (
     OUT_OF_RANGE,
     UNEXPECTED,
@@ -58,7 +58,7 @@ from stage_writer.ports import (
 )
 from stage_writer.schemas import Schemas
 from stage_writer.stopping import ConversionInterruptedError, Stopping
-from stage_writer.telling import Teller
+from stage_writer.telemetry import WriterTelemetry
 from stage_writer.web.view import FAILING_REMEDY, Snapshot
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from common.stage.markers import LastRecord
     from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.news.ports import News
+    from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import ClaimGuard, Converter, RecordSource, Stage, Workers
 
@@ -106,8 +106,8 @@ class StageWriter:
         session_s: float = SESSION_S,
         filing: Filing = Filing(),  # noqa: B008 - frozen
         pausing: Pausing | None = None,
-        news: News = NO_NEWS,
-        teller: Teller | None = None,
+        news: Notifier = NO_NOTIFIER,
+        teller: WriterTelemetry | None = None,
         outlets: Outlets = NO_OUTLETS,
         changelogs: WatchesTopics = NO_WATCH,
         stopping: Stopping | None = None,
@@ -123,7 +123,7 @@ class StageWriter:
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._teller = teller or Teller(clock, log, metrics)
+        self._teller = teller or WriterTelemetry(clock, log, metrics)
         self._owned: dict[TopicPartition, Owned] = {}
         self._held: dict[TopicPartition, Held] = {}
         self._places = Places(source, stage)

@@ -26,7 +26,7 @@ from common.errors import UsageError
 from common.remedies import CONFIG, repair
 from common.spans import Span
 from common.tables.commit_metadata import Decision
-from common.tables.went_back import Kind, WentBack
+from common.tables.rollback import Kind, Rollback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Event:
 
     url: str
     table_id: str
-    back: WentBack
+    back: Rollback
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
 
 
 def _replay(
-    state: PartitionState, back: WentBack, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
+    state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
 ) -> PartitionAnswer | None:
     """The answer for one Kafka partition; None where the loader finds its own way (rule 6)."""
     if back.generations.get(state.source, 0) < state.generation and back.kind is not Kind.RECREATED:

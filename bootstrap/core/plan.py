@@ -18,7 +18,7 @@ from bootstrap.core.state import begin_at_zero
 from common.errors import UsageError
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
-from common.stage.beginnings import Beginning, begin_path
+from common.stage.chain_origins import Beginning, begin_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -34,7 +34,7 @@ from common.stage.merged import is_merged
 if TYPE_CHECKING:
     from bootstrap.core.state import Author, PartitionState, StagedMarker
     from common.spans import TopicPartition
-    from common.stage.beginnings import Beginning
+    from common.stage.chain_origins import Beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Rules:
 
 1. The new chain has the next generation, so that its positions are never taken for the old topic's: in the markers, in
-   the table's txn actions, or by a writer that comes late (common/stage/beginnings.py).
+   the table's txn actions, or by a writer that comes late (common/stage/chain_origins.py).
 2. Nothing that was staged of the old topic is given up in silence: a chain that the table does not have whole is
    refused, unless the operator gives the rest up. Kafka no longer has it. So is one whose table went back and waits for
    an answer, whatever its positions say (bootstrap/accepting.py).
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.remedies import CONFIG
-from common.stage.beginnings import Beginning
+from common.stage.chain_origins import Beginning
 from common.stage.merged import is_merged
 
 if TYPE_CHECKING:

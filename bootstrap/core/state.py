@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
-from common.stage.beginnings import Beginning
 from common.stage.chain import Chain, read_chain
+from common.stage.chain_origins import Beginning
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.state_files import MarkedState
 
@@ -55,7 +55,7 @@ class PartitionState:
     older: Sequence[StagedMarker] = field(default=())
     """Markers of a lower generation, which are of no chain any more."""
     beginning: Beginning | None = None
-    """What is written down about where the chain begins (common/stage/beginnings.py)."""
+    """What is written down about where the chain begins (common/stage/chain_origins.py)."""
     generation: int = 0
     """The chain's."""
     topic_id: str | None = None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from bootstrap.core.state import StagedMarker
     from common.spans import Position, Span, TopicPartition
-    from common.stage.beginnings import Beginning
     from common.stage.chain import Chain
+    from common.stage.chain_origins import Beginning
     from common.stage.markers import Marker, StagedFile
 
 

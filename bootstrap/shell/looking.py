@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from common.stage.beginnings import Beginning
+    from common.stage.chain_origins import Beginning
     from common.tables.delta_log import TableState
     from common.tables.identity import TableIdentity
 

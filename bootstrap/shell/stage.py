@@ -16,7 +16,7 @@ from bootstrap.core.repair import RewindPlan, replaces
 from bootstrap.core.state import StagedMarker
 from common.errors import MarkerError, UsageError
 from common.ports import AlreadyExists
-from common.stage.beginnings import begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.chain_origins import begin_path, beginning_from_bytes, beginning_to_bytes
 from common.stage.loading import loading_folder
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bootstrap.core.restart import Restart
     from common.ports import ObjectStore
     from common.spans import Position, TopicPartition
-    from common.stage.beginnings import Beginning
+    from common.stage.chain_origins import Beginning
     from common.stage.markers import Marker
 
 

@@ -1,4 +1,4 @@
-"""Takes turns in the stage, and stops what has lost its own (common/stage/turns.py has the rules)."""
+"""Takes turns in the stage, and stops what has lost its own (common/stage/repair_lock.py has the rules)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from common.errors import KafkaDeltaExpressError, StoreError
 from common.ports import AlreadyExists
-from common.stage.turns import LastTurn, Turn, ended_path, last_turn, overtaken, turn_path, turns_folder, under_way
+from common.stage.repair_lock import (
+    LastTurn,
+    Turn,
+    ended_path,
+    last_turn,
+    overtaken,
+    turn_path,
+    turns_folder,
+    under_way,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

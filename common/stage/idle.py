@@ -41,7 +41,7 @@ class IdleFact:
     position: Position
     time_ms: int
     generation: int
-    """Of the chain (common/stage/beginnings.py)."""
+    """Of the chain (common/stage/chain_origins.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Rules:
 4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a file whose name belongs to
    another flush or another table (common/stage/data_files.py, rule 5), a span that does not begin at the marker's
    name, or a file whose partition values are of other columns than the table's, raises MarkerError.
-5. A marker of a topic that was recreated has the next *generation* (common/stage/beginnings.py). Its format is version
+5. A marker of a recreated topic has the next *generation* (common/stage/chain_origins.py). Its format is version
    2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
 6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
    pass on counts that do not add up.

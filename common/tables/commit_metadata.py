@@ -3,7 +3,7 @@
 Rules:
 
 1. It is JSON; `CommitMetadata.to_json` and `CommitMetadata.from_json` are exact inverses, and keys are only ever added.
-2. A commit that has it is the stream's *own* commit. Whoever reads a table's history (common/tables/went_back.py) tells
+2. A commit that has it is the stream's *own* commit. Whoever reads a table's history (common/tables/rollback.py) tells
    by it what of the stream lies in the table, without Spark and without a loader that runs.
 3. ``answers`` is there in a commit that carries out an operator's answer to a table that went back, and only there. So
    the log itself proves that the RESTORE was answered.
@@ -83,7 +83,7 @@ class CommitMetadata:
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none. None in a commit that does not say (rule 4)."""
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
-    """Chains, with their generations, of which nobody knew whether the table has something (went_back.py, rule 7)."""
+    """Chains, with their generations, of which nobody knew whether the table has something (rollback.py, rule 7)."""
 
     def generation(self, source: TopicPartition) -> int:
         """The generation of a Kafka partition's chain that this commit speaks of (rule 5)."""

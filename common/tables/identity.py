@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from common.spans import Offset, Position, position_after
 from common.stage.merged import topics_of
 from common.tables.history import read_history, store_lines
+from common.tables.rollback import FARTHEST
 from common.tables.transactions import TxnIds
-from common.tables.went_back import FARTHEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ class TableIdentity:
     """The topic that txn actions do not name; empty for none, None while no commit says."""
     chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
-    """Chains, with their generations, that the table may or may not have something of (went_back.py, rule 7)."""
+    """Chains, with their generations, that the table may or may not have something of (rollback.py, rule 7)."""
     is_whole: bool = True
     """Whether ``chains`` are all that the table has; not where commits of an older release are the newest own ones."""
 

@@ -21,7 +21,7 @@ from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
 from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.went_back import described, went_back
+from common.tables.rollback import described, find_rollback
 from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.core.preflight import (
     Check,
@@ -147,7 +147,7 @@ class Preflight:
         for url, state in tables.items():
             if state is None:
                 continue
-            back = went_back(read_history(state.version, store_lines(self.open_store(url))), app_id)
+            back = find_rollback(read_history(state.version, store_lines(self.open_store(url))), app_id)
             if back is not None:
                 remedy = f"answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
                 yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)

@@ -334,7 +334,7 @@ class Verifier:
 def _walk(
     tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
 ) -> Seen:
-    found = tables.regions(source)
+    found = tables.offset_ranges(source)
     position = tables.rows.positions.get(source, Position(0))
     first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
     seen = walk(
@@ -411,7 +411,7 @@ def _merged(tables: Tables, source: TopicPartition) -> Finding:
 def _duplicates(
     tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
-    explodes = tables.shape.of(tables.regions(source)).explodes
+    explodes = tables.shape.of(tables.offset_ranges(source)).explodes
     yield from exploded_findings(tables, source, seen.total - seen.distinct)
     for ranges, offsets, ledgers, url in (
         (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),

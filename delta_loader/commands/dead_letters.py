@@ -27,11 +27,11 @@ from common.remedies import CONFIG
 from common.terminal import progress
 from delta_loader.checks.verify import chosen
 from delta_loader.commands.parts import opener_of
-from delta_loader.dead_letters.wanted import Wanted, as_json, as_text, moment_ms
+from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms
 
 if TYPE_CHECKING:
     from common.settings import Settings
-    from delta_loader.dead_letters.letters import Letters
+    from delta_loader.dead_letters.reading import StoredDeadLetters
 
 _OF_THE_WRITER = "duckdb"
 """A package that the extra `stage-writer` brings; its own modules are always installed."""
@@ -55,15 +55,15 @@ class ExportFormat(StrEnum):
     PARQUET = "parquet"
 
 
-def _letters(settings: Settings, wanted: Wanted, stack: ExitStack) -> Letters:
+def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> StoredDeadLetters:
     # Spark is needed to read tables, and for nothing else that this command line does at its start.
-    from delta_loader.dead_letters.letters import Letters  # noqa: PLC0415
+    from delta_loader.dead_letters.reading import StoredDeadLetters  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
 
     streams = chosen(settings, wanted.app_id)
     spark = build_session(settings)
     stack.callback(spark.stop)
-    return Letters(spark, opener_of(settings), streams, wanted)
+    return StoredDeadLetters(spark, opener_of(settings), streams, wanted)
 
 
 @app.command(
@@ -96,7 +96,7 @@ def list_letters(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
         groups, missing = letters.groups(with_values=show_values), letters.missing()
     echo(as_json(groups) if as_json_ else as_text(groups, missing))
 
@@ -127,13 +127,13 @@ def export(
     settings = settings_from(config)
     span = (moment_ms("--since", since), moment_ms("--until", until))
     with ExitStack() as stack:
-        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
         count = _export(letters, output, file_format, stack)
     echo(f"{count:,} dead letters", err=True)
 
 
-def _export(letters: Letters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
-    from delta_loader.dead_letters.letters import write_ndjson, write_parquet  # noqa: PLC0415 - needs Spark
+def _export(letters: StoredDeadLetters, output: Path, file_format: ExportFormat, stack: ExitStack) -> int:
+    from delta_loader.dead_letters.reading import write_ndjson, write_parquet  # noqa: PLC0415 - needs Spark
 
     try:
         file = sys.stdout.buffer if str(output) == "-" else stack.enter_context(output.open("wb"))
@@ -181,7 +181,7 @@ def replay(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dead-letters-"))
         file = Path(folder) / "letters.parquet"
-        letters = _letters(settings, Wanted(stream, error_class, topic, partition, start, end, *span), stack)
+        letters = _letters(settings, DeadLetterFilter(stream, error_class, topic, partition, start, end, *span), stack)
         with ExitStack() as writing:
             count = _export(letters, file, ExportFormat.PARQUET, writing)
         if not count:

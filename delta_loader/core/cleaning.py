@@ -21,7 +21,7 @@ from common.errors import MarkerError, UsageError
 from common.printable import joined
 from common.settings.values import duration_text
 from common.stage.data_files import DataFileName, shortened
-from common.tables.went_back import MOST_COMMITS
+from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ def _takes(stream: Stream, topic: str) -> bool:
 def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:
     """Who else brings this area's topics into the table, from a stage that this clean-up does not see; None for nobody.
 
-    Its newest commits tell (as many as common/tables/went_back.py reads).
+    Its newest commits tell (as many as common/tables/rollback.py reads).
     """
     known = {stream.app_id for stream in settings.streams}
     for commit in islice(history, MOST_COMMITS):

@@ -8,7 +8,7 @@ Rules:
 3. Every marker moves the txn action of the stream's own table, also one without rows. The others, those of its routes
    and the one for dead letters, get a commit only for markers that have files for them, and get it *before* the own.
    So the own table's txn action alone says that a marker is in all tables, but for the debts that it names
-   (core/debts.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
+   (core/deferred.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
 4. What a load brings begins at its run's start, which is the own table's position; another table that is further,
    after a crash between two commits and a chain that was rebuilt, gets what lies beyond its own.
 5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It says of all chains of the
@@ -24,8 +24,8 @@ from common.spans import Span
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import counts_of
 from common.tables.identity import NO_IDENTITY, KnownChain, TableIdentity
-from delta_loader.core.shares import Share, SparkWrite, share_of
-from delta_loader.core.ways.way import PLAIN, Way, through_spark
+from delta_loader.core.file_split import FileSplit, SparkWrite, split_files_at
+from delta_loader.core.load_modes.load_mode import PLAIN, LoadMode, through_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,8 +46,8 @@ class Target:
     transactions: Mapping[str, int]
     """The version of each txn action by its app id."""
     version: int | None = None
-    """The table's version that was looked at: nothing up to it had put the table back (common/tables/went_back.py)."""
-    way: Way = PLAIN
+    """The table's version that was looked at: nothing up to it had put the table back (common/tables/rollback.py)."""
+    way: LoadMode = PLAIN
     """How rows reach it."""
     identity: TableIdentity = NO_IDENTITY
     """What the stream's positions in it belong to."""
@@ -194,10 +194,10 @@ def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | Non
     return _commit(target, naming, load, missing, None) if missing else None
 
 
-def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Share:
+def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
     """What a table needs of one of a load's markers."""
     start, by_spark = _start(target, ids, load, marker), through_spark(target.way)
-    return share_of(target.url, marker, start, by_spark=by_spark, schema=target.shape.schema)
+    return split_files_at(target.url, marker, start, by_spark=by_spark, schema=target.shape.schema)
 
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:

@@ -12,8 +12,8 @@ from common.remedies import CONFIG, delta_table, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.stage.merged import is_merged
+from common.stage.repair_lock import turn_path
 from common.stage.stored import UPGRADE
-from common.stage.turns import turn_path
 from delta_loader.core.plan import (
     ForeignMarker,
     Gap,
@@ -210,7 +210,7 @@ def staged_from(found: Iterable[Found]) -> str | None:
 
 
 def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
-    """Why writers hold a Kafka partition: its topic is another one than its chain's (beginnings.py, rule 4).
+    """Why writers hold a Kafka partition: its topic is another one than its chain's (chain_origins.py, rule 4).
 
     ``chain_id`` is what `staged_from` tells, ``topic_id`` is the broker's. None where they agree, or where one of the
     two is not known.

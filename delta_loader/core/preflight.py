@@ -28,10 +28,10 @@ from common.settings.route_tables import key_of
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
+from delta_loader.core.load_modes.compatibility import differences, remedy_for
+from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode, load_mode_name, through_spark
 from delta_loader.core.plan import TableShape
 from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
-from delta_loader.core.ways.fit import differences, remedy_for
-from delta_loader.core.ways.way import Refused, through_spark, way_name, way_of_loading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.tables.delta_log import TableState
+    from delta_loader.core.load_modes.load_mode import LoadMode
     from delta_loader.core.status import Json
-    from delta_loader.core.ways.way import Way
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -90,19 +90,19 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
-    way = way_of_loading(state, stream.load)
+    way = choose_load_mode(state, stream.load)
     if isinstance(way, Refused):
         text = f"{app_id}: rows cannot be loaded into {url}: {way.reason}"
         yield Check("table", Level.ERROR, text, of_table(way.remedy, url), app_id)
     else:
-        text = f"{app_id}: {url}, version {state.version}, is loaded by {way_name(way)}: {way.reason}"
+        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(way)}: {way.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
     yield _columns(stream, state, url, way)
     yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
 
 
-def _columns(stream: Stream, state: TableState, url: str, way: Way) -> Check:
+def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
     columns = stream.declared_columns_of_table
     if stream.merge is not None and stream.merge.soft_delete is not None:
         columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What was brought and replaced is counted by region (delta_loader/core/regions.py).
+1. What was brought and replaced is counted by region (delta_loader/core/offset_ranges.py).
 2. Fewer rows than expected are explained by a commit that took them by right and could reach them, and the sum of what
    is explained so never exceeds what these commits took. Else they are a fault, which names the commit that took them
    or, if no commit did, the one that brought them.
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
 from delta_loader.core.findings import Finding, PartitionReport, Verdict
+from delta_loader.core.offset_ranges import offset_ranges
 from delta_loader.core.offsets import NO_STAMPS, Bucket, Ranges, Stamps, Tally, between, in_step, ranges
-from delta_loader.core.regions import regions
 from delta_loader.core.same_records import compared
 from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from common.tables.debts import Debt
     from delta_loader.core.ledger import Ledger, Removal
-    from delta_loader.core.regions import Region
+    from delta_loader.core.offset_ranges import OffsetRange
 
 MOST_RANGES = 1000  # of each kind, named in a report
 
@@ -192,9 +192,9 @@ class Tables:
     debts: tuple[Debt, ...] = ()
     """What tables may still lack (rule 5)."""
 
-    def regions(self, source: TopicPartition) -> list[Region]:
+    def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
         """The regions of one Kafka partition, in order."""
-        return regions(self.rows, self.dead_letters, source, self.routed)
+        return offset_ranges(self.rows, self.dead_letters, source, self.routed)
 
     @property
     def row_ledgers(self) -> tuple[Ledger, ...]:
@@ -219,7 +219,7 @@ def reconcile(
     tables: Tables, source: TopicPartition, seen: Seen, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
     """One Kafka partition's report and findings, but for duplicates, which need another look at the table."""
-    ledger, found = tables.rows, tables.regions(source)
+    ledger, found = tables.rows, tables.offset_ranges(source)
     findings: list[Finding] = []
     unproved = 0
     for region in found:
@@ -260,7 +260,7 @@ def reconcile(
 def _difference(
     tables: Tables,
     source: TopicPartition,
-    region: Region,
+    region: OffsetRange,
     numbers: tuple[int, int],
     explained: Explained,
     *,
@@ -308,7 +308,7 @@ def _difference(
     return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
 
 
-def _replaced_as_counted(tables: Tables, source: TopicPartition, region: Region, seen: Seen) -> Iterator[Finding]:
+def _replaced_as_counted(tables: Tables, source: TopicPartition, region: OffsetRange, seen: Seen) -> Iterator[Finding]:
     """Whether a replaced range holds more than was staged for it, or less although nobody has deleted since."""
     last = region.last_replacement
     if last is None or last.replaced.positions is not None:
@@ -326,7 +326,7 @@ def _replaced_as_counted(tables: Tables, source: TopicPartition, region: Region,
             yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, source, (span,), last.version)
 
 
-def _uncounted(tables: Tables, source: TopicPartition, found: list[Region], unproved: int) -> Finding:
+def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
     last = [region for region in found if region.expected(dead_letters=False) is None][-1]
     text = (
         f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, came by commits that do not count "
@@ -335,7 +335,7 @@ def _uncounted(tables: Tables, source: TopicPartition, found: list[Region], unpr
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
 
 
-def _strangers(tables: Tables, source: TopicPartition, found: list[Region], seen: Seen) -> Iterator[Finding]:
+def _strangers(tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: Seen) -> Iterator[Finding]:
     """Rows in positions that no commit of the history brought."""
     ledger = tables.rows
     begins = found[0].span.start if found else ledger.positions.get(source)
@@ -381,7 +381,7 @@ def kafka_findings(
         if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
         for span in finding.spans
     ]
-    begins, found = tables.rows.begins.get(source), tables.regions(source)
+    begins, found = tables.rows.begins.get(source), tables.offset_ranges(source)
     uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
     nameless = _nameless(found, seen)
     older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
@@ -429,7 +429,7 @@ def kafka_findings(
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 
 
-def _nameless(found: Iterable[Region], seen: Seen) -> list[Span]:
+def _nameless(found: Iterable[OffsetRange], seen: Seen) -> list[Span]:
     """What another program brought in rows that do not name their records, neighbours joined (rule 4)."""
     joined: list[Span] = []
     for region in found:

@@ -11,7 +11,7 @@ Rules:
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
    could leave a record in neither table.
 5. A txn action outlives the rows that came with it: RESTORE takes these and leaves that. So a step is done if the
-   commit that did it is on the table's line (common/tables/went_back.py), which is looked at before each next step and
+   commit that did it is on the table's line (common/tables/rollback.py), which is looked at before each next step and
    after the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass
    over it) and not gone on from: the request is refused, and one that is made again puts all right.
 6. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 from common.remedies import replay
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
+from common.tables.rollback import MOST_COMMITS
 from common.tables.urls import comparable
-from common.tables.went_back import MOST_COMMITS
 from delta_loader.core.held import Held
+from delta_loader.core.load_modes.compatibility import differences, remedy_for
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.fit import differences, remedy_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.spans import TopicPartition
+    from delta_loader.core.offset_ranges import OffsetRange
     from delta_loader.core.reconcile import Seen, Tables
-    from delta_loader.core.regions import Region
 
 
-def staged_spans(found: Iterable[Region]) -> list[Span]:
+def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
     """The positions of some regions, in order, of which the stream's own commits brought all; neighbors are joined."""
     joined: list[Span] = []
     for region in found:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from common.spans import Span, TopicPartition
+    from delta_loader.core.offset_ranges import OffsetRange
     from delta_loader.core.reconcile import Tables
-    from delta_loader.core.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Shape:
     explodes: bool = False
     """Whether a record may have several rows."""
 
-    def of(self, found: Iterable[Region]) -> Shape:
+    def of(self, found: Iterable[OffsetRange]) -> Shape:
         """With what the commits of one Kafka partition say, whatever the settings are now."""
         found = list(found)
         filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
@@ -50,7 +50,7 @@ class LeftOut:
     tally: Tally = field(default_factory=lambda: Tally(()))
 
     @classmethod
-    def of(cls, found: Iterable[Region], shape: Shape) -> LeftOut:
+    def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
         """For a partition's regions."""
         filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
         spans = [span for region in filtered for span in region.without_given_up()]
@@ -73,7 +73,7 @@ def filtered_findings(
 
     ``excused`` are spans of which other findings say why records are in no table.
     """
-    found = tables.regions(source) if left_out.spans else []
+    found = tables.offset_ranges(source) if left_out.spans else []
     shape = tables.shape.of(found)
     for region in found:
         have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
@@ -94,7 +94,7 @@ def filtered_findings(
 
 def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -> Iterator[Finding]:
     """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
-    found = tables.regions(source)
+    found = tables.offset_ranges(source)
     shape = tables.shape.of(found)
     if not shape.explodes:
         return
@@ -113,7 +113,7 @@ def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -
 
 def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
     """Rows beyond the first one of a record are missing."""
-    spans = [region.span for region in tables.regions(source)]
+    spans = [region.span for region in tables.offset_ranges(source)]
     removals = [removal for span in spans for _, removal in tables.touching(source, span)]
     if any(tables.owed(source, span, dead=False) for span in spans):
         text += "; a table still waits for some"

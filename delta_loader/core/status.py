@@ -14,8 +14,8 @@ from common.errors import ExitCode
 from common.printable import joined, one_line
 from common.remedies import CONFIG
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
+from delta_loader.core.load_modes.load_mode import load_mode_name
 from delta_loader.core.valid_through import moment_text
-from delta_loader.core.ways.way import way_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from common.stage.undeclared import UndeclaredFields
     from common.tables.debts import Debt
     from delta_loader.core.held import Held
+    from delta_loader.core.load_modes.load_mode import LoadMode
     from delta_loader.core.preflight import Check
-    from delta_loader.core.ways.way import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class StreamStatus:
     table: str
     version: int | None
     """The table's version; None when there is no table."""
-    way: Way | None
+    way: LoadMode | None
     partitions: tuple[PartitionStatus, ...]
     aside: Aside = Aside()
     failure: str | None = None
@@ -199,8 +199,8 @@ def _undeclared_json(found: UndeclaredFields) -> Json:
     return {"sampled": found.sampled, "fields": dict(found.fields), "others": found.others}
 
 
-def _way_json(way: Way) -> Json:
-    return {"kind": way_name(way), "reason": way.reason}
+def _way_json(way: LoadMode) -> Json:
+    return {"kind": load_mode_name(way), "reason": way.reason}
 
 
 def _partition_json(partition: PartitionStatus) -> Json:
@@ -287,7 +287,7 @@ def _failure_lines(failure: LastFailure | None) -> list[str]:
 
 
 def _table_lines(stream: StreamStatus) -> list[str]:
-    way = [] if stream.way is None else [f"  loaded by {way_name(stream.way)}: {stream.way.reason}"]
+    way = [] if stream.way is None else [f"  loaded by {load_mode_name(stream.way)}: {stream.way.reason}"]
     through_ms = stream.valid_through_ms
     return way if through_ms is None else [*way, f"  complete through {moment_text(through_ms)}"]
 

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. The newest commit of the stream's own on the table's line (common/tables/went_back.py) that brought positions tells,
+1. The newest commit of the stream's own on the table's line (common/tables/rollback.py) that brought positions tells,
    also when it says that nothing can be told. A RESTORE continues at the version that it put back.
 2. As a property it is a moment in ISO 8601, UTC, which sorts as text does.
 """
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.tables.went_back import MOST_COMMITS
+from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ from common.tables.identity import NO_IDENTITY, read_identity
 from common.tables.log_files import COMMIT, LOG
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.core.explain.bringing import Asked, bringing
+from delta_loader.core.explain.loaded import Asked, find_loading_commit
 from delta_loader.core.explain.offsets import Holder, OffsetStory
 from delta_loader.core.explain.versions import VersionStory, markers_of, since
 from delta_loader.core.history import parse_version, reach_of
@@ -94,7 +94,7 @@ class Explainer:
         ids = ids.at(self.stage.generations(stream), transactions, [source])
         asked = Asked(stream.app_id, source, offset, ids.generations.get(source, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
-        found = bringing(history, asked)
+        found = find_loading_commit(history, asked)
         position = ids.position(transactions, source)
         listing = self.stage.listing(stream)
         seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)

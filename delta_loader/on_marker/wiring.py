@@ -9,8 +9,8 @@ from common.settings.values import ON_MARKER
 from common.stage.news import NEWS
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.listening import Listener
-from delta_loader.on_marker.news import AskedNews, StoredNews, ToldNews
-from delta_loader.on_marker.turns import Turns
+from delta_loader.on_marker.load_trigger import LoadTrigger
+from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
 from delta_loader.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.settings import Settings
     from delta_loader.jobs import Jobs
-    from delta_loader.on_marker.asking import Desk
     from delta_loader.on_marker.ports import News
+    from delta_loader.on_marker.requests import RequestQueue
 
 
 def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
@@ -35,16 +35,16 @@ def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metri
 
 def turns_of(
     settings: Settings,
-    desk: Desk,
+    desk: RequestQueue,
     control: Listener | None,
     jobs: Jobs,
     may_load: Callable[[str], bool],
     *,
     log: FilteringBoundLogger,
     metrics: Metrics,
-) -> Turns:
+) -> LoadTrigger:
     """By the settings' schedule, by what writers tell, and by request; the stage is looked at by a job."""
-    return Turns(
+    return LoadTrigger(
         Schedule(settings.loader.schedule),
         desk,
         SystemClock(),
@@ -66,10 +66,10 @@ def _news(
     if settings.loader.schedule != ON_MARKER:
         return None
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stored = StoredNews(store, _app_ids(settings), log, may_load)
-    asked = AskedNews(stored, SystemClock(), lambda: jobs.soon(NEWS))
+    stored = StoredNotifications(store, _app_ids(settings), log, may_load)
+    asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NEWS))
     jobs.add(NEWS, asked.look)
-    return asked if control is None else ToldNews(control, asked, SystemClock())
+    return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())
 
 
 def _app_ids(settings: Settings) -> list[str]:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from delta_loader.checkpoints.beside import DueCheckpoint
+from delta_loader.checkpoints.background import DueCheckpoint
 from delta_loader.shell.gateway import Java, table_errors
 
 if TYPE_CHECKING:
-    from delta_loader.checkpoints.beside import Checkpoints
+    from delta_loader.checkpoints.background import Checkpoints
     from delta_loader.shell.gateway import Gateway
     from delta_loader.shell.state_sessions import StateSessions
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.classic.column import Column
 
 from common.schema import quote_name
-from delta_loader.core.ways.variants import variants_of
+from delta_loader.core.load_modes.variants import variants_of
 from delta_loader.shell.generated import cannot_be_computed
 from delta_loader.shell.variants import with_variants
 

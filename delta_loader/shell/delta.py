@@ -15,7 +15,7 @@ Rules:
    commit and Delta itself has not refused it, the end is unknown: the request may still arrive.
 4. A table that was restored since the plan looked at it is noticed by the commits between its version and the
    transaction's. (One that is put back while the transaction commits is noticed right after:
-   common/tables/went_back.py.)
+   common/tables/rollback.py.)
 5. A checkpoint that is due after a commit is written beside the loads where somebody does so
    (delta_loader/shell/checkpoints.py), else by Delta within the commit.
 """
@@ -34,7 +34,7 @@ from common.schema.types import Primitive, uses
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import TableState
 from common.tables.history import read_history
-from common.tables.went_back import turning_points
+from common.tables.rollback import turning_points
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Brought,
@@ -45,10 +45,10 @@ from delta_loader.core.commits import (
     NotWritten,
     Unknown,
 )
+from delta_loader.core.load_modes.layout import Layout, Template
+from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode, through_spark
+from delta_loader.core.load_modes.variants import variants_of
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.layout import Layout, Template
-from delta_loader.core.ways.variants import variants_of
-from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from delta_loader.shell.checkpoints import LoadTransactions
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.merging.merge_writes import merge_within
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.schema.types import DataType
     from common.tables.history import LoggedCommit
-    from delta_loader.checkpoints.beside import Checkpoints
+    from delta_loader.checkpoints.background import Checkpoints
     from delta_loader.core.commits import TableCommit
-    from delta_loader.core.ways.casting import Widening
+    from delta_loader.core.load_modes.casting import Widening
 
 _TYPE_WIDENING = "delta.enableTypeWidening"
 _TIMESTAMP_NTZ = "timestampNtz"
@@ -280,7 +280,7 @@ class SparkDeltaTables:
         back = self._went_back(commit, read_version)
         if back is not None:
             return back
-        way = way_of_loading(state)
+        way = choose_load_mode(state)
         may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
         if may_not and not commit.is_answer:  # A constraint changes neither the id nor the columns.
             return Conflicted(way.reason)

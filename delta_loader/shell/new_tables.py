@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from delta_loader.core.ways.layout import Layout
+    from delta_loader.core.load_modes.layout import Layout
     from delta_loader.shell.gateway import Gateway, Java
 
 

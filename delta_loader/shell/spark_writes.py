@@ -27,10 +27,10 @@ from pyspark.sql import DataFrame, functions
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
 from common.stage.row_places import place_fields
 from delta_loader.core.commits import Brought
-from delta_loader.core.shares import OFFSET_COLUMN
-from delta_loader.core.ways.way import through_spark
+from delta_loader.core.file_split import OFFSET_COLUMN
+from delta_loader.core.load_modes.load_mode import through_spark
+from delta_loader.shell.dead_letters import letters_frame
 from delta_loader.shell.gateway import Gateway
-from delta_loader.shell.letters import letters_frame
 from delta_loader.shell.long_values import (
     avoid_value_folders,
     digestible,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from common.stage.row_places import Place
     from delta_loader.core.commits import TableCommit
+    from delta_loader.core.file_split import RecordPlace, SparkWrite
+    from delta_loader.core.load_modes.load_mode import LoadMode
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.shares import RecordPlace, SparkWrite
-    from delta_loader.core.ways.way import Way
     from delta_loader.shell.gateway import Java
 
 
@@ -61,7 +61,7 @@ class Work:
     """Where mixed files lie."""
     partition_by: tuple[str, ...]
     """The table's partition columns."""
-    way: Way
+    way: LoadMode
     variants: tuple[str, ...] = ()
     """The table's columns that are made of JSON text."""
 

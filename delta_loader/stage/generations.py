@@ -1,6 +1,6 @@
 """Markers of a topic that is no more: recognised by their generation, and put aside.
 
-Rules (common/stage/beginnings.py has the others):
+Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a lower generation than the stage has begun is neither loadable nor covered: its positions are another
    topic's. It is a stray wherever it lies, and goes as soon as it is seen. One that only the table is ahead of stays:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
-from common.stage.beginnings import BEGIN, beginning_from_bytes, source_of
+from common.stage.chain_origins import BEGIN, beginning_from_bytes, source_of
 from common.stage.evolved import latest
 from common.stage.idle import IDLE, all_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
@@ -108,7 +108,7 @@ class Stage:
         return tuple(facts), tuple(streams)
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
-        """The generation of each chain that has been begun (beginnings.py). Raises StoreError, MarkerError."""
+        """The generation of each chain that has been begun (chain_origins.py). Raises StoreError, MarkerError."""
         folders = _folders(BEGIN, stream)
         begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
         contents = self._parallel(lambda item: self._store.read(item.path), begun)

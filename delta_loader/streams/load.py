@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, assert_never
 from common.errors import TableError
 from common.spans import MAX_POSITION, Position
 from common.stage.markers import Marker
+from common.tables.rollback import Kind
 from common.tables.transactions import TxnIds
-from common.tables.went_back import Kind
+from delta_loader.conflict_backoff import CONFLICTS_TO_FAILURE, ConflictBackoff
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Committed,
@@ -32,6 +33,7 @@ from delta_loader.core.commits import (
 )
 from delta_loader.core.held import Held, held, no_table, not_written, unknown_partition
 from delta_loader.core.identity import StreamIdentity
+from delta_loader.core.load_modes.load_mode import through_spark
 from delta_loader.core.plan import (
     ForeignMarker,
     Limits,
@@ -46,21 +48,19 @@ from delta_loader.core.plan import (
     plan_load,
 )
 from delta_loader.core.settle import IdleFacts, highest_timestamp_ms, newest_fact, unknown_partitions, valid_through_ms
-from delta_loader.core.ways.way import through_spark
-from delta_loader.patience import CONFLICTS_TO_FAILURE, Patience
 from delta_loader.stage.generations import put_older_aside
 from delta_loader.stage.strays import StrayKeeper
+from delta_loader.streams.marker_window import MarkerWindow
 from delta_loader.streams.merged import MergedLoads
-from delta_loader.streams.near import NearMarkers
 from delta_loader.streams.refusals import Refusals
-from delta_loader.streams.report import Telling
+from delta_loader.streams.report import LoadReporter
 from delta_loader.streams.settling import Settling
 from delta_loader.table_services.guard import VacuumGuard
+from delta_loader.tables.catch_up import CatchUp
 from delta_loader.tables.evolving import Evolver
-from delta_loader.tables.paying import Paying
+from delta_loader.tables.rollback import Looked, RollbackDetector, held_by
 from delta_loader.tables.shaping import Shaper
 from delta_loader.tables.stream_tables import StreamTables
-from delta_loader.tables.went_back import LookBack, Looked, held_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.answers import Answer
     from common.stage.idle import IdleFact, StreamFact
-    from common.tables.went_back import WentBack
+    from common.tables.rollback import Rollback
     from delta_loader.core.commits import Target
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
@@ -89,12 +89,12 @@ class StreamLoad:
         self._ports = ports
         self._report = report
         self._log = ports.log.bind(app_id=stream.app_id)
-        self._telling = Telling(report, self._log, ports.metrics, ports.clock)
+        self._telling = LoadReporter(report, self._log, ports.metrics, ports.clock)
         self._ids = TxnIds(stream.app_id, stream.several_topics)
         self._limits = Limits(settings.max_files, settings.max_bytes)
-        self._look_back = LookBack(stream, self._ids, ports.tables, ports.stage, looked)
+        self._look_back = RollbackDetector(stream, self._ids, ports.tables, ports.stage, looked)
         self._guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self._log)
-        self._patience = Patience(ports.clock, ports.new_id)
+        self._patience = ConflictBackoff(ports.clock, ports.new_id)
         evolver = Evolver.of(stream, ports, self._log)
         self._tables = StreamTables(
             stream,
@@ -111,7 +111,7 @@ class StreamLoad:
         )
         self._urls = self._tables.urls
         self._begun: Mapping[TopicPartition, int] = {}
-        self._near = NearMarkers(ports.stage, self._urls, settings.max_files)
+        self._near = MarkerWindow(ports.stage, self._urls, settings.max_files)
         self._stop: Callable[[], bool] = lambda: False
         self._is_apart = False
         self._facts: tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]] = ((), ())
@@ -262,7 +262,7 @@ class StreamLoad:
             forgotten |= dict.fromkeys(back.positions, held_by(target.url, self._stream.app_id, back))
         return forgotten
 
-    def _unknown_history(self, target: Target, listing: Listing) -> list[WentBack]:
+    def _unknown_history(self, target: Target, listing: Listing) -> list[Rollback]:
         """Chains that have something to load, and whose position may be that of a table that went back."""
         placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
         for source in listing:
@@ -323,7 +323,7 @@ class StreamLoad:
                 return
         own = self._tables.targets[self._stream.table]
         commit = rows_commit(own, naming, load, self._valid_through_ms(load, listing))
-        if self._commit(self._tables.with_debts(commit, load)):
+        if self._commit(self._tables.with_deferred(commit, load)):
             self._telling.loaded(load, self._tables.targets[self._stream.table].version)
 
     def _commit_aside(self, commit: TableCommit) -> bool:
@@ -342,7 +342,7 @@ class StreamLoad:
             return self._stop() or bool(self._tables.went_back) or source in self._report.held
 
         commit, identity = self._commit, self._identity
-        paying = Paying(self._stream, self._tables, self._ports, self._limits, commit, identity, must_end)
+        paying = CatchUp(self._stream, self._tables, self._ports, self._limits, commit, identity, must_end)
         paying.run(listing, self._ids)
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:

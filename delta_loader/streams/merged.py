@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.errors import StoreError
 from common.stage.loading import LoadNote, loading_folder, loading_path
 from common.stage.merged import is_merged
-from common.stage.turns import LastTurn, last_turn, turns_folder
+from common.stage.repair_lock import LastTurn, last_turn, turns_folder
 from delta_loader.core.commits import Conflicted, Failed, NotWritten
 from delta_loader.core.held import repaired, under_repair
 

@@ -1,6 +1,6 @@
 """Finds the records that a table refuses before they are written to it, and makes dead letters of them.
 
-The rules are those of `delta_loader.core.ways.refused`. A table that checks nothing costs nothing here; one that does
+The rules are those of `delta_loader.core.load_modes.refused`. A table that checks nothing costs nothing here; one that
 costs a look at the columns that its checks are about. Kafka is asked only for records that are refused.
 """
 
@@ -14,8 +14,8 @@ from common.schema import schema_to_json
 from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from delta_loader.core.commits import Letter
-from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.refused import (
+from delta_loader.core.load_modes.load_mode import Append, checks_rows
+from delta_loader.core.load_modes.refused import (
     MOST_REFUSED,
     REFUSED_BY_TABLE,
     RefusalIds,
@@ -26,7 +26,7 @@ from delta_loader.core.ways.refused import (
     without_bytes,
     without_refused,
 )
-from delta_loader.core.ways.way import Append, checks_rows
+from delta_loader.core.plan import TableShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from common.spans import Offset, Position, TopicPartition
     from common.tables.transactions import TxnIds
     from delta_loader.core.commits import TableCommit, Target
+    from delta_loader.core.file_split import SparkWrite
     from delta_loader.core.held import Held
-    from delta_loader.core.shares import SparkWrite
     from delta_loader.ports import DeltaTables, NewId
     from delta_loader.tables.stream_tables import StreamTables
 

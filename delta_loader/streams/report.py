@@ -111,7 +111,7 @@ class StreamReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class LoadReporter:
     """Tells what happens to one stream in one pass."""
 
     report: StreamReport

@@ -1,6 +1,6 @@
 """Makes a stream's tables for rows as its settings say: properties, clustering, after the model of another table.
 
-The rules are those of `delta_loader.core.ways.layout`. A stream that says nothing of it gets plain tables.
+The rules are those of `delta_loader.core.load_modes.layout`. A stream that says nothing of it gets plain tables.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from common.errors import NotCompatibleError
 from common.settings.loading import Evolution
 from common.settings.route_tables import key_of
 from common.tables.delta_log import TableState
-from delta_loader.core.ways.fit import differences
-from delta_loader.core.ways.layout import Layout, layout_of, like
-from delta_loader.core.ways.way import require_loadable, way_of_loading
+from delta_loader.core.load_modes.compatibility import differences
+from delta_loader.core.load_modes.layout import Layout, layout_of, like
+from delta_loader.core.load_modes.load_mode import choose_load_mode, require_loadable
 
 if TYPE_CHECKING:
     from common.settings import Stream
@@ -56,7 +56,7 @@ class Creator:
             )
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
-        way = way_of_loading(new, self._stream.load_of(url))
+        way = choose_load_mode(new, self._stream.load_of(url))
         require_loadable(way, model)
         if self._stream.evolution is Evolution.STRICT:
             found = differences(shape, staged, way)

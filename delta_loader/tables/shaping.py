@@ -3,7 +3,7 @@
 Rules:
 
 1. What is staged decides, the oldest schema first (core/plan.py, rule 4): columns that the table lacks are added, at
-   any depth, and with `widen` types grow as far as Delta's type widening allows (core/ways/casting.py). Each is a
+   any depth, and with `widen` types grow as far as Delta's type widening allows (core/load_modes/casting.py). Each is a
    commit of its own. A crash in between is nothing: the next pass sees the table as it is then.
 2. The table is never narrowed and no column ever goes. So loaders and writers of different configs converge.
 3. What the table does not take is told, and what is staged is judged by the table as it is: cast value by value, or
@@ -19,7 +19,7 @@ from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
 from common.schema.evolution import additions, with_additions
 from common.settings.loading import Evolution
-from delta_loader.core.ways.casting import widenings
+from delta_loader.core.load_modes.casting import widenings
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from delta_loader.core.commits import Target
+    from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.ways.casting import Widening
     from delta_loader.ports import ColumnAdder
     from delta_loader.service import Ports
 

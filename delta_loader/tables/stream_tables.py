@@ -5,9 +5,9 @@ Rules:
 1. The stream's own table says how far the stream is; when it fails, the stream does. Any other one, of a route or for
    dead letters, that fails (it cannot be read or made, does not take the files, refuses a commit) is left out until the
    next pass, and told: the stream's other tables go on.
-2. What a table that is left out lacks is noted in the commit that moves the stream on (core/debts.py). It gets that
-   before anything later (delta_loader/tables/paying.py), and no marker that it may need is settled before that.
-3. A table that went back holds the whole stream (delta_loader/tables/went_back.py), whichever it is.
+2. What a table that is left out lacks is noted in the commit that moves the stream on (core/deferred.py). It gets that
+   before anything later (delta_loader/tables/catch_up.py), and no marker that it may need is settled before that.
+3. A table that went back holds the whole stream (delta_loader/tables/rollback.py), whichever it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from common.errors import KafkaDeltaExpressError
 from common.tables.debts import DeferredRanges
 from common.tables.identity import KnownChain
+from common.tables.rollback import Kind
 from common.tables.urls import comparable
-from common.tables.went_back import Kind
 from delta_loader.core.commits import Target, needed, side_commit
-from delta_loader.core.debts import left_out, with_debts, without_sources
+from delta_loader.core.deferred import left_out, with_deferred, without_sources
 from delta_loader.core.held import missing_file, stage_again
+from delta_loader.core.load_modes.compatibility import require_compatible
+from delta_loader.core.load_modes.load_mode import choose_load_mode, require_loadable, through_spark
 from delta_loader.core.plan import TableShape, shape_of, shapes_of
-from delta_loader.core.ways.fit import require_fit
-from delta_loader.core.ways.way import require_loadable, through_spark, way_of_loading
 from delta_loader.tables.creating import Creator
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from common.stage.markers import Marker, StagedFile
     from common.tables.debts import Debt
     from common.tables.delta_log import TableState
-    from common.tables.went_back import WentBack
+    from common.tables.rollback import Rollback
     from delta_loader.catalog.registering import Registering
     from delta_loader.core.commits import Naming, TableCommit
     from delta_loader.core.held import Held
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from delta_loader.stage.reading import Stage
     from delta_loader.table_services.guard import VacuumGuard
     from delta_loader.tables.evolving import Evolver
+    from delta_loader.tables.rollback import RollbackDetector
     from delta_loader.tables.shaping import Shaper
-    from delta_loader.tables.went_back import LookBack
 
 
 class StreamTables:
@@ -60,7 +60,7 @@ class StreamTables:
         stream: Stream,
         tables: DeltaTables,
         guard: VacuumGuard,
-        look_back: LookBack,
+        look_back: RollbackDetector,
         *,
         parallel: ParallelMap,
         stage: Stage,
@@ -92,8 +92,8 @@ class StreamTables:
         """The stream's spelling of each table's URL, by its comparable form."""
         self.targets: dict[str, Target] = {}
         """The tables that are there, and have not failed, as they were last seen."""
-        self._forgotten: Sequence[WentBack] | None = None
-        self.went_back: list[tuple[Target, WentBack]] = []
+        self._forgotten: Sequence[Rollback] | None = None
+        self.went_back: list[tuple[Target, Rollback]] = []
         self.failed: dict[str, KafkaDeltaExpressError] = {}
         """Those that are left out, and why (rule 1)."""
 
@@ -142,7 +142,7 @@ class StreamTables:
             self._log.info("table registered in the catalog", table=url)
         if state is None:
             return
-        way = way_of_loading(state, self._stream.load_of(url))
+        way = choose_load_mode(state, self._stream.load_of(url))
         require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
@@ -184,7 +184,7 @@ class StreamTables:
 
     def _require_fit(self, table: Target, staged: TableShape, restage: str) -> None:
         casting = self._shaper is not None and table.url != self._stream.dead_letters
-        require_fit(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
+        require_compatible(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
@@ -257,13 +257,13 @@ class StreamTables:
         part = load if owed else without_sources(load, self._in_debt(url, load.runs))
         return None if part is None else side_commit(target, naming, part)
 
-    def with_debts(self, commit: TableCommit, load: Load) -> TableCommit:
+    def with_deferred(self, commit: TableCommit, load: Load) -> TableCommit:
         """The commit to the own table, noting what others do not get of the load."""
         for url in self._stream.side_tables:
             without = self._in_debt(url, load.runs) if url in self.targets else tuple(load.runs)
             spans = left_out(load, url, without)
             if spans:
-                commit = with_debts(commit, url, spans, self.debts(spans, [url]), self._look_back.ids)
+                commit = with_deferred(commit, url, spans, self.debts(spans, [url]), self._look_back.ids)
         return commit
 
     def _in_debt(self, url: str, sources: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
@@ -274,8 +274,8 @@ class StreamTables:
         target = self.targets.get(url)
         return None if target is None else target.ids(self._look_back.ids).position(target.transactions, source)
 
-    def note_forgotten(self, events: Sequence[WentBack]) -> None:
-        """The own table has chains without a txn action, or may have: its commits name them (went_back.py, rule 7)."""
+    def note_forgotten(self, events: Sequence[Rollback]) -> None:
+        """The own table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
         self._forgotten = events
         if self.own is not None:
             self.targets[self.own.url] = self._with_forgotten(self.own)

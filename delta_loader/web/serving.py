@@ -13,10 +13,10 @@ from common.pages.assets import status_pages
 from common.pages.problems import held_problems
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
-from delta_loader.checkpoints.beside import FAILING_REMEDY
+from delta_loader.checkpoints.background import FAILING_REMEDY
 from delta_loader.jobs import REMEDY as JOB_REMEDY
 from delta_loader.lease import REMEDY as LEASE_REMEDY
-from delta_loader.on_marker.asking import Desk
+from delta_loader.on_marker.requests import RequestQueue
 from delta_loader.ports import in_turn
 from delta_loader.shell.kafka_look import KafkaLook
 from delta_loader.stage.reading import Stage
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.settings import Settings
-    from delta_loader.checks.fitness import Fitness
+    from delta_loader.checks.readiness import ReadinessCheck
     from delta_loader.loader import Loader
     from delta_loader.streams.report import StreamReport
 
@@ -46,8 +46,8 @@ class Serving:
     """What is known of the process so far."""
 
     pausing: Pausing
-    desk: Desk = field(default_factory=Desk)
-    fitness: Fitness | None = None
+    desk: RequestQueue = field(default_factory=RequestQueue)
+    fitness: ReadinessCheck | None = None
     """Once Spark has started."""
     loader: Loader | None = None
     """Once it is ready to load."""

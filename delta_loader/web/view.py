@@ -1,6 +1,6 @@
 """What a loader says of itself on its status page, and the gauges that time moves.
 
-Rule: all of it is from what passes found (delta_loader/streams/book.py), from the lease and from what Kafka says, which
+Rule: all of it is from what passes found (delta_loader/streams/load_stats.py), the lease and what Kafka says, which
 others look at; so a page costs no request to any store. What that tells of writers is in delta_loader/web/writers.py.
 """
 
@@ -29,7 +29,7 @@ from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
-from delta_loader.checkpoints.beside import FAILING_REMEDY
+from delta_loader.checkpoints.background import FAILING_REMEDY
 from delta_loader.core.preflight import Level as CheckLevel
 from delta_loader.jobs import REMEDY as JOB_REMEDY
 from delta_loader.lease import REMEDY as LEASE_REMEDY
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.loader import Loader
-    from delta_loader.streams.book import Book, Entry
+    from delta_loader.streams.load_stats import LoadStats, StreamStats
     from delta_loader.streams.report import SeenPartition
     from delta_loader.web.writers import OfWriters, WritersView
 
@@ -173,7 +173,7 @@ class LoaderView:
             is_known=False,
         )
 
-    def _figures(self, loader: Loader, book: Book) -> tuple[Figure, ...]:
+    def _figures(self, loader: Loader, book: LoadStats) -> tuple[Figure, ...]:
         waiting = sum(seen.waiting for entry in book.entries.values() for seen in entry.seen.values())
         due = loader.turns.due
         succeeded_s = loader.service.last_success_s
@@ -188,7 +188,7 @@ class LoaderView:
     def _flow(
         self,
         stream: Stream,
-        entry: Entry,
+        entry: StreamStats,
         held: int,
         levels: Mapping[str, Level],
         now_s: float,
@@ -256,7 +256,7 @@ _MOVED_BY_TIME = (
 )
 
 
-def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
+def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
     problems: list[Problem] = []
     for entry in book.entries.values():
         if entry.failure is not None:
@@ -286,7 +286,7 @@ def _problems(loader: Loader, book: Book) -> Sequence[Problem]:
     return problems
 
 
-def _dropped(streams: Iterable[Stream], book: Book) -> Iterator[Problem]:
+def _dropped(streams: Iterable[Stream], book: LoadStats) -> Iterator[Problem]:
     for stream in streams:
         seen = book.entries[stream.app_id].seen.values()
         found = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
@@ -300,7 +300,7 @@ def _sorted(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda one: one.level is not Level.ERROR)
 
 
-def _held_at_all(entry: Entry, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
+def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
     """The Kafka partitions that the loader holds, or the writers."""
     found = writers.get(entry.app_id)
     return entry.held if found is None else {**found.held, **entry.held}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.spans import Topic, TopicPartition
     from delta_loader.core.held import Held
     from delta_loader.core.writers import Idle, Unstaged
-    from delta_loader.streams.book import Entry
+    from delta_loader.streams.load_stats import StreamStats
 
 
 class Look(Protocol):
@@ -85,11 +85,11 @@ class WritersView:
         """Whether anything can be told of them: Kafka answers."""
         return self._look.answers
 
-    def without_chain(self, entry: Entry) -> set[TopicPartition]:
+    def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
         """The Kafka partitions of a stream of which nothing is staged."""
         return set(without_chain(self._streams[entry.app_id], entry.seen, self._look.partitions))
 
-    def of(self, entry: Entry) -> OfWriters:
+    def of(self, entry: StreamStats) -> OfWriters:
         """What is found of one stream's."""
         if entry.looked_s is None:
             return OfWriters({}, ())

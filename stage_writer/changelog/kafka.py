@@ -34,7 +34,7 @@ from common.spans import Partition, Position, TopicPartition
 from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.ports import Appended, Piece, missing_pieces
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_fit
-from stage_writer.partitions.topic_look import TopicLook
+from stage_writer.partitions.topic_monitor import TopicLook
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """How long changes of states are left to Kafka topics, and how long these have to keep them.
 
 Rule: a state is not left to messages for longer than half of ``writer.state_keep``: then there is a snapshot of it in
-the stage (stage_writer/tasks/kept.py, stage_writer/partitions/renewing.py). The topic has to keep them for twice
+the stage (stage_writer/tasks/kept.py, stage_writer/partitions/state_renewal.py). The topic has to keep them for twice
 ``writer.state_keep``, so that writers may be away, and markers that were put aside may be put back, in the meantime.
 """
 

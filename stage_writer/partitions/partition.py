@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.outbox.ports import Outlet
-    from stage_writer.partitions.places import Place
+    from stage_writer.partitions.resume_points import Place
     from stage_writer.ports import (
         Converter,
         Flushing,
@@ -65,7 +65,7 @@ class Owned:
     taken: Position = Position(0)  # noqa: RUF009
     """The position after what was read of it and is in the buffer, or on its way there."""
     wait: Wait | None = None
-    """What it waits for before it is read on (stage_writer/partitions/waiting.py)."""
+    """What it waits for before it is read on (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
     outlet: Outlet | None = None
     """What its stream's topology has for Kafka topics, on its way there."""

@@ -35,7 +35,7 @@ from common.errors import StoreError
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
-from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path

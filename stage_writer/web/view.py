@@ -31,7 +31,7 @@ from common.pages.problems import held_problems, paused_problem
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
-from stage_writer.telling import DEAD_LETTERS_REMEDY
+from stage_writer.telemetry import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from stage_writer.core.flushing import Pressure
     from stage_writer.partitions.partition import Held, Owned, Unread
-    from stage_writer.telling import Teller
+    from stage_writer.telemetry import WriterTelemetry
 
 FAILING_REMEDY = (
     f"`stage-writer check {CONFIG}` says which of them does not answer, and why; its log names each failure"
@@ -66,7 +66,7 @@ class Snapshot:
     """Whether the store, or Kafka, fails now."""
     memory_bytes: int
     """The bound for all buffers."""
-    teller: Teller
+    teller: WriterTelemetry
     notes: tuple[str, ...] = ()
     """Why the control topic takes no signs."""
     changelogs: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
-from delta_loader.shell.screening import SparkScreener
+from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.spark import spark_url
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.refusals import Original, Refusing
@@ -151,7 +151,7 @@ class ChangeStream:
     def loader(self, tables: DeltaTables, spark: SparkSession | None = None) -> LoaderService:
         """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
         numbers = itertools.count(1)
-        refusing = Refusing(SparkScreener(spark, self.settings.stage.url), self.originals) if spark else None
+        refusing = Refusing(ConstraintChecker(spark, self.settings.stage.url), self.originals) if spark else None
         ports = Ports(
             stage=Stage(self.store, in_turn),
             tables=tables,

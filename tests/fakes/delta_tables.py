@@ -16,8 +16,8 @@ from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, C
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.ways.casting import Widening
 
 
 @dataclass

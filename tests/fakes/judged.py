@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.tables.changes import DELETE_COLUMN
-from delta_loader.core.merging.judged import JUDGED_PLACE, LonelyDeletes
+from delta_loader.core.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,6 @@ def judged(
     places = ", ".join(JUDGED_PLACE)
     refused = connection.execute(f"SELECT {places} FROM bad").fetchall()
     if by.soft_delete is not None:
-        lonely = LonelyDeletes("doubtful", "fine", "target", by, bounds, lambda name: f'"{name}"').text
+        lonely = UnmatchedDeletes("doubtful", "fine", "target", by, bounds, lambda name: f'"{name}"').text
         refused += connection.execute(f"SELECT {places} FROM ({lonely})").fetchall()
     return {(topic, partition, offset) for topic, partition, offset in refused}

@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 
 from common.ports import SystemClock
 from common.tables.history import read_history, store_lines
+from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.screening import SparkScreener
 from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging
@@ -48,7 +48,7 @@ def load(
         have = kafka if kafka is not None and source.partition == 0 else {}
         return {offset: Original(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
 
-    refusing = Refusing(SparkScreener(spark, staging.stage_url), originals)
+    refusing = Refusing(ConstraintChecker(spark, staging.stage_url), originals)
     (report,) = loader_for(staging, tables, refusing=refusing).run_pass()
     assert report.failure is None
     return report

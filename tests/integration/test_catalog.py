@@ -14,7 +14,7 @@ from common.settings import Settings
 from common.tables.delta_log import read_table_state
 from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.catalog.registering import Registering
-from delta_loader.core.ways.way import Refused, way_of_loading
+from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode
 from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -103,7 +103,7 @@ def test_a_table_whose_commits_are_its_catalogs_is_refused_by_its_location(tmp_p
     assert failure.remedy == "load into an external table of the catalog"
     state = read_table_state(staging.store(staging.table))
     assert state is not None
-    way = way_of_loading(state)
+    way = choose_load_mode(state)
     assert isinstance(way, Refused), "and a check, which has no Spark, says the same"
     assert failure.problem.endswith(way.reason)
     assert [found.path for found in commit.list("")] == [f"{0:020d}.json"]

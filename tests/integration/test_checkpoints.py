@@ -17,8 +17,8 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
+from delta_loader.core.load_modes.layout import Layout
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.layout import Layout
 from delta_loader.shell import state_sessions
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.gateway import Gateway
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.checkpoints.beside import Checkpoints, DueCheckpoint
+    from delta_loader.checkpoints.background import Checkpoints, DueCheckpoint
     from tests.conftest import Lake
     from tests.integration.conftest import Programs
 

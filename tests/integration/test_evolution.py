@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from common.ports import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
-from delta_loader.core.ways.casting import Cast
+from delta_loader.core.load_modes.casting import Cast
+from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.screening import SparkScreener
 from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import ORDERS, Staging
@@ -44,7 +44,7 @@ def load(staging: Staging, spark: SparkSession, evolution: str) -> StreamReport:
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     settings = settings_for(staging)
     streams = tuple(stream.model_copy(update={"evolution": Evolution(evolution)}) for stream in settings.streams)
-    refusing = Refusing(SparkScreener(spark, staging.stage_url), originals)
+    refusing = Refusing(ConstraintChecker(spark, staging.stage_url), originals)
     (report,) = loader_for(
         staging, tables, settings.model_copy(update={"streams": streams}), refusing=refusing, columns=tables
     ).run_pass()

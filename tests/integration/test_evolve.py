@@ -18,8 +18,8 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import StagedFile
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import Committed, TableCommit, Target
+from delta_loader.core.file_split import SparkWrite
 from delta_loader.core.plan import TableShape
-from delta_loader.core.shares import SparkWrite
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.integration import in_process
 

@@ -31,14 +31,14 @@ from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.pieces import Pieces
 from delta_loader.on_marker.listening import Listener
+from delta_loader.shell.kafka_fetch import RawRecordFetcher
 from delta_loader.shell.kafka_offsets import KafkaOffsets
-from delta_loader.shell.originals import KafkaOriginals
 from devservices import processes
 from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
 from stage_writer.__main__ import app as writer
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
-from stage_writer.news.topic import KafkaControlTopic
+from stage_writer.notifications.topic import KafkaControlTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -146,7 +146,7 @@ def test_who_joins_no_group_needs_no_right_to_one(
     source = TopicPartition(Topic("orders"), Partition(0))
     with closing(KafkaOffsets(settings)) as offsets:
         assert [live.distinct for live, _ in offsets.buckets(source, Position(0), Position(10))] == [10]
-    assert sorted(KafkaOriginals(settings)(source, [Offset(0), Offset(9)], None)) == [0, 9]
+    assert sorted(RawRecordFetcher(settings)(source, [Offset(0), Offset(9)], None)) == [0, 9]
     assert sample_of({**settings.kafka}, "orders", 6, lambda _: None).messages == 6
     assert run(bootstrap, ["plan", str(config), "--from", "earliest"]) == 0, capfd.readouterr().err
     assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0

@@ -14,8 +14,8 @@ from common.ports import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
 from delta_loader.core.replace import Step
-from delta_loader.dead_letters.letters import Letters, write_parquet
-from delta_loader.dead_letters.wanted import Wanted
+from delta_loader.dead_letters.filters import DeadLetterFilter
+from delta_loader.dead_letters.reading import StoredDeadLetters, write_parquet
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.replace import SparkReplacer
 from tests.integration import in_process
@@ -247,8 +247,10 @@ def test_what_cannot_be_replaced_is_refused_and_moments_are_ranges(pipeline: Pip
 
 def test_dead_letters_are_listed_and_replayed_from_their_own_bytes(pipeline: Pipeline) -> None:
     settings = load_settings(pipeline.config("a", MONTH), os.environ)
-    wanted = Wanted(error_class="expression_failed", partition=0, start=0, end=60, until_ms=STARTED_MS + 40_000)
-    (group,) = Letters(pipeline.spark, FsspecStore, settings.streams, wanted).groups(with_values=True)
+    wanted = DeadLetterFilter(
+        error_class="expression_failed", partition=0, start=0, end=60, until_ms=STARTED_MS + 40_000
+    )
+    (group,) = StoredDeadLetters(pipeline.spark, FsspecStore, settings.streams, wanted).groups(with_values=True)
     assert (group.topic, group.count, group.partitions, group.example) == (pipeline.topic, 4, 1, (0, 0))
     assert "x" not in group.reason.partition("string")[2]
     assert group.shown is not None
@@ -277,7 +279,7 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
     fixed, export = pipeline.config("b", MONTH), pipeline.folder / "letters.parquet"
     with export.open("wb") as file:
         streams = load_settings(fixed, os.environ).streams
-        letters = Letters(pipeline.spark, FsspecStore, streams, Wanted())
+        letters = StoredDeadLetters(pipeline.spark, FsspecStore, streams, DeadLetterFilter())
         assert write_parquet(file, letters.rows(), lambda _: None) == len(letters_before)
     told = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
     assert told.count("and the request replace/") == 2

@@ -14,7 +14,7 @@ import pytest
 from common.ports import SystemClock
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT
-from delta_loader.core.ways.way import Add, Append, Refused, way_of_loading
+from delta_loader.core.load_modes.load_mode import Add, Append, Refused, choose_load_mode
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -79,7 +79,7 @@ def test_a_table_with_the_feature_takes_files_as_they_are(tmp_path: Path, spark:
     state = read_table_state(staging.store(staging.table))
     assert state is not None
     assert feature in state.features or state.writer_version < 7, state.features
-    assert isinstance(way_of_loading(state), Add)
+    assert isinstance(choose_load_mode(state), Add)
 
     staging.flush(0, 0, 10)
     staging.flush(1, 0, 10)
@@ -147,10 +147,10 @@ def test_icebergs_layout_is_written_by_spark_and_uniform_is_refused(tmp_path: Pa
     tables = SparkDeltaTables(spark, SystemClock(), staging.stage_url)
     state = tables.state(staging.table)
     assert state is not None
-    assert isinstance(way_of_loading(state), Append)
+    assert isinstance(choose_load_mode(state), Append)
     staging.flush(0, 0, 10)
     (report,) = loader_for(staging, tables).run_pass()
     assert (report.failure, report.held, report.rows) == (None, {}, 10)
     assert len(spark_reader(spark)(staging.table)) == 10
     uniform = replace(state, properties={**state.properties, "delta.universalFormat.enabledFormats": "iceberg"})
-    assert isinstance(way_of_loading(uniform), Refused)
+    assert isinstance(choose_load_mode(uniform), Refused)

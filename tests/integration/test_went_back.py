@@ -15,7 +15,7 @@ from common.stage.answers import Answer
 from common.tables.commit_metadata import Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
-from common.tables.went_back import went_back
+from common.tables.rollback import find_rollback
 from delta_loader.core.commits import Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import SparkDeltaTables
@@ -249,6 +249,6 @@ def test_without_spark_the_log_tells_the_same(staging: Staging, loader: LoaderSe
     assert state is not None
     plain = list(read_history(state.version, store_lines(store)))
     assert plain == list(SparkDeltaTables(spark, SystemClock()).history(staging.table, state.version))
-    found = went_back(plain, "orders")
+    found = find_rollback(plain, "orders")
     assert found is not None
     assert found.positions == {staging.source(0): 10}

@@ -23,8 +23,8 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from delta_loader.core.commits import Target
+from delta_loader.core.load_modes.compatibility import require_compatible
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.fit import require_fit
 from delta_loader.ports import in_turn
 from delta_loader.service import Ports
 from delta_loader.stage.reading import Stage
@@ -207,7 +207,7 @@ class World:
         evolver = Evolver.of(self.stream, self.ports(), self.ports().log)
         assert evolver is not None
         evolver.evolve(self.target(), shape, [marker])
-        require_fit(self.target().shape, shape, url)
+        require_compatible(self.target().shape, shape, url)
         self.rows += rows
 
     def target(self) -> Target:

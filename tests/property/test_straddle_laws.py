@@ -15,6 +15,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import Naming, TableCommit, Target, rows_commit, side_commit
+from delta_loader.core.file_split import split_files_at
 from delta_loader.core.plan import (
     Idle,
     Limits,
@@ -27,7 +28,6 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
-from delta_loader.core.shares import share_of
 from tests.unit.delta_loader.test_plan import by_hand, marker
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def test_a_share_is_what_lies_beyond_and_rewrites_no_more_than_it_must(
     lake = Lake()
     for one in data.draw(chains(lake, "first", kinds, 0)):
         for url in (ROWS, DEAD):
-            share = share_of(url, one, Position(start))
+            share = split_files_at(url, one, Position(start))
             assert all(min(lake.files[file.path]) >= start for file in share.added)
             for write in share.written:
                 for file in write.files:
@@ -158,10 +158,10 @@ def test_a_share_is_what_lies_beyond_and_rewrites_no_more_than_it_must(
 
 def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
     found = marker(5, 15, files=2, table=ROWS)
-    share = share_of(ROWS, found, Position(10))
+    share = split_files_at(ROWS, found, Position(10))
     assert (share.added, [len(write.files) for write in share.written]) == ((), [2])
-    assert share_of(ROWS, found, Position(5)).added == found.tables[0].files
-    assert share_of(ROWS, found, Position(15)).files == ()
+    assert split_files_at(ROWS, found, Position(5)).added == found.tables[0].files
+    assert split_files_at(ROWS, found, Position(15)).files == ()
 
 
 @given(st.integers(6, 14))

@@ -24,10 +24,10 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.commits import Conflicted, NotWritten
+from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode, through_spark
+from delta_loader.core.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
-from delta_loader.core.ways.refused import REFUSED_BY_TABLE, RefusedRecord
-from delta_loader.core.ways.way import Refused, through_spark, way_of_loading
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.judged import judged
 from tests.simulation.world import Fault
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
     from delta_loader.core.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.core.file_split import SparkWrite
+    from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.shares import SparkWrite
-    from delta_loader.core.ways.casting import Widening
     from tests.simulation.invariants import StageInvariants
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
@@ -84,7 +84,7 @@ class DeltaLog(MemoryDeltaTables):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
-        way = way_of_loading(self._state(commit.target.url))
+        way = choose_load_mode(self._state(commit.target.url))
         may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
         if may_not and not commit.is_answer:
             return Conflicted("files may not be added any more")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.beginnings import begin_path, beginning_from_bytes
+from common.stage.chain_origins import begin_path, beginning_from_bytes
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from delta_loader.lease import LoaderLease

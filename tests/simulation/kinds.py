@@ -14,7 +14,7 @@ from common.spans import TopicPartition
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.core.parquet.buffer import Filing
-from stage_writer.news.ports import NO_NEWS
+from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from delta_loader.streams.refusals import Refusing
     from delta_loader.streams.report import StreamReport
     from stage_writer.changelog.ports import Changelog
-    from stage_writer.news.ports import News
+    from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource, Stage
     from tests.simulation.delta_log import SimulatedTables
@@ -114,10 +114,10 @@ class Kind:
         del process, store
         return NO_OUTLETS
 
-    def news(self, stage: Stage) -> News:
+    def news(self, stage: Stage) -> Notifier:
         """What a writer tells loaders with."""
         del stage
-        return NO_NEWS
+        return NO_NOTIFIER
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
         """What a loader does each time; by default a pass, unless it is to stop."""

@@ -28,16 +28,16 @@ from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.core import commits, evolve, plan
 from delta_loader.core.commits import Naming, rows_commit, side_commit
-from delta_loader.core.merging.judged import LonelyDeletes
+from delta_loader.core.file_split import FileSplit
 from delta_loader.core.merging.statement import MergeStatement
-from delta_loader.core.shares import Share
+from delta_loader.core.merging.unmatched_deletes import UnmatchedDeletes
 from delta_loader.lease import LoaderLease
 from delta_loader.schedule import Schedule
 from delta_loader.streams import load as stream_load
 from delta_loader.streams import settling
 from delta_loader.streams.refusals import Refusals
 from delta_loader.tables import evolving
-from delta_loader.tables.paying import Paying
+from delta_loader.tables.catch_up import CatchUp
 from delta_loader.tables.stream_tables import StreamTables
 from stage_writer import service as writer_service
 from stage_writer.changelog.changelog import TopicChangelog
@@ -47,10 +47,10 @@ from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
-from stage_writer.partitions import topic_look
+from stage_writer.partitions import topic_monitor
+from stage_writer.partitions.dependency_wait import Waiting
 from stage_writer.partitions.partition import Owned
-from stage_writer.partitions.topic_look import TopicLook
-from stage_writer.partitions.waiting import Waiting
+from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.ports import LostClaim, Tail
 from stage_writer.shell import staging
 from stage_writer.shell.state_files import StageState
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from common.tables.transactions import TxnIds
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.lease import Epoch
-    from delta_loader.core.ways.refused import RefusedRecord
+    from delta_loader.core.load_modes.refused import RefusedRecord
     from stage_writer.changelog.ports import Piece
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
@@ -212,7 +212,7 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
 
 
 def _a_straddle_is_added_whole() -> AbstractContextManager[object]:
-    return patch.object(commits, "share_of", lambda url, marker, _start: Share(plan.files_for(url, marker)))
+    return patch.object(commits, "share_of", lambda url, marker, _start: FileSplit(plan.files_for(url, marker)))
 
 
 def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
@@ -382,7 +382,7 @@ def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[ob
 
     @contextmanager
     def broken() -> Iterator[None]:
-        with patch.object(StreamTables, "side_commit", at_once), patch.object(Paying, "run", lambda *_arguments: None):
+        with patch.object(StreamTables, "side_commit", at_once), patch.object(CatchUp, "run", lambda *_arguments: None):
             yield
 
     return broken()
@@ -397,7 +397,7 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
     def broken() -> Iterator[None]:
         with (
             patch.object(writer_service, "is_other", lambda _lineage, _topic_id: False),
-            patch.object(topic_look, "is_other", lambda _lineage, _topic_id: False),
+            patch.object(topic_monitor, "is_other", lambda _lineage, _topic_id: False),
         ):
             yield
 
@@ -529,10 +529,10 @@ def _what_was_refused_is_forgotten() -> AbstractContextManager[object]:
 
 
 def _a_soft_delete_is_judged_without_what_came_before_it() -> AbstractContextManager[object]:
-    def text(self: LonelyDeletes) -> str:
+    def text(self: UnmatchedDeletes) -> str:
         return f"SELECT d.* FROM {self.doubtful} AS d"  # noqa: S608 - names of ours
 
-    return patch.object(LonelyDeletes, "text", property(text))
+    return patch.object(UnmatchedDeletes, "text", property(text))
 
 
 def _what_is_refused_is_left_to_delta() -> AbstractContextManager[object]:

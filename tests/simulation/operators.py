@@ -23,7 +23,7 @@ from bootstrap.shell.turns import Turns
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
-from common.stage.turns import last_turn, turns_folder
+from common.stage.repair_lock import last_turn, turns_folder
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:

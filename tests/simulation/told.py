@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.metrics import Metrics
-from delta_loader.on_marker.asking import Desk
-from delta_loader.on_marker.news import StoredNews, ToldNews
-from delta_loader.on_marker.turns import Turns
+from delta_loader.on_marker.load_trigger import LoadTrigger
+from delta_loader.on_marker.notifications import ControlTopicNotifications, StoredNotifications
+from delta_loader.on_marker.requests import RequestQueue
 from delta_loader.schedule import Schedule
-from stage_writer.news.bearer import NewsBearer
+from stage_writer.notifications.notifier import LoaderNotifier
 from tests.simulation.kinds import Kind
 from tests.simulation.world import SILENT, Fault, WorldClock
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from delta_loader.service import LoaderService
     from delta_loader.streams.report import StreamReport
-    from stage_writer.news.ports import News
+    from stage_writer.notifications.ports import Notifier
     from stage_writer.ports import Stage
     from tests.simulation.kinds import Around, Loads
     from tests.simulation.store import SimulatedStore
@@ -96,7 +96,7 @@ class Hearing:
 
 @dataclass(slots=True)
 class Saying:
-    """One writer's: a `stage_writer.news.ports.ControlTopic`."""
+    """One writer's: a `stage_writer.notifications.ports.ControlTopic`."""
 
     topic: Topic
     failed: list[tuple[int, str]] = field(default_factory=list)
@@ -142,19 +142,19 @@ class Told(Kind):
         """The topic goes away."""
         self._topic.happens()
 
-    def news(self, stage: Stage) -> News:
+    def news(self, stage: Stage) -> Notifier:
         """The real one."""
-        return NewsBearer(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
+        return LoaderNotifier(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
 
     def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
         """When they are told to."""
         clock, app_ids = WorldClock(self.around.world), self._topic.app_ids
         hearing = Hearing(self._topic)
         self._topic.hearing.append(hearing)
-        news = ToldNews(hearing, StoredNews(store, app_ids, SILENT), clock)
+        news = ControlTopicNotifications(hearing, StoredNotifications(store, app_ids, SILENT), clock)
         schedule = Schedule("on-marker")
-        turns = Turns(
-            schedule, Desk(), clock, Metrics(), news=news, look_every_s=0, app_ids=app_ids, loads_per_minute=30
+        turns = LoadTrigger(
+            schedule, RequestQueue(), clock, Metrics(), news=news, look_every_s=0, app_ids=app_ids, loads_per_minute=30
         )
 
         def now() -> datetime:

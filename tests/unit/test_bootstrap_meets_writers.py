@@ -12,7 +12,7 @@ from bootstrap.shell import stage as operator
 from common.ports import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
-from common.stage.beginnings import Beginning, begin_path
+from common.stage.chain_origins import Beginning, begin_path
 from common.storage.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail

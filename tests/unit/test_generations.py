@@ -17,7 +17,7 @@ from common.errors import MarkerError, UsageError
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, TopicPartition
 from common.stage.answers import Answer
-from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision

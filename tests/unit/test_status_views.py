@@ -23,20 +23,20 @@ from common.ports import SystemClock
 from common.settings.values import StartAt
 from common.spans import Position, Topic
 from common.stage.undeclared import UndeclaredFields
-from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
+from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.core.writers import Idle
 from delta_loader.jobs import Jobs
 from delta_loader.loader import Loader
-from delta_loader.on_marker.asking import Desk
-from delta_loader.on_marker.turns import Turns
+from delta_loader.on_marker.load_trigger import LoadTrigger
+from delta_loader.on_marker.requests import RequestQueue
 from delta_loader.schedule import Schedule
 from delta_loader.service import STUCK_S, _AtIt
 from delta_loader.streams.report import StreamReport
-from delta_loader.streams.turns import StreamTurns
+from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.web.serving import Serving
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
-from stage_writer.news.bearer import NewsBearer
+from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.web.crew_status import merged_status, status_from_json
 from stage_writer.web.view import WriterView
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import TopicPartition
-    from delta_loader.checks.fitness import Fitness
+    from delta_loader.checks.readiness import ReadinessCheck
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.preflight import Check
     from delta_loader.lease import LoaderLease
@@ -167,7 +167,7 @@ def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
-    page.world.writer._news = NewsBearer(
+    page.world.writer._news = LoaderNotifier(
         cast("Stage", None), page.world.clock, structlog.get_logger(), page.metrics, Unreached()
     )
     page.world.steps(1)
@@ -246,18 +246,18 @@ class LoaderPage:
         self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
         self.loader: Loader | None = None
         service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)
-        self.checkpoints = CheckpointsBeside(clock, log, self.metrics, lambda _: ())
-        turns = Turns(Schedule("15m"), Desk(), clock, self.metrics)
+        self.checkpoints = BackgroundCheckpoints(clock, log, self.metrics, lambda _: ())
+        turns = LoadTrigger(Schedule("15m"), RequestQueue(), clock, self.metrics)
         self.service = service
         self.ready = Loader(  # the parts that its pages do not look at are nothing
             service,
             Event(),
             None,
             None,
-            cast("Fitness", _Nothing()),
+            cast("ReadinessCheck", _Nothing()),
             self.pausing,
             turns,
-            StreamTurns(1),
+            StreamScheduler(1),
             self.checkpoints,
             Jobs(clock, log),
         )

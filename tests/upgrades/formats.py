@@ -18,7 +18,7 @@ from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.answers import Answer
-from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.changelogs import TopicChanges
 from common.stage.evolved import Evolved
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path

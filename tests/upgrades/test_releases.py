@@ -14,7 +14,7 @@ import pytest
 from common.errors import NewerFormatError, StateError
 from common.stage import markers, replacements
 from common.stage.answers import Answer
-from common.stage.beginnings import begin_path, beginning_from_bytes
+from common.stage.chain_origins import begin_path, beginning_from_bytes
 from common.stage.evolved import Evolved
 from common.stage.idle import facts_from_bytes, idle_path
 from common.stage.markers import manifest_from_bytes

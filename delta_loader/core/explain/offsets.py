@@ -20,7 +20,7 @@ from common.stage.markers import Origin
 if TYPE_CHECKING:
     from common.spans import Position
     from common.stage.markers import Marker
-    from delta_loader.core.explain.bringing import Asked, Bringing
+    from delta_loader.core.explain.loaded import Asked, LoadedRange
     from delta_loader.core.held import Held
 
 
@@ -72,7 +72,7 @@ class OffsetStory:
     """The stream's own."""
     position: Position | None
     """The next one that the table wants; None when it has none of the Kafka partition."""
-    bringing: Bringing
+    bringing: LoadedRange
     holders: tuple[Holder, ...] = ()
     kafka_columns: bool = True
     staged: Marker | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from common.tables.commit_metadata import CommitMetadata
     from common.tables.counts import Counts
     from common.tables.history import LoggedCommit
-    from delta_loader.core.explain.bringing import Bringing
+    from delta_loader.core.explain.loaded import LoadedRange
     from delta_loader.core.explain.offsets import Holder, OffsetStory
     from delta_loader.core.explain.versions import VersionStory
     from delta_loader.core.history import TableVersion
@@ -231,7 +231,7 @@ _SENTENCES = {
 }
 
 
-def _taken_back(found: Bringing) -> str:
+def _taken_back(found: LoadedRange) -> str:
     by = "the log" if found.taken_by is None else _commit_words(found.taken_by)
     at = "" if found.lost is None else f"what version {found.lost.version} had brought, "
     return f"no longer there: {at}{by} took out; see `delta-loader status {CONFIG}`"

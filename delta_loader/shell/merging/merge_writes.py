@@ -37,7 +37,7 @@ from delta_loader.shell.variants import with_variants
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from delta_loader.core.shares import SparkWrite
+    from delta_loader.core.file_split import SparkWrite
     from delta_loader.shell.gateway import Gateway, Java
     from delta_loader.shell.spark_writes import Work, WriteSessions
 

@@ -21,7 +21,7 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
-from common.tables.went_back import Kind, WentBack
+from common.tables.rollback import Kind, Rollback
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.staging import Staging
@@ -41,7 +41,7 @@ def went(kind: Kind = Kind.RESTORED, position: int = 20, *, lost_from: int | Non
     first = position if lost_from is None else lost_from
     cause = LoggedCommit(7, "RESTORE", restored_version=3)
     later = (over,) if over else ()
-    back = WentBack(kind, cause, {ORDERS: Position(position)}, {ORDERS: Position(first)}, later)
+    back = Rollback(kind, cause, {ORDERS: Position(position)}, {ORDERS: Position(first)}, later)
     return Event("/t", "id", back)
 
 

@@ -17,8 +17,8 @@ from bootstrap.shell import stage
 from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.beginnings import Beginning
 from common.stage.chain import read_chain
+from common.stage.chain_origins import Beginning
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put

@@ -10,7 +10,7 @@ from bootstrap.core.restart import Left, Restart
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.beginnings import Beginning
+from common.stage.chain_origins import Beginning
 from tests.fakes.markers import ORDERS, chain_of
 
 AUTHOR = Author("test", 1_000)

@@ -13,8 +13,8 @@ from bootstrap.shell.turns import Turns
 from common.errors import StoreError, UsageError
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.beginnings import Beginning
-from common.stage.turns import Turn, ended_path, turn_path
+from common.stage.chain_origins import Beginning
+from common.stage.repair_lock import Turn, ended_path, turn_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.beginnings import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import (
     InputEnd,

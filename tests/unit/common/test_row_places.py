@@ -14,10 +14,10 @@ from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
 from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
+from delta_loader.core.file_split import split_files_at
 from delta_loader.core.held import not_written
-from delta_loader.core.merging.judged import kept_columns_asked
-from delta_loader.core.shares import share_of
-from delta_loader.core.ways.tied import place_of
+from delta_loader.core.load_modes.record_identity import place_of
+from delta_loader.core.merging.unmatched_deletes import kept_columns_asked
 from stage_writer.core.convert import StreamConverter
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import batch_of, stream_of
@@ -74,7 +74,7 @@ def test_where_a_row_s_place_is_found() -> None:
     marker = flush(0, 3)
     assert marker.manifest is not None
     marker = replace(marker, manifest=replace(marker.manifest, tables=(TABLE,)))
-    assert [write.place for write in share_of("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
+    assert [write.place for write in split_files_at("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
 
 
 def test_what_is_held_because_a_row_cannot_be_tied_names_the_way_out() -> None:

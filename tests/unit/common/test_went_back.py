@@ -17,7 +17,7 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit, read_history, store_lines
-from common.tables.went_back import Kind, described, own_past, turning_points, went_back, without_txn
+from common.tables.rollback import Kind, described, find_rollback, own_past, turning_points, without_txn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ FIRST, SECOND, THIRD = own(1, (P0, 0, 10)), own(2, (P0, 10, 20)), own(3, (P0, 20
 
 
 def positions(*commits: LoggedCommit) -> dict[TopicPartition, int]:
-    found = went_back(newest_first(*commits), "orders")
+    found = find_rollback(newest_first(*commits), "orders")
     return {} if found is None else {source: int(position) for source, position in found.positions.items()}
 
 
@@ -81,11 +81,11 @@ def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
         yield SECOND
         raise AssertionError
 
-    assert went_back(history(), "orders") is None
+    assert find_rollback(history(), "orders") is None
 
 
 def test_a_restore_takes_back_what_came_after_its_version() -> None:
-    found = went_back(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders")
     assert found is not None
     assert (found.kind, found.cause.version, found.positions) == (Kind.RESTORED, 4, {P0: 10})
 
@@ -123,10 +123,10 @@ def test_a_restore_of_which_nothing_is_known_took_everything() -> None:
 
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
 def test_a_replacement_takes_everything(operation: str) -> None:
-    found = went_back(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders")
     assert found is not None
     assert (found.kind, found.positions) == (Kind.REPLACED, {P0: 0})
-    assert went_back(newest_first(other(0, operation), FIRST), "orders") is None
+    assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
 
 def test_other_streams_commits_are_not_ours() -> None:
@@ -143,7 +143,7 @@ def test_an_answer_ends_it() -> None:
 
 def test_a_second_restore_wants_an_answer_of_its_own() -> None:
     answered = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)))
-    found = went_back(newest_first(*answered, restore(6, 1)), "orders")
+    found = find_rollback(newest_first(*answered, restore(6, 1)), "orders")
     assert found is not None
     assert (found.cause.version, found.positions) == (6, {P0: 10})
     # To what it was before the first one: the same records.
@@ -154,11 +154,11 @@ def test_a_second_restore_wants_an_answer_of_its_own() -> None:
 
 def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     late = own(4, (P0, 20, 30), read=2)
-    found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
     assert found is not None
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
     # The restore that fixes it: back to just before that commit, and then a replay.
-    fixed = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
+    fixed = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
     assert fixed is not None
     assert (fixed.positions, fixed.over) == ({P0: 10}, ())
 
@@ -171,11 +171,11 @@ def replaced(version: int, start: int, end: int) -> LoggedCommit:
 
 def test_a_replacement_has_not_seen_what_came_before_it() -> None:
     history = CREATED, FIRST, SECOND, restore(3, 1)
-    found = went_back(newest_first(*history, replaced(4, 2, 5)), "orders")
+    found = find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders")
     assert found is not None
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
     # It wrote rows that a replay would bring again.
-    found = went_back(newest_first(*history, replaced(4, 5, 15)), "orders")
+    found = find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders")
     assert found is not None
     assert (found.positions, found.over) == ({P0: 10}, (4,))
     assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
@@ -210,16 +210,16 @@ def test_what_expired_and_what_never_was_are_told_apart() -> None:
 
 def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
     recreated = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
-    found = went_back(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders")
     assert found is not None
     assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
-    found = went_back(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders")
     assert found is not None
     assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
     assert found.gone == ((P0, Span(Position(10), Position(20))),)
     assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
     # What was lost before the topic was recreated, and the new one has loaded nothing.
-    found = went_back(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
+    found = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
     assert found is not None
     assert (found.positions, found.generations) == ({P0: 10}, {})
 

@@ -12,7 +12,7 @@ import structlog
 from common.errors import StoreError, TableError
 from common.metrics import Metrics
 from common.ports import SystemClock
-from delta_loader.checkpoints.beside import CheckpointsBeside, DueCheckpoint
+from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.ports import in_turn
 from tests.fakes.group import HandClock
 
@@ -65,11 +65,13 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def checkpoints(metrics: Metrics) -> CheckpointsBeside:
-    return CheckpointsBeside(SystemClock(), structlog.get_logger(), metrics, lambda _: ())
+def checkpoints(metrics: Metrics) -> BackgroundCheckpoints:
+    return BackgroundCheckpoints(SystemClock(), structlog.get_logger(), metrics, lambda _: ())
 
 
-def test_only_the_newest_that_is_due_follows_the_one_under_way(store: Store, checkpoints: CheckpointsBeside) -> None:
+def test_only_the_newest_that_is_due_follows_the_one_under_way(
+    store: Store, checkpoints: BackgroundCheckpoints
+) -> None:
     checkpoints.ask(store.due("a", 10))
     assert store.began.wait(_LONG_S)
     for version in (20, 30, 40):
@@ -81,7 +83,7 @@ def test_only_the_newest_that_is_due_follows_the_one_under_way(store: Store, che
     assert store.most == {"a": 1}
 
 
-def test_many_tables_wait_in_line(store: Store, checkpoints: CheckpointsBeside) -> None:
+def test_many_tables_wait_in_line(store: Store, checkpoints: BackgroundCheckpoints) -> None:
     for version in (10, 20):
         for number in range(20):
             checkpoints.ask(store.due(f"table {number}", version))
@@ -95,7 +97,7 @@ def test_many_tables_wait_in_line(store: Store, checkpoints: CheckpointsBeside) 
 
 @pytest.mark.parametrize("error", [TableError("the store is full", "make room"), ValueError("a bug")])
 def test_one_that_fails_is_tried_again_and_counted_and_the_next_is_written(
-    store: Store, checkpoints: CheckpointsBeside, metrics: Metrics, error: Exception
+    store: Store, checkpoints: BackgroundCheckpoints, metrics: Metrics, error: Exception
 ) -> None:
     def fail() -> None:
         raise error
@@ -111,7 +113,9 @@ def test_one_that_fails_is_tried_again_and_counted_and_the_next_is_written(
     assert 'delta_loader_checkpoints_total{outcome="written"} 2.0' in metrics.exposition().decode()
 
 
-def test_an_end_waits_for_what_is_under_way_and_begins_nothing(store: Store, checkpoints: CheckpointsBeside) -> None:
+def test_an_end_waits_for_what_is_under_way_and_begins_nothing(
+    store: Store, checkpoints: BackgroundCheckpoints
+) -> None:
     checkpoints.ask(store.due("a", 10))
     assert store.began.wait(_LONG_S)
     checkpoints.ask(store.due("a", 20))
@@ -122,7 +126,7 @@ def test_an_end_waits_for_what_is_under_way_and_begins_nothing(store: Store, che
     assert store.written == [("a", 10)]
 
 
-def test_who_is_stopped_waits_no_more(store: Store, checkpoints: CheckpointsBeside) -> None:
+def test_who_is_stopped_waits_no_more(store: Store, checkpoints: BackgroundCheckpoints) -> None:
     checkpoints.ask(store.due("a", 10))
     checkpoints.finish(lambda: True)
     assert store.written == []
@@ -144,7 +148,7 @@ class Slow:
         self.fails = 0
         """How many of the next fail."""
         self.tidied: list[str] = []
-        self.checkpoints = CheckpointsBeside(self.clock, structlog.get_logger(), Metrics(), self.remove_torn)
+        self.checkpoints = BackgroundCheckpoints(self.clock, structlog.get_logger(), Metrics(), self.remove_torn)
 
     def remove_torn(self, url: str) -> list[str]:
         self.tidied.append(url)

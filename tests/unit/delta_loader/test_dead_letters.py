@@ -14,7 +14,7 @@ import pytest
 from common.cli import run
 from common.errors import UsageError
 from delta_loader.commands.dead_letters import app
-from delta_loader.dead_letters.wanted import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
+from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
 
 if TYPE_CHECKING:
     from pathlib import Path

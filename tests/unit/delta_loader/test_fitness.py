@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
-from delta_loader.checks.fitness import Fitness
+from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.core.preflight import Check, Level
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class World:
         self.stop_after = 99
         self.stream: list[Check] = []
         self.metrics = Metrics()
-        self.fitness = Fitness(
+        self.fitness = ReadinessCheck(
             ["orders", "returns"],
             look=lambda: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0],
             look_at=lambda app_id: [found for found in self.stream if found.app_id == app_id],

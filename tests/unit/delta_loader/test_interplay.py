@@ -16,7 +16,7 @@ from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Position, Span
 from common.stage.answers import Answer
-from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.markers import TableKind
 from common.stage.replacements import Replacement, ReplacementName, ReplacementTable, replacement_to_bytes
 from common.tables.commit_metadata import CommitMetadata, Decision

@@ -12,9 +12,9 @@ from common.tables.transactions import TxnIds
 from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.history import parse_version
 from delta_loader.core.ledger import Ledger
+from delta_loader.core.offset_ranges import offset_ranges
 from delta_loader.core.offsets import BUCKET, Bucket
 from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, walk
-from delta_loader.core.regions import regions
 from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def judged(
 ) -> list[Finding]:
     """``settings`` are what the stream's say of its records."""
     tables = Tables(history.ledger, None, "t", "d", Shape() if settings is None else settings)
-    found = regions(history.ledger, None, SOURCE)
+    found = offset_ranges(history.ledger, None, SOURCE)
     spans = [one for region in found for one in region.spans]
     shape = tables.shape.of(found)
     left_out = LeftOut.of(found, shape)
@@ -366,7 +366,7 @@ def test_filtered_records_of_a_region_whose_dead_letters_were_cleaned_up_are_not
     letters.commit(add("d", 9, 9, 1), txn(9), ours=shaped(0, 10, counts))
     letters.commit(remove("d"), operation="DELETE")
     tables = Tables(history.ledger, letters.ledger, "t", "d", Shape(filters=True))
-    found = tables.regions(SOURCE)
+    found = tables.offset_ranges(SOURCE)
     left_out = LeftOut.of(found, tables.shape)
     kafka = [(bucket(*range(10)), Bucket(0, 0, 0))]
     rows = [bucket(0, 2, 4, 6, 7, 8)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from delta_loader.table_services.guard import VacuumGuard
-    from delta_loader.tables.went_back import LookBack
+    from delta_loader.tables.rollback import RollbackDetector
 
 MANY = 10_000
 PARTITIONS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(MANY)]
@@ -73,7 +73,7 @@ def tables_with(transactions: CountedTransactions) -> StreamTables:
     (stream,) = settings_for(staging).streams
     stream = stream.model_copy(update={"dead_letters": DEAD_LETTERS})
     nothing = cast("VacuumGuard", None)
-    look_back = cast("LookBack", KnownIds())
+    look_back = cast("RollbackDetector", KnownIds())
     tables = StreamTables(
         stream,
         cast("object", None),  # type: ignore[arg-type]

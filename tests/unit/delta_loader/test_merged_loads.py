@@ -19,7 +19,7 @@ from bootstrap.shell.turns import Turns
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
-from common.stage.turns import ended_path, turn_path
+from common.stage.repair_lock import ended_path, turn_path
 from delta_loader.core.commits import Committed, Failed, NotWritten, Unknown
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage

@@ -20,11 +20,11 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.delta_log import TableState
 from delta_loader.checks.verify import Verifier
+from delta_loader.core.file_split import split_files_at
 from delta_loader.core.findings import Verdict
+from delta_loader.core.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.plan import Limits, Run, plan_load
-from delta_loader.core.shares import share_of
-from delta_loader.core.ways.way import Append, Merge, Refused, way_of_loading
 from delta_loader.ports import in_turn
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
@@ -86,9 +86,9 @@ def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
     load = plan_load({ORDERS: Run(chain)}, Limits(100, 100))
     assert load is not None
     assert [marker.name for marker in load.markers] == [MarkerName(ORDERS, Position(start)) for start in (0, 3)]
-    (write,) = share_of("/t", chain[1], Position(4)).written
+    (write,) = split_files_at("/t", chain[1], Position(4)).written
     assert (write.shape.merge, write.start, write.root) == (BY, 4, None)
-    (write,) = share_of("/t", chain[3], Position(9)).written
+    (write,) = split_files_at("/t", chain[3], Position(9)).written
     assert (write.shape.merge, write.start) == (None, None)
 
 
@@ -104,8 +104,8 @@ def test_an_append_only_table_is_refused() -> None:
         features=frozenset(),
         transactions={},
     )
-    assert isinstance(way_of_loading(state, LoadSetting.MERGE), Refused)
-    assert not isinstance(way_of_loading(state, LoadSetting.AUTO), Refused)
+    assert isinstance(choose_load_mode(state, LoadSetting.MERGE), Refused)
+    assert not isinstance(choose_load_mode(state, LoadSetting.AUTO), Refused)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_nothing_is_merged_into_a_table_with_texts_that_spark_pads(spark_says: s
     column = Field("c.d", Primitive.STRING, metadata_json=json.dumps({CHAR_VARCHAR_KEY: spark_says}))
     schema = schema_to_json(StructType((column,)))
     state = TableState(0, "t", schema, (), {}, 1, 2, frozenset())
-    way = way_of_loading(state, LoadSetting.MERGE)
+    way = choose_load_mode(state, LoadSetting.MERGE)
     assert isinstance(way, Merge if is_taken else Refused)
-    assert isinstance(way_of_loading(state), Append)
+    assert isinstance(choose_load_mode(state), Append)
     if isinstance(way, Refused):
         assert ("ALTER COLUMN `c.d` TYPE STRING" in way.remedy) == (spark_says == "char(3)")
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from delta_loader.patience import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE, Patience
+from delta_loader.conflict_backoff import CONFLICTS_TO_FAILURE, SECONDS_TO_FAILURE, ConflictBackoff
 from tests.fakes.clock import IdleClock
 
 
@@ -20,13 +20,13 @@ def clock() -> IdleClock:
 
 
 @pytest.fixture
-def patience(clock: IdleClock) -> Patience:
+def patience(clock: IdleClock) -> ConflictBackoff:
     numbers = itertools.count()
-    return Patience(clock, lambda: f"load-{next(numbers)}")
+    return ConflictBackoff(clock, lambda: f"load-{next(numbers)}")
 
 
 def test_the_first_is_tried_again_at_once_and_the_next_ones_later_and_later(
-    patience: Patience, clock: IdleClock
+    patience: ConflictBackoff, clock: IdleClock
 ) -> None:
     pauses = []
     for _ in range(9):
@@ -39,14 +39,14 @@ def test_the_first_is_tried_again_at_once_and_the_next_ones_later_and_later(
     assert len(set(pauses)) == len(pauses)
 
 
-def test_it_ends_after_many_and_a_long_time_and_not_before(patience: Patience, clock: IdleClock) -> None:
+def test_it_ends_after_many_and_a_long_time_and_not_before(patience: ConflictBackoff, clock: IdleClock) -> None:
     while patience.wait(never):
         assert patience.conflicts <= 100
     assert clock.monotonic_s() >= SECONDS_TO_FAILURE
     assert patience.conflicts > CONFLICTS_TO_FAILURE
 
 
-def test_a_commit_that_is_made_begins_the_count_anew(patience: Patience, clock: IdleClock) -> None:
+def test_a_commit_that_is_made_begins_the_count_anew(patience: ConflictBackoff, clock: IdleClock) -> None:
     for _ in range(CONFLICTS_TO_FAILURE):
         patience.wait(never)
     clock.sleep_s(2 * SECONDS_TO_FAILURE)
@@ -54,7 +54,7 @@ def test_a_commit_that_is_made_begins_the_count_anew(patience: Patience, clock: 
     assert all(patience.wait(never) for _ in range(CONFLICTS_TO_FAILURE))
 
 
-def test_nothing_waits_while_a_stop_is_asked_for(patience: Patience, clock: IdleClock) -> None:
+def test_nothing_waits_while_a_stop_is_asked_for(patience: ConflictBackoff, clock: IdleClock) -> None:
     for _ in range(8):
         assert patience.wait(lambda: True)
     assert clock.monotonic_s() == 0

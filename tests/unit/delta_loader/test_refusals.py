@@ -11,7 +11,7 @@ from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
-from delta_loader.core.ways.refused import RefusedRecord
+from delta_loader.core.load_modes.refused import RefusedRecord
 from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from common.spans import Position
     from delta_loader.core.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.core.file_split import SparkWrite
     from delta_loader.core.plan import TableShape
-    from delta_loader.core.shares import SparkWrite
     from delta_loader.streams.report import StreamReport
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

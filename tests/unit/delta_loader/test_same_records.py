@@ -16,8 +16,8 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import Verdict
+from delta_loader.core.offset_ranges import offset_ranges
 from delta_loader.core.offsets import BUCKET, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
-from delta_loader.core.regions import regions
 from delta_loader.core.same_records import staged_spans
 from delta_loader.ports import in_turn
 from delta_loader.shell.kafka_offsets import KafkaOffsets
@@ -207,7 +207,7 @@ def test_what_another_program_brought_is_not_compared() -> None:
     history.commit(add("ingested too", 10, 19, 10), txn(19))
     history.load(20, 30, 10)
     history.load(30, 40, 10)
-    assert staged_spans(regions(history.ledger, None, MINE)) == [Span(Position(20), Position(40))]
+    assert staged_spans(offset_ranges(history.ledger, None, MINE)) == [Span(Position(20), Position(40))]
 
 
 def test_a_topic_that_was_made_anew_has_no_known_id_until_a_commit_names_it() -> None:

@@ -13,9 +13,9 @@ from common.errors import StoreError
 from common.metrics import Metrics
 from common.stage.news import news_folder, news_path
 from common.storage.store import FsspecStore
-from delta_loader.on_marker.asking import Asked, Desk
-from delta_loader.on_marker.news import AskedNews, StoredNews, ToldNews
-from delta_loader.on_marker.turns import Turn, Turns
+from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger
+from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
+from delta_loader.on_marker.requests import LoadRequest, RequestQueue
 from delta_loader.schedule import Schedule
 from delta_loader.streams.report import StreamReport
 from tests.fakes.group import HandClock
@@ -50,9 +50,9 @@ class World:
     def __init__(self, schedule: str = "on-marker", per_minute: int = 6) -> None:
         self.clock = HandClock(0.0)
         self.news = Said()
-        self.desk = Desk()
+        self.desk = RequestQueue()
         news = self.news if schedule == "on-marker" else None
-        self.turns = Turns(
+        self.turns = LoadTrigger(
             Schedule(schedule),
             self.desk,
             self.clock,
@@ -75,7 +75,7 @@ class World:
         self.turns.ended(turn, [StreamReport(app_id) for app_id in app_ids], self.now)
         return "all" if turn.app_ids is None else set(turn.app_ids)
 
-    def next(self, after_s: float = 0.0, *, paused: bool = False) -> Turn | None:
+    def next(self, after_s: float = 0.0, *, paused: bool = False) -> DueLoad | None:
         self.clock.now_s += after_s
         return self.turns.next(self.now, paused=paused)
 
@@ -264,7 +264,7 @@ class Aging(FsspecStore):
 
 def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_no_more() -> None:
     store = Aging(f"memory://{uuid.uuid4().hex}")
-    news = StoredNews(store, STREAMS, structlog.get_logger())
+    news = StoredNotifications(store, STREAMS, structlog.get_logger())
     assert news.take() == frozenset()
     for app_id in ("a/b=c", "gone"):
         for writer in ("w/1", "w-2"):
@@ -279,17 +279,17 @@ def test_a_store_that_is_away_has_no_news() -> None:
         def list(self, prefix: str) -> Iterator[StoredObject]:
             raise StoreError(prefix)
 
-    assert StoredNews(Away("memory://x"), STREAMS, structlog.get_logger()).take() == frozenset()
+    assert StoredNotifications(Away("memory://x"), STREAMS, structlog.get_logger()).take() == frozenset()
 
 
 def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     for app_id in ("orders", "a/b=c", "another config's"):
         store.write(news_path(app_id, "w"), b"")
-    news = StoredNews(store, STREAMS, structlog.get_logger(), lambda app_id: app_id == "orders")
+    news = StoredNotifications(store, STREAMS, structlog.get_logger(), lambda app_id: app_id == "orders")
     assert news.take() == {"orders"}
-    assert StoredNews(store, ["another config's"], structlog.get_logger()).take() == {"another config's"}
-    assert StoredNews(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
+    assert StoredNotifications(store, ["another config's"], structlog.get_logger()).take() == {"another config's"}
+    assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
 
 
 def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_them() -> None:
@@ -299,7 +299,7 @@ def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_the
         nonlocal asked
         asked += 1
 
-    news = AskedNews(said, clock, ask)
+    news = PolledNotifications(said, clock, ask)
     said.streams = {"orders"}
     assert (news.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
     news.look()
@@ -318,7 +318,7 @@ class Topic(Said):
 
 def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
     topic, stored, clock = Topic(), Said(), HandClock(0.0)
-    news = ToldNews(topic, stored, clock)
+    news = ControlTopicNotifications(topic, stored, clock)
     told: list[tuple[float, set[str]]] = []
     topic.streams, stored.streams = {"orders"}, {"a/b=c"}
     for tenth in range(300):
@@ -339,7 +339,9 @@ def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
 
 def test_what_costs_no_request_is_taken_at_once() -> None:
     clock, news = HandClock(0.0), Said()
-    turns = Turns(Schedule("on-marker"), Desk(), clock, Metrics(), news=news, look_every_s=0, app_ids=STREAMS)
+    turns = LoadTrigger(
+        Schedule("on-marker"), RequestQueue(), clock, Metrics(), news=news, look_every_s=0, app_ids=STREAMS
+    )
     first = turns.next(NOON)
     assert first is not None
     turns.ended(first, [StreamReport(app_id) for app_id in STREAMS], NOON)
@@ -352,5 +354,5 @@ def test_what_costs_no_request_is_taken_at_once() -> None:
     assert turn.app_ids == frozenset({"orders"})
 
 
-def _is_answered(asked: Asked) -> bool:
+def _is_answered(asked: LoadRequest) -> bool:
     return asked._ended.is_set()

@@ -23,7 +23,7 @@ from delta_loader.core.valid_through import PROPERTY
 from delta_loader.service import LoaderService, Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.pools import OwnPools
-from delta_loader.streams.turns import StreamTurns
+from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.tables.valid_through import ValidThrough
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany
@@ -68,13 +68,13 @@ class Watched:
 
 
 @pytest.fixture
-def turns() -> Iterator[StreamTurns]:
-    made = StreamTurns(2, patience_s=3.0, slice_s=0.0)
+def turns() -> Iterator[StreamScheduler]:
+    made = StreamScheduler(2, patience_s=3.0, slice_s=0.0)
     yield made
     made.close(5.0)
 
 
-def test_no_more_streams_at_a_time_than_there_are_places(turns: StreamTurns) -> None:
+def test_no_more_streams_at_a_time_than_there_are_places(turns: StreamScheduler) -> None:
     watched = Watched()
     for _ in range(3):
         assert turns(watched, NAMES) == frozenset()
@@ -82,7 +82,9 @@ def test_no_more_streams_at_a_time_than_there_are_places(turns: StreamTurns) -> 
     assert sorted(watched.story) == sorted(NAMES * 3)
 
 
-def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(turns: StreamTurns) -> None:
+def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_were_wanted(
+    turns: StreamScheduler,
+) -> None:
     hangs = {name: Event() for name in NAMES[:3]}  # more than there are places
     watched = Watched(hangs)
     assert turns(watched, NAMES) == frozenset(NAMES[:3])
@@ -95,14 +97,14 @@ def test_streams_that_hang_lend_their_places_and_have_one_more_turn_when_they_we
 
 
 def test_who_has_much_to_load_gives_way_to_who_waits() -> None:
-    turns, watched = StreamTurns(1, slice_s=0.0), Watched(slices={"large": 3})
+    turns, watched = StreamScheduler(1, slice_s=0.0), Watched(slices={"large": 3})
     assert turns(watched, ["large", "small", "other"], to_the_end=True) == frozenset()
     assert watched.story == ["large", "small", "other", "large"]  # then nobody waits any more
     turns.close(5.0)
 
 
 def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
-    turns, hang, seen = StreamTurns(2, patience_s=60.0), Event(), list[frozenset[str]]()
+    turns, hang, seen = StreamScheduler(2, patience_s=60.0), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
     def hurries(at_it: frozenset[str], /) -> bool:
@@ -120,7 +122,7 @@ def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
     turns.close(5.0)
 
 
-def test_a_pass_to_the_end_waits_for_who_is_late(turns: StreamTurns) -> None:
+def test_a_pass_to_the_end_waits_for_who_is_late(turns: StreamScheduler) -> None:
     hang = Event()
     watched = Watched({"stream0": hang})
     assert turns(watched, ["stream0"]) == {"stream0"}
@@ -128,7 +130,7 @@ def test_a_pass_to_the_end_waits_for_who_is_late(turns: StreamTurns) -> None:
     assert turns(watched, ["stream0"], to_the_end=True) == frozenset()
 
 
-def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: StreamTurns) -> None:
+def test_the_end_waits_for_what_is_under_way_but_not_for_ever(turns: StreamScheduler) -> None:
     hang = Event()
     turns(Watched({"stream0": hang}), ["stream0"])
     assert turns.close(0.05) == ("stream0",)
@@ -215,7 +217,7 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
     stagings = many()
     hanging, *well = stagings.values()
     tables, properties, parallel = MemoryDeltaTables(), HangingProperties(hanging.table), OwnPools(2)
-    turns = StreamTurns(2, patience_s=0.5)
+    turns = StreamScheduler(2, patience_s=0.5)
     told = settings_of(stagings, valid_through_property="1s").streams
     valid_through = ValidThrough(told, properties, SystemClock(), structlog.get_logger())
     ports = replace(ports_of(hanging, tables, parallel), turns=turns, valid_through=valid_through)
@@ -239,7 +241,7 @@ def test_a_property_that_cannot_be_set_keeps_no_other_stream_from_loading() -> N
 def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     stagings = many()
     other, broken, *own = stagings.values()
-    tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamTurns(2)
+    tables, parallel, turns = BrokenTables("", broken.table), OwnPools(2), StreamScheduler(2)
     elsewhere = {NAMES[0], NAMES[1]}
     ports = replace(ports_of(other, tables, parallel), turns=turns, may_load=lambda app_id: app_id not in elsewhere)
     service = service_of(stagings, ports)
@@ -272,7 +274,7 @@ def test_a_commit_that_hangs_and_a_table_that_is_broken_hold_no_other_stream(
     stagings = many()
     hanging, broken, *well = stagings.values()
     tables, parallel = BrokenTables(hanging.table, broken.table), OwnPools(2)
-    turns = StreamTurns(2, patience_s=3.0)
+    turns = StreamScheduler(2, patience_s=3.0)
     service = service_of(stagings, replace(ports_of(hanging, tables, parallel), turns=turns))
     for begin in (0, 10, 20):
         for staging in stagings.values():

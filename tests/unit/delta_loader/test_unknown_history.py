@@ -10,10 +10,10 @@ import pytest
 
 from common.spans import Position
 from common.stage.answers import Answer
-from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
-from common.tables.went_back import FARTHEST, MOST_COMMITS, own_past, went_back
+from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
 from delta_loader.core.commits import TableCommit, Target
 from delta_loader.core.plan import TableShape
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -286,7 +286,7 @@ def test_no_more_is_read_of_a_log_than_is_bearable() -> None:
             read += 1
             yield LoggedCommit(version, "WRITE")
 
-    assert went_back(others(), "orders") is None
+    assert find_rollback(others(), "orders") is None
     assert read == FARTHEST
     assert own_past(others(), "orders").oldest is not None
     assert read == 2 * FARTHEST

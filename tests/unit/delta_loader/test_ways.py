@@ -13,10 +13,10 @@ from common.settings.loading import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.delta_log import TableState
 from delta_loader.core.held import stage_again
+from delta_loader.core.load_modes.casting import casts_of, widened
+from delta_loader.core.load_modes.compatibility import differences, remedy_for, require_compatible
+from delta_loader.core.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
 from delta_loader.core.plan import TableShape
-from delta_loader.core.ways.casting import casts_of, widened
-from delta_loader.core.ways.fit import differences, remedy_for, require_fit
-from delta_loader.core.ways.way import Add, Append, Merge, Refused, require_loadable, way_of_loading
 
 if TYPE_CHECKING:
     from common.schema.types import DataType
@@ -59,7 +59,7 @@ def test_a_table_may_have_more_columns(table: str, staged: str) -> None:
 def test_a_difference_is_named(table: str, staged: str, says: str) -> None:
     assert differences(shape(table), shape(staged)) == (says,)
     with pytest.raises(TableError, match="/t: the column"):
-        require_fit(shape(table), shape(staged), "/t")
+        require_compatible(shape(table), shape(staged), "/t")
 
 
 def test_the_way_out_of_a_difference_has_its_commands() -> None:
@@ -67,7 +67,7 @@ def test_the_way_out_of_a_difference_has_its_commands() -> None:
     again = stage_again(starts)
     for table, staged in [(shape("a INT"), shape("a BIGINT")), (shape("a INT", "a"), shape("a INT"))]:
         with pytest.raises(TableError) as raised:
-            require_fit(table, staged, "/t", restage=again)
+            require_compatible(table, staged, "/t", restage=again)
         for number in range(3):
             command = f"`{repair('rewind', TopicPartition(Topic('orders'), Partition(number)), 10 + number)} --yes`"
             assert command in raised.value.remedy
@@ -77,7 +77,7 @@ def test_the_way_out_of_a_difference_has_its_commands() -> None:
 
 
 def test_the_way_out_of_a_refused_table_names_it() -> None:
-    way = way_of_loading(state(properties={"delta.appendOnly": "true"}), LoadSetting.MERGE)
+    way = choose_load_mode(state(properties={"delta.appendOnly": "true"}), LoadSetting.MERGE)
     with pytest.raises(TableError) as raised:
         require_loadable(way, "/t")
     assert "ALTER TABLE delta.`/t` UNSET TBLPROPERTIES ('delta.appendOnly')" in raised.value.remedy
@@ -98,11 +98,11 @@ def test_another_partitioning_is_named() -> None:
 )
 def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: TableState) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.ADD):
-        assert isinstance(way_of_loading(table, setting), Add)
-        require_loadable(way_of_loading(table, setting), "/t")
-    assert way_of_loading(table, LoadSetting.APPEND) == Append("load is append")
+        assert isinstance(choose_load_mode(table, setting), Add)
+        require_loadable(choose_load_mode(table, setting), "/t")
+    assert choose_load_mode(table, LoadSetting.APPEND) == Append("load is append")
     append_only = "delta.appendOnly" in table.properties
-    assert isinstance(way_of_loading(table, LoadSetting.MERGE), Refused if append_only else Merge)
+    assert isinstance(choose_load_mode(table, LoadSetting.MERGE), Refused if append_only else Merge)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: Tabl
 )
 def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.APPEND):
-        way = way_of_loading(table, setting)
+        way = choose_load_mode(table, setting)
         assert isinstance(way, Append)
         assert says in way.reason
-    refused = way_of_loading(table, LoadSetting.ADD)
+    refused = choose_load_mode(table, LoadSetting.ADD)
     assert isinstance(refused, Refused)
     assert says in refused.reason
     with pytest.raises(TableError, match="load is add") as raised:
@@ -134,7 +134,7 @@ def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str
     "key", ["delta.generationExpression", "delta.invariants", "delta.identity.start", "CURRENT_DEFAULT"]
 )
 def test_demanding_columns_are_appended_to(key: str) -> None:
-    way = way_of_loading(TableState(0, "id", column_with(f'{{"{key}":1}}'), (), {}, 1, 2, frozenset()))
+    way = choose_load_mode(TableState(0, "id", column_with(f'{{"{key}":1}}'), (), {}, 1, 2, frozenset()))
     assert isinstance(way, Append)
     assert "column a " in way.reason
 
@@ -150,7 +150,7 @@ def test_demanding_columns_are_appended_to(key: str) -> None:
 )
 def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> None:
     for setting in LoadSetting:
-        way = way_of_loading(table, setting)
+        way = choose_load_mode(table, setting)
         assert isinstance(way, Refused)
         assert says in way.reason
         with pytest.raises(TableError, match="rows cannot be loaded into the Delta table /t"):
@@ -159,7 +159,7 @@ def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> N
 
 def test_an_unknown_type_is_refused() -> None:
     json = '{"type":"struct","fields":[{"name":"a","type":"hologram","nullable":true,"metadata":{}}]}'
-    way = way_of_loading(TableState(0, "id", json, (), {}, 1, 2, frozenset()))
+    way = choose_load_mode(TableState(0, "id", json, (), {}, 1, 2, frozenset()))
     assert isinstance(way, Refused)
     assert "hologram" in way.reason
 
@@ -215,7 +215,7 @@ def test_new_tables_have_nullable_columns_at_every_depth() -> None:
     given = parse_ddl("a INT NOT NULL, s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<y: INT NOT NULL>>")
     relaxed = schema_to_json(nullable_columns(given))
     assert '"nullable":false' not in relaxed
-    assert isinstance(way_of_loading(TableState(0, "id", relaxed, (), {}, 1, 2, frozenset())), Add)
+    assert isinstance(choose_load_mode(TableState(0, "id", relaxed, (), {}, 1, 2, frozenset())), Add)
     assert schema_from_json(relaxed).names == ("a", "s", "l")
 
 

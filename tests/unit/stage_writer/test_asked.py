@@ -12,7 +12,7 @@ from common.errors import StoreError
 from common.http.pausing import Pausing
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
-from stage_writer.news.bearer import NewsBearer
+from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import HandClock
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
@@ -204,7 +204,7 @@ def test_the_last_words_of_a_writer_that_the_topic_did_not_take_are_in_the_stage
 def test_each_stream_is_told_at_most_once_a_second_and_waits_for_no_other() -> None:
     store, clock, topic = FsspecStore("memory://bearer"), HandClock(), Topic()
     stage = ObjectStage(store, lambda _: store, clock, lambda: "", "w")
-    bearer = NewsBearer(stage, clock, structlog.get_logger(), Metrics(), topic)
+    bearer = LoaderNotifier(stage, clock, structlog.get_logger(), Metrics(), topic)
     for tenth in range(30):
         bearer.sealed("busy")
         if tenth == 5:

@@ -13,7 +13,7 @@ from common.metrics import Metrics
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.dead_letter_alarm import WINDOW_RECORDS, AlarmChange, DeadLetterAlarms
 from stage_writer.sample import StreamSample
-from stage_writer.telling import Teller
+from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST, World
@@ -102,7 +102,7 @@ def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
 def test_the_share_is_a_metric() -> None:
     metrics = Metrics()
     converter = StreamConverter(stream_of(columns="id INT"))
-    teller = Teller(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
+    teller = WriterTelemetry(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
     batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
     ((found,),) = converter.slices([batch])
     teller.converted(batch, converter.stream, found[1])

@@ -11,19 +11,19 @@ from common.errors import BrokerError, ConfigError, StoreError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.beginnings import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
-from stage_writer.news.bearer import NewsBearer
-from stage_writer.news.ports import NO_NEWS
-from stage_writer.partitions.idling import TELL_EVERY_S
+from stage_writer.notifications.notifier import LoaderNotifier
+from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.partitions.idle_reports import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.shell.table_compatibility import TableCompatibility
-from stage_writer.telling import Teller
+from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.http.pausing import Pausing
-    from stage_writer.news.ports import ControlTopic
+    from stage_writer.notifications.ports import ControlTopic
 
 ORDERS = Topic("orders")
 FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))
@@ -107,8 +107,8 @@ class World:
             metrics=metrics,
             session_s=SESSION_S,
             pausing=self.pausing,
-            teller=Teller(self.clock, log, metrics, dead_letter_alarm=self.alarm),
-            news=NewsBearer(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NEWS,
+            teller=WriterTelemetry(self.clock, log, metrics, dead_letter_alarm=self.alarm),
+            news=LoaderNotifier(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NOTIFIER,
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer
@@ -156,7 +156,7 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 12)]
 
 
-# Idle partitions (stage_writer/partitions/idling.py).
+# Idle partitions (stage_writer/partitions/idle_reports.py).
 
 
 def stream_facts(world: World) -> list[StreamFact]:

@@ -12,7 +12,7 @@ from common.settings import Settings
 from common.settings.overlap import UnreadTopics
 from stage_writer.shell import kafka
 from stage_writer.shell.kafka import KafkaSource
-from stage_writer.telling import Teller
+from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock
 
 
@@ -57,7 +57,7 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
 
 def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = UnreadTopics()
-    teller = Teller(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
+    teller = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
     source, consumer, there = source_of(monkeypatch, "shop-cart", unread=unread)
     source._refresh_topics()
     assert teller.notes == ()

@@ -13,7 +13,7 @@ from common.ports import CreateOutcome, SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.beginnings import Beginning
+from common.stage.chain_origins import Beginning
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.storage.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.partitions.topic_look import TopicLook
+from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.ports import ClaimVerdict, Lineage, OtherTopic
 from tests.fakes.group import HandClock
 

@@ -13,7 +13,7 @@ from common.metrics import Metrics
 from common.spans import Partition, TopicPartition
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
-from stage_writer.partitions.waiting import GIVE_UP_AFTER_S
+from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import InTurn

@@ -12,7 +12,7 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
-from delta_loader.core.explain.bringing import Asked, Bringing, bringing
+from delta_loader.core.explain.loaded import Asked, LoadedRange, find_loading_commit
 from delta_loader.core.explain.offsets import Holder, OffsetStory, Place
 from delta_loader.core.explain.view import offset_to_json, offset_to_text
 from delta_loader.core.held import Held
@@ -51,8 +51,8 @@ def asked(offset: int, generation: int = 0) -> Asked:
     return Asked("orders", SOURCE, Offset(offset), generation)
 
 
-def search(offset: int, *commits: LoggedCommit, generation: int = 0) -> Bringing:
-    return bringing(sorted(commits, key=lambda one: -one.version), asked(offset, generation))
+def search(offset: int, *commits: LoggedCommit, generation: int = 0) -> LoadedRange:
+    return find_loading_commit(sorted(commits, key=lambda one: -one.version), asked(offset, generation))
 
 
 def version_of(commit: LoggedCommit | None) -> int | None:

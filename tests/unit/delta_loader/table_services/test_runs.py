@@ -19,7 +19,7 @@ from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, 
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.jobs import Jobs
-from delta_loader.streams.turns import StreamTurns
+from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.table_services.runs import TableServices, look_at
 from delta_loader.table_services.thread import ScheduledServices
 
@@ -248,7 +248,7 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
             del app_id
             return 0
 
-    world, turns = World(), StreamTurns(1, patience_s=0.01)
+    world, turns = World(), StreamScheduler(1, patience_s=0.01)
     services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
     wanted, asked = settings("a", schedule="1h").table_services, Event()
 

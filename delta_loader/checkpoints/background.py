@@ -1,0 +1,225 @@
+"""Writes checkpoints that are due in threads of its own, so that no commit waits for one.
+
+Rules:
+
+1. Never two of one table at once. While one is written, only the newest that is due after it is kept: a checkpoint has
+   all that an older one has.
+2. At most `_MOST_THREADS` are written at once; the other tables wait in line. A thread ends when nothing is in line.
+3. A table whose checkpoint took long rests: of its time at most a fifth goes into checkpoints. One of a million files
+   takes minutes of CPU time, and on some tables each is due before the last has ended.
+4. One that fails is logged and counted, and tried again, `MOST_TRIES` times at most: the log has all that the table
+   is, and the next is due soon. A table on which so many failed in a row is a problem of the loader's health.
+5. What is torn is removed before a checkpoint is written, which may have its name, and after one has failed
+   (common/tables/log_files.py); and when a loader starts, of one that has died.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Protocol
+
+from common import metrics as catalogue
+from common.errors import KafkaDeltaExpressError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from delta_loader.ports import ParallelMap
+
+MOST_TRIES = 3
+"""Of one checkpoint, and of failures in a row until the health says so (rule 4)."""
+FAILING_REMEDY = (
+    "nothing is lost, and each read of the table takes longer; see `checkpoint failed` in the loader's log: the store's"
+    " rights and space, spark.driver.memory, and a scratch folder that Java may execute from (java.io.tmpdir)"
+)
+_MOST_THREADS = 2
+_LAST_WAIT_S = 10.0
+_LOOK_S = 0.1
+_RESTS_FOR = 4.0
+"""Times what its last checkpoint took (rule 3)."""
+_LOOK_AT_RESTING_S = 1.0
+_RETRY_AFTER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DueCheckpoint:
+    """A checkpoint to be written."""
+
+    url: str
+    version: int
+    write: Callable[[], None]
+    """Raises TableError."""
+    tries: int = 0
+    """How often it was tried, and failed."""
+
+
+class RemoveTorn(Protocol):
+    """Removes what is torn of a table's checkpoints."""
+
+    def __call__(self, url: str, /) -> Collection[str]:
+        """The paths of what was removed. Raises TableError and StoreError."""
+
+
+class Checkpoints(Protocol):
+    """Takes checkpoints that are due; never raises for what becomes of one."""
+
+    def ask(self, due: DueCheckpoint, /) -> None:
+        """Have it written now or soon."""
+
+
+def _a_thread(work: Callable[[], None]) -> Thread:
+    return Thread(target=work, name="checkpoints")
+
+
+class BackgroundCheckpoints:
+    """`Checkpoints` of one loader, with threads."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        remove_torn: RemoveTorn,
+        new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
+    ) -> None:
+        """Starts nothing yet."""
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._remove_torn = remove_torn
+        self._new_thread = new_thread
+        self._changed = Condition()
+        self._due: dict[str, DueCheckpoint] = {}
+        self._written: set[str] = set()
+        """The tables whose checkpoint is being written."""
+        self._rests_until_s: dict[str, float] = {}
+        self._failures: dict[str, tuple[int, str]] = {}
+        """How many failed in a row of a table, and what was wrong with the last."""
+        self._threads = 0
+        self._resting = 0
+        """The threads that wait until a table has rested."""
+        self._finishing = False
+        self._closed = False
+
+    def ask(self, due: DueCheckpoint) -> None:
+        """Have it written (rule 1)."""
+        with self._changed:
+            if self._closed:
+                return
+            self._due[due.url] = due
+            self._changed.notify_all()
+            if due.url in self._written or self._resting or self._threads == _MOST_THREADS:
+                return  # a thread is there that takes it
+            self._threads += 1
+        thread = self._new_thread(self._work)
+        thread.daemon = True  # a store that hangs does not keep the process from ending
+        thread.start()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The tables whose checkpoints failed again and again, each with what is wrong."""
+        return tuple(
+            f"{count} checkpoints of {url} failed in a row: {problem}"
+            for url, (count, problem) in sorted(self._failures.copy().items())
+            if count >= MOST_TRIES
+        )
+
+    def begin(self, urls: Collection[str], parallel: ParallelMap) -> None:
+        """Remove what a loader that has died left torn in the logs of these tables."""
+        parallel(self._tidy, urls)
+
+    def finish(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until all that are due are written, without a rest, or until it is stopped."""
+        with self._changed:
+            self._finishing = True
+            self._changed.notify_all()
+            while self._threads and not stopped():
+                self._changed.wait(_LOOK_S)
+            self._finishing = False
+
+    def close(self, last_wait_s: float = _LAST_WAIT_S) -> None:
+        """Begin none any more; those under way are waited for, but not for long: a half one is nobody's."""
+        end_s = time.monotonic() + last_wait_s
+        with self._changed:
+            self._closed = True
+            self._due.clear()
+            self._changed.notify_all()
+            while self._threads and time.monotonic() < end_s:
+                self._changed.wait(_LOOK_S)
+            left = sorted(self._written)
+        for url in left:
+            self._log.warning("stopping while a checkpoint is written", table=url)
+
+    def _waiting(self) -> list[DueCheckpoint]:
+        return [due for url, due in self._due.items() if url not in self._written]
+
+    def _is_rested(self, due: DueCheckpoint) -> bool:
+        return self._finishing or self._clock.monotonic_s() >= self._rests_until_s.get(due.url, float("-inf"))
+
+    def _work(self) -> None:
+        with self._changed:
+            while waiting := self._waiting():
+                due = next(filter(self._is_rested, waiting), None)
+                if due is None:
+                    self._resting += 1
+                    self._changed.wait(_LOOK_AT_RESTING_S)
+                    self._resting -= 1
+                    continue
+                del self._due[due.url]
+                self._written.add(due.url)
+                self._changed.release()
+                began_s, written = self._clock.monotonic_s(), False
+                try:
+                    written = self._write(due)
+                finally:
+                    ended_s = self._clock.monotonic_s()
+                    self._changed.acquire()
+                    rest_s = _RESTS_FOR * (ended_s - began_s)
+                    self._rests_until_s[due.url] = ended_s + (rest_s if written else max(rest_s, _RETRY_AFTER_S))
+                    self._written.remove(due.url)
+                    if not written and due.tries + 1 < MOST_TRIES and not self._closed:
+                        self._due.setdefault(due.url, replace(due, tries=due.tries + 1))
+            self._threads -= 1
+            self._changed.notify_all()
+
+    def _write(self, due: DueCheckpoint) -> bool:
+        """Whether it is there now."""
+        log, began_s = self._log.bind(table=due.url, version=due.version), self._clock.monotonic_s()
+        self._tidy(due.url)
+        try:
+            due.write()
+        except Exception as error:  # noqa: BLE001 - a bug, too, costs this checkpoint and no load
+            problem = _problem_of(error)
+            failures = self._failures.get(due.url, (0, ""))[0] + 1
+            self._failures[due.url] = failures, problem
+            self._metrics.add(catalogue.LOADER_CHECKPOINTS, outcome="failed")
+            log.warning("checkpoint failed", problem=problem, failures_in_a_row=failures)
+            self._tidy(due.url)
+            return False
+        self._failures.pop(due.url, None)
+        seconds = self._clock.monotonic_s() - began_s
+        self._metrics.add(catalogue.LOADER_CHECKPOINTS, outcome="written")
+        self._metrics.observe(catalogue.LOADER_CHECKPOINT_SECONDS, seconds)
+        log.info("checkpoint", seconds=round(seconds, 3))
+        return True
+
+    def _tidy(self, url: str) -> None:
+        """Remove what is torn (rule 5). Readers pass over what cannot be removed now."""
+        try:
+            for path in self._remove_torn(url):
+                self._log.warning("torn checkpoint removed", table=url, path=path)
+        except Exception as error:  # noqa: BLE001 - a bug, too, costs no checkpoint and no load
+            remedy = getattr(error, "remedy", "")
+            self._log.warning(
+                "torn checkpoints cannot be removed", table=url, problem=_problem_of(error), remedy=remedy
+            )
+
+
+def _problem_of(error: Exception) -> str:
+    return error.problem if isinstance(error, KafkaDeltaExpressError) else f"{type(error).__name__}: {error}"

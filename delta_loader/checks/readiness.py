@@ -1,0 +1,134 @@
+"""Whether the loader may begin, and which streams it then says are not fit.
+
+Rules:
+
+1. What concerns all streams and only a person can fix (a stage that says no, a store without conditions) ends the
+   start with exit code 2. A stream that is not fit does not: its passes load what fits, and fail at what does not.
+2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
+   ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
+3. A stream that is not fit is told in the log, and by the health until a check finds it fit: a job checks it several
+   times a minute. So it is told also while nothing is staged for it, and its passes have nothing to fail at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import ConfigError, StoreError, StoreRefusedError
+from common.http.pages import with_remedy
+from delta_loader.checks.side_by_side import SideBySide
+from delta_loader.core.preflight import Level, fatal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from delta_loader.core.preflight import Check
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+
+
+class ReadinessCheck:
+    """What is known about it in one process."""
+
+    def __init__(
+        self,
+        app_ids: Sequence[str],
+        *,
+        look: Callable[[], Sequence[Check]],
+        look_at: Callable[[str], Sequence[Check]],
+        prove: Callable[[], None],
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+    ) -> None:
+        """``look`` at everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
+        self._app_ids = app_ids
+        self._look = look
+        self._look_at = look_at
+        self._prove = prove
+        self._log = log
+        self._metrics = metrics
+        self._side_by_side = SideBySide()
+        self._told: tuple[Check, ...] = ()
+        self._unfit: dict[str, Check] = {}
+        self.away: str | None = None
+        """What is waited for; None when nothing is."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The streams that are not fit, and why. Empty when all are."""
+        return tuple(with_remedy(f"not ready to load: {found.message}", found.remedy) for found in self._unfit.values())
+
+    @property
+    def unfit(self) -> tuple[Check, ...]:
+        """The same, as they were found."""
+        return tuple(self._unfit.values())
+
+    def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:
+        """Return when loading may begin, or when ``wait`` (in seconds) says that the process is to stop.
+
+        Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and something is away.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while (away := self._try()) is not None:
+            if once:
+                raise away
+            self.away = with_remedy(away.problem, away.remedy)
+            self._log.warning("waiting for a store", problem=away.problem, remedy=away.remedy, again_in_s=pause_s)
+            if wait(pause_s):
+                return
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+        self.away = None
+
+    def look_again(self) -> None:
+        """Look at the streams that were not fit (rule 3)."""
+        for app_id, checks in self._side_by_side(self._look_at, tuple(self._unfit)).items():
+            found = _first_error(checks)
+            if found is None:
+                del self._unfit[app_id]
+                self._log.info("stream is ready to load", app_id=app_id)
+            else:
+                self._unfit[app_id] = found
+        self._count()
+
+    def _count(self) -> None:
+        for app_id in self._app_ids:
+            self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._unfit, app_id=app_id)
+
+    def _try(self) -> StoreError | None:
+        """What is away; None when loading may begin."""
+        checks = tuple(self._look())
+        self._tell(checks)
+        for found in fatal(checks):
+            raise ConfigError(found.message, found.remedy)
+        for found in checks:
+            if found.away and found.app_id is None:
+                return StoreError(found.message, found.remedy)
+        try:
+            self._prove()
+        except StoreRefusedError as error:
+            raise ConfigError(error.problem, error.remedy) from error
+        except StoreError as error:
+            if error.exit_code != StoreError.exit_code:
+                raise
+            return error
+        return None
+
+    def _tell(self, checks: tuple[Check, ...]) -> None:
+        if checks != self._told:
+            for found in checks:
+                if found.level is not Level.OK:
+                    tell = self._log.error if found.level is Level.ERROR else self._log.warning
+                    tell("preflight", check=found.name, problem=found.message, remedy=found.remedy)
+        self._told = checks
+        errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
+        self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
+        self._count()
+
+
+def _first_error(checks: Iterable[Check]) -> Check | None:
+    return next((found for found in checks if found.level is Level.ERROR), None)

@@ -1,0 +1,73 @@
+"""What a load leaves out for a table that cannot take its part now, as pure functions (common/tables/debts.py).
+
+Rules:
+
+1. A table that owes records of a Kafka partition gets nothing of later ones before it has those: its own txn action
+   would say that it has them all. So what a load holds for it makes the debt longer.
+2. A debt begins with the first marker that has files for the table. What lies before it had none, or was brought.
+3. A table is committed to only for markers with files for it, so its txn action may be far behind; that is no debt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.spans import Span
+from common.tables.debts import DebtIds
+from delta_loader.core.plan import Load, Run, files_for
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from common.tables.debts import Debt
+    from common.tables.transactions import TxnIds
+    from delta_loader.core.commits import TableCommit
+    from delta_loader.core.plan import Loadable
+
+
+def without_sources(load: Load, sources: Collection[TopicPartition]) -> Load | None:
+    """The load without some Kafka partitions; None when nothing is left."""
+    kept = {source: run for source, run in load.runs.items() if source not in sources}
+    return Load(kept) if kept else None
+
+
+def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+    """By Kafka partition, from where and up to where a load has files for a table that gets none of these."""
+    spans: dict[TopicPartition, Span] = {}
+    for source in sources:
+        needed = [marker for marker in load.runs[source].markers if files_for(url, marker)]
+        if needed:
+            spans[source] = Span(load.start_of(needed[0]), needed[-1].span.end)
+    return spans
+
+
+def with_deferred(
+    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[Debt], ids: TxnIds
+) -> TableCommit:
+    """The commit to the stream's own table, noting also what another one does not get (rules 1 and 2)."""
+    known = {debt.source: debt.owed for debt in debts if debt.url == url}
+    versions: dict[str, int] = {}
+    for source, span in spans.items():
+        before = known.get(source, span)
+        owed = Span(min(before.start, span.start), max(before.end, span.end))
+        versions |= DebtIds.of(ids, source, url).written(owed)
+    return _moved(commit, versions)
+
+
+def with_caught_up(commit: TableCommit, debt: Debt, ids: TxnIds) -> TableCommit:
+    """The commit to the stream's own table, noting also that a debt is paid."""
+    return _moved(commit, DebtIds.of(ids, debt.source, debt.url).paid(debt.owed))
+
+
+def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:
+    seen = {txn_id: commit.target.transactions.get(txn_id) for txn_id in versions}
+    return replace(commit, expected={**commit.expected, **seen}, advances={**commit.advances, **versions})
+
+
+def first_part(found: Loadable, end: Position) -> Loadable:
+    """What is staged, up to the first marker that begins at ``end`` or later."""
+    if not isinstance(found, Run):
+        return found
+    return Run(tuple(marker for marker in found.markers if marker.span.start < end) or found.markers[:1])

@@ -1,0 +1,133 @@
+"""What a table still needs of a marker, when it may have some of the marker's positions already.
+
+Rules:
+
+1. A file that lies above the table's position by its statistics is added as it is, one that lies below is left out.
+   Only a file that has both, or does not tell, goes through Spark, which leaves out the rows below.
+2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them. So does every file
+   of a table to which none may be added, and one whose types are not the table's (delta_loader/core/load_modes/).
+3. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from delta_loader.core.load_modes.casting import casts_of
+from delta_loader.core.load_modes.record_identity import place_of
+from delta_loader.core.plan import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.spans import Offset, Position, TopicPartition
+    from common.stage.markers import Marker, StagedFile, StagedTable
+    from common.stage.row_places import Place
+    from delta_loader.core.load_modes.casting import Cast
+    from delta_loader.core.plan import TableShape
+
+OFFSET_COLUMN = "_kafka_offset"
+
+
+RecordPlace = tuple["TopicPartition", "Offset"]
+"""Which Kafka record it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWrite:
+    """Staged files whose rows Spark reads and writes into a table, because they cannot be added as they are."""
+
+    source: TopicPartition
+    """The chain of all their records."""
+    root: str | None
+    """The URL that the files' paths are below; None for the stage's: they are mixed."""
+    shape: TableShape
+    """What they were written with; the table may have more columns."""
+    files: tuple[StagedFile, ...]
+    start: Position | None
+    """Rows whose offset is lower are left out; None brings all rows."""
+    without: tuple[RecordPlace, ...] = ()
+    """Rows of these records are left out too: the table refuses them."""
+    topic_id: str | None = None
+    """Of the topic that the records are from, where the broker has one; of a chain of several, those of all."""
+    casts: tuple[Cast, ...] = ()
+    """Columns whose types are not the table's."""
+    place: Place | None = None
+    """Columns of the files that say of which record a row is; None where nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """What a table needs of a marker."""
+
+    added: tuple[StagedFile, ...] = ()
+    """Files that are added as they are."""
+    written: tuple[SparkWrite, ...] = ()
+    """Files whose rows go through Spark."""
+
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        """Every file that has to be there."""
+        return (*self.added, *(file for write in self.written for file in write.files))
+
+
+def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool = False, schema: str = "") -> FileSplit:
+    """What the table at ``url`` needs of a marker, when it has all positions below ``start``.
+
+    ``by_spark``: no file is added as it is. ``schema`` is the table's: where staged types are others, Spark casts.
+    """
+    if marker.span.end <= start:
+        return FileSplit()
+    added: list[StagedFile] = []
+    written: list[SparkWrite] = []
+    for table in marker.tables:
+        if table.url != url:
+            continue
+        whole, cut = _parted(table.files, marker, start)
+        casts = casts_of(schema, table.schema) if schema else ()
+        is_read = by_spark or bool(casts)
+        added += [file for file in whole if not (file.is_mixed or is_read)]
+        found = [
+            *_writes(marker, table, [file for file in whole if file.is_mixed or is_read], None),
+            *_writes(marker, table, cut, start),
+        ]
+        written += [replace(write, casts=casts) for write in found]
+    return FileSplit(tuple(added), tuple(written))
+
+
+def _parted(
+    files: Sequence[StagedFile], marker: Marker, start: Position
+) -> tuple[Sequence[StagedFile], Sequence[StagedFile]]:
+    """The files that are needed whole, and those of which a part is (rule 1)."""
+    if marker.span.start >= start:
+        return files, ()
+    bounds = {file.path: _offsets(file) for file in files}
+    whole = [file for file in files if (found := bounds[file.path]) and found[0] >= start]
+    cut = [file for file in files if not (found := bounds[file.path]) or found[0] < start <= found[1]]
+    return whole, cut
+
+
+def _writes(
+    marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
+) -> Iterator[SparkWrite]:
+    """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
+    source, shape = marker.name.topic_partition, shape_of(table)
+    topic_id = None if marker.manifest is None else marker.manifest.topic_id
+    place = place_of(table)
+    mixed = tuple(file for file in files if file.is_mixed)
+    if mixed:
+        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
+    others = tuple(file for file in files if not file.is_mixed)
+    if others:
+        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id, place=place)
+
+
+def _offsets(file: StagedFile) -> tuple[int, int] | None:
+    """The lowest and the highest offset in a file; None when it does not tell."""
+    try:
+        statistics = json.loads(file.statistics)
+        return int(statistics["minValues"][OFFSET_COLUMN]), int(statistics["maxValues"][OFFSET_COLUMN])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,131 @@
+"""By which way staged rows reach a table, judged from the table's own protocol, properties and schema, and the setting.
+
+Rules:
+
+1. Zero-copy add is right only where Delta asks nothing of a row but to be in a file with its statistics. Whatever else
+   it asks is done by Delta's own writer, through Spark: append.
+2. A feature that is not known is refused by its name: a new one may ask for anything, of a row or of a commit.
+3. The setting may ask for more work than the table does (``append``, ``merge``), never for less: ``add`` to a table
+   that has to be appended to is refused.
+4. It is decided again at each look at the table, so a table that gains a constraint is appended to from then on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from common.errors import NotCompatibleError
+from common.remedies import TABLE, of_table
+from common.schema.ddl import backticks
+from common.settings.loading import LoadSetting
+from common.tables.table_features import appended_for, may_refuse_rows, padded_column, refused_for
+
+if TYPE_CHECKING:
+    from common.tables.delta_log import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Staged files become part of the table as they are."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Spark reads staged rows, and Delta's own writer writes them into files of the table."""
+
+    reason: str
+    checks_rows: bool = False
+    """Whether there may be rows that the table refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Staged rows are changes: Spark merges them into the table."""
+
+    reason: str
+    checks_rows: bool = False
+    """As of `Append`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Staged rows may not be loaded."""
+
+    reason: str
+    remedy: str = "load into a table without it"
+    """With the placeholder of common/remedies.py, rule 3."""
+
+
+LoadMode = Add | Append | Merge | Refused
+
+PLAIN = Add("the table's protocol, properties and columns need no rewrite of rows: files are committed as they are")
+
+
+def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> LoadMode:
+    """How rows may reach a table, and why."""
+    refused = refused_for(state)
+    if refused is not None:
+        return Refused(*refused)
+    demand = appended_for(state)
+    match setting:
+        case LoadSetting.MERGE:
+            return _merging(state)
+        case LoadSetting.APPEND:
+            return Append(demand or "load is append", may_refuse_rows(state))
+        case LoadSetting.ADD if demand is not None:
+            return Refused(f"{demand}, and load is add", "write load: auto, or load into a table without it")
+        case LoadSetting.ADD | LoadSetting.AUTO:
+            return PLAIN if demand is None else Append(demand, may_refuse_rows(state))
+        case _:
+            assert_never(setting)
+
+
+def _merging(state: TableState) -> Merge | Refused:
+    if state.properties.get("delta.appendOnly", "").lower() == "true":
+        return Refused(
+            "it is append-only, and load is merge",
+            f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",
+        )
+    padded = padded_column(state)
+    if padded is not None:
+        name, kind = padded
+        remedy = "load a table that has STRING in its place"
+        if kind.lower().startswith("char("):  # of one within another column Spark's type stays, whatever is altered
+            remedy = f"make it a STRING (ALTER TABLE {TABLE} ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
+        return Refused(f"its column {name} is {kind}, and Spark pads CHAR when it reads; load is merge", remedy)
+    return Merge("load is merge", may_refuse_rows(state))
+
+
+def through_spark(way: LoadMode) -> bool:
+    """Whether Spark reads all that is staged."""
+    return isinstance(way, Append | Merge)
+
+
+def checks_rows(way: LoadMode) -> bool:
+    """Whether there may be rows that the table refuses."""
+    return isinstance(way, Append | Merge) and way.checks_rows
+
+
+def require_loadable(way: LoadMode, url: str) -> None:
+    """Raises TableError when rows may not be loaded into the table."""
+    if isinstance(way, Refused):
+        msg = f"rows cannot be loaded into the Delta table {url}: {way.reason}"
+        raise NotCompatibleError(msg, of_table(way.remedy, url))
+
+
+def load_mode_name(way: LoadMode) -> str:
+    """The way's name in status and metrics."""
+    match way:
+        case Add():
+            return "add"
+        case Append():
+            return "append"
+        case Merge():
+            return "merge"
+        case Refused():
+            return "refused"
+        case _:
+            assert_never(way)

@@ -1,0 +1,85 @@
+"""Which change events a table forbids, told for each event by itself, so that it is the same however they are loaded.
+
+Rules:
+
+1. An upsert is refused where the table would not take its row: its own columns, whatever comes before or after it, and
+   whether or not a later event, or one with a higher sequence, would have won. What is refused is as if it had never
+   been sent: the event before it stands, and its sequence does not count. So neither the table nor its dead letters
+   depend on how events are cut into loads, and both are what a replay of one event at a time gives.
+2. A delete takes a row out, and a table forbids no row that it has not. A soft delete changes a row that the table took
+   before; only of a key without row, which it makes one for that has key, sequence and flag alone, is it judged by that
+   row. A key has a row where the table has one, or where an event of the load before it was not refused.
+3. What is forbidden of sequence and flag themselves is so of a soft delete too, whatever the row has besides.
+4. Columns of the table that the stream has not are, of a check, what the table's row has, or their defaults.
+
+The text is run by Spark, and by DuckDB in tests, like that of the merge.
+"""
+
+# ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.schema import backticks, schema_from_json
+from common.stage.row_places import place_fields
+from common.tables.changes import RESERVED
+from common.tables.table_features import GENERATED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from common.stage.row_places import Place
+    from common.tables.changes import MergeBy
+
+JUDGED_PLACE: Place = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
+"""An event's place beside its row: the row of a soft delete has Kafka's columns empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnmatchedDeletes:
+    """Soft deletes whose row the table forbids (rule 2); ``text`` selects them."""
+
+    doubtful: str
+    """The view of the deletes of which the table does not take the row that has nothing else."""
+    fine: str
+    """The view of the load's events of which it takes the row."""
+    target: str
+    by: MergeBy
+    bounds: Sequence[str] = ()
+    """As those of the merge."""
+    quote: Callable[[str], str] = backticks
+
+    @property
+    def text(self) -> str:
+        """A SELECT of all that ``doubtful`` has of them."""
+        is_before = f"({self._place('e')}) < ({self._place('d')})"
+        earlier = f"SELECT 1 FROM {self.fine} AS e WHERE {self._same('e')} AND {is_before}"
+        bounds = "".join(f" AND {bound}" for bound in self.bounds)
+        there = f"SELECT 1 FROM {self.target} AS t WHERE {self._same('t')}{bounds}"
+        return f"SELECT d.* FROM {self.doubtful} AS d WHERE NOT EXISTS ({earlier}) AND NOT EXISTS ({there})"
+
+    def _same(self, other: str) -> str:
+        return " AND ".join(f"{other}.{self.quote(key)} = d.{self.quote(key)}" for key in self.by.keys)
+
+    def _place(self, table: str) -> str:
+        return ", ".join(f"{table}.{self.quote(field.name)}" for field in place_fields(JUDGED_PLACE))
+
+
+def kept_columns_asked(texts: Iterable[str], schema: str, staged: Collection[str]) -> tuple[str, ...]:
+    """The table's columns that nobody stages or computes, and that some of these expressions may speak of (rule 4)."""
+    words = set(_words(" ".join(texts)))
+    known = {name.casefold() for name in staged}
+    kept = [field for field in schema_from_json(schema) if field.name.casefold() not in known]
+    return tuple(
+        field.name
+        for field in kept
+        if GENERATED not in json.loads(field.metadata_json) and words.issuperset(_words(field.name))
+    )
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())

@@ -1,0 +1,116 @@
+"""Which dead letters somebody means, and what is said of them. Pure.
+
+Rule: a record's bytes are not shown unless somebody asks for them. A reason quotes the value that it refuses, so what
+is shown of it is its pattern: quoted texts and numbers taken out. That is also what makes reasons countable.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import UsageError
+from common.printable import joined, one_line
+from common.settings.values import parse_timestamp_ms
+from common.terminal import Tone, aligned, toned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters; None where it does not matter."""
+
+    app_id: str | None = None
+    error_class: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+def moment_ms(option: str, text: str | None) -> int | None:
+    """An option's moment. Raises UsageError."""
+    try:
+        return None if text is None else parse_timestamp_ms(text)
+    except ValueError:
+        msg = f"{option} {text!r} is no moment"
+        raise UsageError(msg, "write a moment such as 2026-03-01T00:00:00Z") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dead letters of one stream that have class, topic and pattern of the reason in common."""
+
+    app_id: str
+    error_class: str
+    topic: str
+    reason: str
+    count: int
+    partitions: int
+    first: datetime | None
+    """Kafka's timestamps."""
+    last: datetime | None
+    example: tuple[int, int]
+    """Partition and offset of one of them."""
+    shown: tuple[str, str] | None = None
+    """The example's reason and value, where somebody asked for values."""
+
+
+def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
+    """A line for each group, the largest first."""
+    lines = [f"{url} is not there: no record was refused yet" for url in missing]
+    if not groups:
+        return joined([*lines, "No dead letters."])
+    rows = [
+        (
+            f"{one.count:,}",
+            toned(one.error_class, Tone.BAD),
+            one.topic,
+            _moment(one.first),
+            _moment(one.last),
+            f"{one.example[0]}/{one.example[1]}",
+            one.reason,
+        )
+        for one in groups
+    ]
+    head = ("count", "class", "topic", "first", "last", "example", "reason")
+    lines.append(aligned(head, rows, right=(0,)))
+    for one in groups:
+        if one.shown is not None:
+            said = f"{one.topic} {one.example[0]}/{one.example[1]}: {one.shown[0]}"
+            lines += ["", one_line(said), one_line(f"  {one.shown[1]}")]
+    lines.append(f"{sum(one.count for one in groups):,} dead letters")
+    return "\n".join(lines)
+
+
+def as_json(groups: Sequence[Group]) -> str:
+    """The same for programs."""
+    found = [
+        {
+            "app_id": one.app_id,
+            "error_class": one.error_class,
+            "topic": one.topic,
+            "reason": one.reason,
+            "count": one.count,
+            "partitions": one.partitions,
+            "first": None if one.first is None else one.first.isoformat(),
+            "last": None if one.last is None else one.last.isoformat(),
+            "example": {"partition": one.example[0], "offset": one.example[1]},
+            **({} if one.shown is None else {"error": one.shown[0], "value": one.shown[1]}),
+        }
+        for one in groups
+    ]
+    return json.dumps({"dead_letters": sum(one.count for one in groups), "groups": found}, indent=2, ensure_ascii=False)
+
+
+def _moment(value: datetime | None) -> str:
+    return "–" if value is None else value.strftime("%Y-%m-%dT%H:%M:%S")

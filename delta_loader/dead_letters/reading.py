@@ -1,0 +1,219 @@
+"""Dead-letter tables read with Spark: counted where they lie, and handed over row by row.
+
+Rules:
+
+1. Spark reads them, because a table may have deletion vectors and any kind of checkpoint; its session takes some ten
+   seconds to start.
+2. What is handed over comes in the order of topic, partition and offset, and never as a whole in memory.
+3. A table that does not exist yet has no dead letters.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions
+
+from common.tables.delta_log import read_table_state
+from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group
+from delta_loader.shell.gateway import table_errors
+from delta_loader.shell.spark import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import BinaryIO
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from delta_loader.dead_letters.filters import DeadLetterFilter
+
+PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+LETTERS = pa.schema(
+    [
+        ("_kafka_topic", pa.string()),
+        ("_kafka_partition", pa.int32()),
+        ("_kafka_offset", pa.int64()),
+        ("_kafka_timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("error_class", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+"""The columns of an export in Parquet: those of the table."""
+_ROWS = 10_000
+_SHOWN_BYTES = 200
+
+_errors = partial(table_errors, remedy="see whether the table can be read, and run the command again")
+
+
+class StoredDeadLetter(TypedDict):
+    """One dead letter, by the names of its columns."""
+
+    _kafka_topic: str
+    _kafka_partition: int
+    _kafka_offset: int
+    _kafka_timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    error_class: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDeadLetters:
+    """The dead-letter tables of some streams."""
+
+    spark: SparkSession
+    open_store: Callable[[str], ObjectStore]
+    streams: Sequence[Stream]
+    wanted: DeadLetterFilter
+
+    def missing(self) -> list[str]:
+        """The tables that are not there. Raises TableError, StoreError."""
+        return [one.dead_letters for one in self.streams if read_table_state(self.open_store(one.dead_letters)) is None]
+
+    def groups(self, *, with_values: bool) -> list[Group]:
+        """What there is by class, topic and pattern of the reason, the most first."""
+        found: list[Group] = []
+        for stream, frame in self._frames():
+            pattern = functions.regexp_replace(functions.col("error"), QUOTED, '"…"')
+            pattern = functions.regexp_replace(pattern, NUMBER, "#")
+            place = functions.struct("_kafka_partition", "_kafka_offset", "error", "value")
+            rows = (
+                frame.withColumn("reason", pattern)
+                .groupBy("error_class", "_kafka_topic", "reason")
+                .agg(
+                    functions.count("*").alias("letters"),
+                    functions.countDistinct("_kafka_partition").alias("partitions"),
+                    functions.min("_kafka_timestamp").alias("first"),
+                    functions.max("_kafka_timestamp").alias("last"),
+                    functions.min(place).alias("example"),
+                )
+            )
+            with _errors("count", stream.dead_letters):
+                for row in rows.collect():
+                    example = row["example"]
+                    found.append(
+                        Group(
+                            stream.app_id,
+                            row["error_class"],
+                            row["_kafka_topic"],
+                            row["reason"],
+                            row["letters"],
+                            row["partitions"],
+                            row["first"],
+                            row["last"],
+                            (example["_kafka_partition"], example["_kafka_offset"]),
+                            (example["error"], _text(example["value"])) if with_values else None,
+                        )
+                    )
+        return sorted(found, key=lambda one: (-one.count, one.app_id, one.error_class, one.topic, one.reason))
+
+    def count(self) -> int:
+        """How many there are."""
+        return sum(int(frame.count()) for _, frame in self._frames())
+
+    def rows(self) -> Iterator[StoredDeadLetter]:
+        """Each of them (rule 2)."""
+        for stream, frame in self._frames():
+            with _errors("read", stream.dead_letters):
+                for row in frame.select(*LETTERS.names).orderBy(*PLACE).toLocalIterator():
+                    yield row.asDict()
+
+    def _frames(self) -> Iterator[tuple[Stream, DataFrame]]:
+        missing = self.missing()
+        for stream in self.streams:
+            if stream.dead_letters not in missing:
+                with _errors("open", stream.dead_letters):
+                    frame = self.spark.read.format("delta").load(spark_url(stream.dead_letters))
+                    # Several streams may share one table for dead letters.
+                    topics = sorted(
+                        row[0] for row in frame.select("_kafka_topic").distinct().collect() if stream.takes(row[0])
+                    )
+                    yield stream, self._filtered(frame.where(functions.col("_kafka_topic").isin(topics)))
+
+    def _filtered(self, frame: DataFrame) -> DataFrame:
+        wanted, column = self.wanted, functions.col
+        for name, equal in (
+            ("error_class", wanted.error_class),
+            ("_kafka_topic", wanted.topic),
+            ("_kafka_partition", wanted.partition),
+        ):
+            if equal is not None:
+                frame = frame.where(column(name) == functions.lit(equal))
+        for name, low, high in (
+            ("_kafka_offset", wanted.start, wanted.end),
+            ("_kafka_timestamp", _moment(wanted.since_ms), _moment(wanted.until_ms)),
+        ):
+            if low is not None:
+                frame = frame.where(column(name) >= functions.lit(low))
+            if high is not None:
+                frame = frame.where(column(name) < functions.lit(high))
+        return frame
+
+
+def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
+    """A JSON object on each line, keys and values in base64; how many there were."""
+    count = 0
+    for letter in letters:
+        moment = letter["_kafka_timestamp"]
+        line = {
+            "topic": letter["_kafka_topic"],
+            "partition": letter["_kafka_partition"],
+            "offset": letter["_kafka_offset"],
+            "timestamp": None if moment is None else moment.isoformat(),
+            "key": _base64(letter["key"]),
+            "value": _base64(letter["value"]),
+            "error_class": letter["error_class"],
+            "error": letter["error"],
+        }
+        file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        count += 1
+        told(1)
+    return count
+
+
+def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
+    """The table's columns; how many there were. `stage-writer replay --letters` reads it."""
+    count, waiting = 0, list[StoredDeadLetter]()
+
+    def flush(writer: pq.ParquetWriter) -> int:
+        writer.write_table(pa.Table.from_pylist(waiting, LETTERS))
+        done = len(waiting)
+        waiting.clear()
+        told(done)
+        return done
+
+    with pq.ParquetWriter(file, LETTERS) as writer:
+        for letter in letters:
+            waiting.append(letter)
+            if len(waiting) >= _ROWS:
+                count += flush(writer)
+        count += flush(writer)
+    return count
+
+
+def _moment(timestamp_ms: int | None) -> datetime | None:
+    return None if timestamp_ms is None else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _text(data: bytes | None) -> str:
+    """A value for people's eyes, cut."""
+    if data is None:
+        return "null"
+    text = bytes(data[:_SHOWN_BYTES]).decode("utf-8", "backslashreplace")
+    return text + (" …" if len(data) > _SHOWN_BYTES else "")

@@ -1,0 +1,87 @@
+"""What passes found and did, kept for people: the newest of each stream, the last commits, and counts since the start.
+
+Rule: written by the loader's thread at the end of a pass, read by others at any time; each value is replaced and never
+changed, so that a reader sees what one pass found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from common.errors import KafkaDeltaExpressError
+    from common.pages.model import Event
+    from common.spans import TopicPartition
+    from delta_loader.core.held import Held
+    from delta_loader.streams.report import SeenPartition, StreamReport
+
+_EVENTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """One stream."""
+
+    app_id: str
+    seen: Mapping[TopicPartition, SeenPartition]
+    """Of the last pass that came so far."""
+    held: Mapping[TopicPartition, Held]
+    failure: KafkaDeltaExpressError | None = None
+    failures: int = 0
+    """In a row."""
+    version: int | None = None
+    valid_through_ms: int | None = None
+    left_out: int = 0
+    looked_s: float | None = None
+    """When ``seen`` was so, by the monotonic clock; None before the first time."""
+    is_known: bool = False
+    """Whether a pass over it has ended."""
+
+
+class LoadStats:
+    """All streams of a loader."""
+
+    def __init__(self, app_ids: Iterable[str]) -> None:
+        """Empty."""
+        self.entries: Mapping[str, StreamStats] = {app_id: StreamStats(app_id, {}, {}) for app_id in app_ids}
+        self.events: Sequence[Event] = ()
+        """The newest first."""
+        self.dead_letters: Mapping[tuple[str, str], int] = {}
+        """By stream and class."""
+        self.rows = 0
+
+    def recall(self, app_id: str, failure: KafkaDeltaExpressError) -> None:
+        """The load before this process failed; it is told until a pass of this one says otherwise."""
+        self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
+
+    def passed(self, reports: Iterable[StreamReport]) -> None:
+        """A pass has ended."""
+        entries, counts = dict(self.entries), Counter(self.dead_letters)
+        events = list(self.events)
+        for report in reports:
+            entries[report.app_id] = _entry(entries[report.app_id], report)
+            counts.update({(report.app_id, error_class): count for error_class, count in report.dead_letters.items()})
+            events += report.events
+            self.rows += report.rows
+        self.entries, self.dead_letters = entries, counts
+        self.events = sorted(events, key=lambda event: -event.time_ms)[:_EVENTS]
+
+
+def _entry(before: StreamStats, report: StreamReport) -> StreamStats:
+    failed = report.failure is not None
+    return replace(
+        before,
+        is_known=True,
+        seen=report.seen or before.seen,
+        looked_s=report.looked_s if report.seen or not failed else before.looked_s,
+        held=dict(report.held),
+        failure=report.failure,
+        failures=(before.failures if before.is_known else 0) + 1 if failed else 0,
+        version=before.version if report.version is None else report.version,
+        valid_through_ms=before.valid_through_ms if report.valid_through_ms is None else report.valid_through_ms,
+        left_out=report.left_out if report.seen else before.left_out,
+    )

@@ -1,0 +1,192 @@
+"""Turns of streams, several at a time, so that one slow or broken table does not hold the others.
+
+Rules:
+
+1. As many turns run at a time as there are places; the others wait in line, first come, first served.
+2. A stream that has much to load gives way once it had its slice and somebody waits: between two commits, to the end
+   of the line. So a backlog of one stream costs the others a slice, and no more loads run than there are places.
+3. A turn that shows no progress for as long as `patience_s` (a commit that hangs) lends its place to the next in line,
+   and goes on in its thread. At most `_MOST_LENT` places are lent, so that what is only slow does not eat the memory.
+4. A pass ends once each stream of it has ended its turn, or is at it for longer than `patience_s`, or once another
+   pass is due (``hurries``). Those that are still at it go on, and another pass that wants one of them has it make
+   another turn after that one, which sees what was staged meanwhile.
+5. Threads stay for the next pass: a thread of Python's has one of the JVM's, with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import TYPE_CHECKING
+
+from delta_loader.ports import never
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from delta_loader.ports import Hurries, StreamTurn
+
+PATIENCE_S = 30.0
+SLICE_S = 30.0
+_MOST_LENT = 16
+_LAST_WAIT_S = 60.0
+_LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class _Running:
+    """A turn under way."""
+
+    began_s: float
+    progress: object
+    progressed_s: float
+    has_lent: bool = False
+
+
+def _a_thread(work: Callable[[], None]) -> Thread:
+    return Thread(target=work, name="stream-turn")
+
+
+class StreamScheduler:
+    """The turns of one loader's streams: `delta_loader.ports.Turns` with threads."""
+
+    def __init__(
+        self,
+        places: int,
+        *,
+        new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
+        begins: Callable[[str], None] = lambda _app_id: None,
+        patience_s: float = PATIENCE_S,
+        slice_s: float = SLICE_S,
+    ) -> None:
+        """Starts nothing yet. ``begins`` is told in its thread whose turn it is there."""
+        self._places = places
+        self._new_thread = new_thread
+        self._begins = begins
+        self._patience_s = patience_s
+        self._slice_s = slice_s
+        self._changed = Condition()
+        self._line: deque[str] = deque()
+        self._turns: dict[str, StreamTurn] = {}
+        self._again: dict[str, StreamTurn] = {}
+        self._since_s: dict[str, float] = {}
+        self._running: dict[str, _Running] = {}
+        self._threads = 0
+        self._idle = 0
+        self._closed = False
+
+    def __call__(
+        self, turn: StreamTurn, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
+    ) -> frozenset[str]:
+        """One pass (rule 4); those of all passes that are still at it."""
+        self._want(turn, app_ids)
+        while True:
+            with self._changed:
+                at_it = frozenset(self._turns)
+                if self._is_over(app_ids, to_the_end=to_the_end):
+                    return at_it
+                self._lend()
+                self._staff()
+                self._changed.notify_all()
+                self._changed.wait(min(_LOOK_S, self._patience_s))
+                at_it = frozenset(self._turns)
+            if hurries(at_it):  # it may ask a store: without the lock
+                return at_it
+
+    def _want(self, turn: StreamTurn, app_ids: Sequence[str]) -> None:
+        with self._changed:
+            for app_id in app_ids:
+                if app_id in self._running:
+                    self._again[app_id] = turn
+                elif app_id not in self._turns:
+                    self._turns[app_id] = turn
+                    self._line.append(app_id)
+
+    def is_running(self) -> bool:
+        """Whether some stream's turn is under way or waits for its place, also after the pass that it began in."""
+        with self._changed:
+            return bool(self._turns)
+
+    def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
+        """Wait for the commits under way, but not forever; what is still at it then."""
+        end_s = time.monotonic() + last_wait_s
+        with self._changed:
+            self._closed = True
+            self._line.clear()
+            self._changed.notify_all()
+            while self._running and time.monotonic() < end_s:
+                self._changed.wait(_LOOK_S)
+            return tuple(sorted(self._running))
+
+    def _is_over(self, app_ids: Sequence[str], *, to_the_end: bool) -> bool:
+        late_s = time.monotonic() - self._patience_s
+        at_it = [app_id for app_id in app_ids if app_id in self._turns]
+        if to_the_end:
+            return not at_it
+        return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in at_it)
+
+    def _lend(self) -> None:
+        """Rule 3."""
+        now_s = time.monotonic()
+        for app_id, running in self._running.items():
+            progress = self._turns[app_id].progress(app_id)
+            if progress != running.progress:
+                running.progress, running.progressed_s = progress, now_s
+                running.has_lent = False
+            elif now_s - running.progressed_s > self._patience_s and self._lent() < _MOST_LENT:
+                running.has_lent = True
+
+    def _lent(self) -> int:
+        return sum(running.has_lent for running in self._running.values())
+
+    def _free(self) -> int:
+        return self._places + self._lent() - len(self._running)
+
+    def _staff(self) -> None:
+        """As many threads as could be at work now."""
+        wanted = min(len(self._line), self._free()) - self._idle
+        for _ in range(wanted):
+            self._threads += 1
+            thread = self._new_thread(self._work)
+            thread.daemon = True  # one that hangs does not keep the process from ending
+            thread.start()
+
+    def _work(self) -> None:
+        with self._changed:
+            while not self._closed:
+                if not self._line or self._free() <= 0:
+                    if self._threads > self._places + self._lent():
+                        break
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                    continue
+                self._take(self._line.popleft())
+            self._threads -= 1
+
+    def _take(self, app_id: str) -> None:
+        """One turn, without the lock."""
+        turn, now_s = self._turns[app_id], time.monotonic()
+        self._since_s.setdefault(app_id, now_s)
+        self._running[app_id] = _Running(now_s, turn.progress(app_id), now_s)
+        gave_way = False
+        self._changed.release()
+        try:
+            self._begins(app_id)
+            gave_way = turn.run(app_id, lambda: self._gives_way(now_s))
+        finally:
+            self._changed.acquire()
+            del self._running[app_id]
+            again = self._again.pop(app_id, None)
+            if (again is not None or gave_way) and not self._closed:
+                self._turns[app_id] = again or turn
+                self._line.append(app_id)
+            else:
+                del self._turns[app_id], self._since_s[app_id]
+            self._changed.notify_all()
+
+    def _gives_way(self, began_s: float) -> bool:
+        """Rule 2; a look without the lock, for it costs nothing to give way for nobody."""
+        return bool(self._line) and time.monotonic() - began_s >= self._slice_s

@@ -1,0 +1,97 @@
+"""Tells a loader that waits for markers which streams have new ones (common/stage/news.py), once a second each at most.
+
+Rules:
+
+1. The first flush of a stream after a quiet second is told at once; those of the next second together, when it is over.
+2. With a control topic it is told there. What the topic does not take is told by a sign in the stage, as it is where
+   there is no such topic; and as long as it takes nothing, both are done at once.
+3. A failure of the stage is of no consequence; it is tried again half a minute later, so that a store that is slow to
+   fail does not hold the writer up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import StoreError
+from common.stage.news import TELL_EVERY_S
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from stage_writer.notifications.ports import ControlTopic
+    from stage_writer.ports import Stage
+
+_AFTER_A_FAILURE_S = 30.0
+_LAST_WORDS_S = 2.0
+
+
+class LoaderNotifier:
+    """One writer's news: a `stage_writer.notifications.ports.News`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        control: ControlTopic | None = None,
+    ) -> None:
+        """Nothing is told yet."""
+        self._stage = stage
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._control = control
+        self._untold: set[str] = set()
+        self._not_before_s: dict[str, float] = {}
+        self._unsigned: set[str] = set()
+        self._no_signs_before_s = clock.monotonic_s()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person may want to know. Safe to call from any thread."""
+        problem = None if self._control is None else self._control.problem
+        return () if problem is None else (f"{problem}; signs of new markers go to the stage meanwhile",)
+
+    def sealed(self, app_id: str) -> None:
+        """A stream has a new marker."""
+        self._untold.add(app_id)
+
+    def tell(self) -> None:
+        """Tell what is untold, if it is time."""
+        now_s = self._clock.monotonic_s()
+        due = {app_id for app_id in self._untold if self._not_before_s.get(app_id, now_s) <= now_s}
+        self._tell(due, now_s)
+        if self._unsigned and now_s >= self._no_signs_before_s:
+            self._sign(now_s)
+
+    def end(self) -> None:
+        """Tell all that is untold, before the service ends."""
+        now_s = self._clock.monotonic_s()
+        self._tell(self._untold.copy(), now_s)
+        if self._control is not None:
+            self._unsigned |= self._control.end(_LAST_WORDS_S)
+        self._sign(now_s)
+
+    def _tell(self, due: set[str], now_s: float) -> None:
+        self._untold -= due
+        self._not_before_s.update(dict.fromkeys(due, now_s + TELL_EVERY_S))
+        if self._control is None:
+            self._unsigned |= due
+            return
+        self._unsigned |= {app_id for app_id in sorted(due) if not self._control.send(app_id)}
+        self._unsigned |= self._control.undelivered()
+
+    def _sign(self, now_s: float) -> None:
+        try:
+            for app_id in sorted(self._unsigned):
+                self._stage.tell_news(app_id)
+                self._unsigned.discard(app_id)
+                self._metrics.add(catalogue.WRITER_NEWS, way="stage")
+        except StoreError as error:
+            self._log.debug("notification failed", problem=error.problem)
+            self._no_signs_before_s = now_s + _AFTER_A_FAILURE_S

@@ -1,0 +1,113 @@
+"""The control topic by a producer of Kafka: a `stage_writer.notifications.ports.ControlTopic`.
+
+Rules:
+
+1. A sign is worth nothing once the next look at everything has come: it is tried for a few seconds and then given up.
+   The writer's loop never waits for Kafka here.
+2. That the topic takes nothing is said once, and once that it does again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from common import metrics as catalogue
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, words
+from common.kafka.properties import taking_properties
+from common.remedies import CONFIG
+from common.stage.news import MESSAGE, news_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import Message
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings.section import Option
+
+_GIVEN_UP_AFTER_S = 5.0
+_MOST_WAITING = 10_000
+_TIMED_OUT = KafkaError._MSG_TIMED_OUT  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+_REMEDY = f"see that the topic is there, and allow this user to WRITE it; `stage-writer check {CONFIG}` tries both"
+
+
+class KafkaControlTopic:
+    """One writer's way to say something there."""
+
+    def __init__(self, kafka: Mapping[str, Option], topic: str, log: FilteringBoundLogger, metrics: Metrics) -> None:
+        """Waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
+        self._topic = topic
+        self._log = log
+        self._metrics = metrics
+        self._heard = LastWord()
+        self._under_way = Counter[str]()
+        self._undelivered: set[str] = set()
+        self._problem: str | None = None
+        fixed: dict[str, Option] = {
+            "acks": 1,
+            "enable.idempotence": False,
+            "linger.ms": 0,
+            "message.timeout.ms": int(_GIVEN_UP_AFTER_S * 1000),
+            "queue.buffering.max.messages": _MOST_WAITING,
+        }
+        with taking_properties():
+            self._producer = Producer({**client_properties(kafka), **fixed, "error_cb": self._heard.hear}, logger=QUIET)
+        metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it takes no messages now; None while it does."""
+        return self._problem
+
+    def send(self, app_id: str) -> bool:
+        """Send the sign of a stream, without waiting for what becomes of it; False where it takes nothing now."""
+        relied_on = self._problem is None
+        try:
+            delivered = partial(self._delivered, app_id, relied_on=relied_on)
+            self._producer.produce(self._topic, MESSAGE, news_key(app_id), on_delivery=delivered)
+        except BufferError:
+            self._failed("too many messages wait for Kafka")
+            return False
+        except KafkaException as error:
+            self._failed(words(error.args[0]))
+            return False
+        self._under_way[app_id] += relied_on
+        return relied_on
+
+    def undelivered(self) -> frozenset[str]:
+        """The streams whose signs were sent and not taken, since the last call."""
+        self._producer.poll(0)  # calls `_delivered`
+        found, self._undelivered = frozenset(self._undelivered), set()
+        return found
+
+    def end(self, within_s: float) -> frozenset[str]:
+        """Send nothing more; the streams whose signs are not known to be taken after that time at most."""
+        self._producer.flush(within_s)
+        return self.undelivered() | frozenset(self._under_way)
+
+    def _delivered(self, app_id: str, error: KafkaError | None, _message: Message, *, relied_on: bool) -> None:
+        self._under_way[app_id] -= relied_on
+        self._under_way += Counter()  # keeps what is above zero
+        if error is not None:
+            if relied_on:
+                self._undelivered.add(app_id)
+            late = error.code() == _TIMED_OUT and self._heard.text
+            self._failed(self._heard.text if late else words(error))
+            return
+        self._metrics.add(catalogue.WRITER_NEWS, way="topic")
+        if self._problem is not None:
+            self._problem, self._heard.text = None, ""
+            self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
+            self._log.info("control topic takes messages again", topic=self._topic)
+
+    def _failed(self, reason: str) -> None:
+        if self._problem is None:
+            self._problem = f"the control topic {self._topic!r} takes no messages: {reason}"
+            self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 0)
+            self._log.warning("control topic refused a notification", problem=self._problem, remedy=_REMEDY)

@@ -1,0 +1,79 @@
+"""Tells of partitions that have nothing new (common/stage/idle.py), every minute, with one question and one object.
+
+Rules:
+
+1. A partition is idle when all that was read of it is staged, and Kafka says that its end, open transactions included,
+   is where reading has come to.
+2. That holds of one without a chain too, from where its chain would begin: it may have nothing but what aborted
+   transactions left behind.
+3. The topic's id is asked for after that: the end of another topic of the same name says nothing.
+4. A failure is of no consequence; it is tried again a minute later.
+5. Which partitions each stream's topics have is told with it, and once at the start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError, ConfigError, StoreError
+from common.stage.idle import MARGIN_MS, IdleFact, stream_fact
+from stage_writer.partitions.resume_points import is_other
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Stream
+    from common.stage.idle import StreamFact
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import RecordSource, Stage
+
+TELL_EVERY_S = 60.0
+
+
+class Idling:
+    """One writer's facts."""
+
+    def __init__(
+        self, source: RecordSource, stage: Stage, clock: Clock, log: FilteringBoundLogger, streams: Collection[Stream]
+    ) -> None:
+        self._streams = streams
+        self._source = source
+        self._stage = stage
+        self._clock = clock
+        self._log = log
+        self._told_s: float | None = None
+
+    def tell(self, owned: Collection[Owned], *, now: bool = False) -> None:
+        """Ask and tell, if it is time, or ``now``."""
+        now_s = self._clock.monotonic_s()
+        if not now and self._told_s is not None and now_s - self._told_s < TELL_EVERY_S:
+            return
+        self._told_s = now_s
+        quiet = [one for one in owned if one.flight is None and one.buffer.is_empty]
+        try:
+            self._stage.tell_idle(self._facts(quiet) if quiet else [], self._topics())
+        except (StoreError, BrokerError, ConfigError) as error:
+            self._log.debug("idle report failed", problem=error.problem)
+
+    def _topics(self) -> list[StreamFact]:
+        time_ms = self._clock.wall_ms() - MARGIN_MS
+        sources = self._source.end_positions(self._streams)
+        return [
+            stream_fact(stream.app_id, time_ms, (source for source in sources if stream.takes(source.topic)))
+            for stream in self._streams
+        ]
+
+    def _facts(self, quiet: Collection[Owned]) -> list[IdleFact]:
+        time_ms = self._clock.wall_ms() - MARGIN_MS
+        ends = self._source.high_watermarks([one.source for one in quiet])
+        ids = self._source.topic_ids({one.source.topic for one in quiet})
+        return [
+            IdleFact(one.source, one.buffer.end, time_ms, one.lineage.generation)
+            for one in quiet
+            if one.source in ends
+            and ends[one.source] == max(one.buffer.end, one.read_to)
+            and not is_other(one.lineage, ids.get(one.source.topic))
+        ]

@@ -1,0 +1,179 @@
+"""Where reading of a Kafka partition begins: at its chain's end, or where a chain without a marker begins.
+
+Rules:
+
+1. The chain decides; the stream's ``start`` is asked only for a partition that has neither a marker nor a beginning.
+2. A ``start`` that is another place tomorrow (latest, a moment, an offset) is written down before anything is read.
+3. ``latest`` is for the records that were there when the stream began. A partition that is added to a topic later
+   begins at its first record. What tells them apart is partition 0: whoever begins a topic writes the beginnings of all
+   its partitions down, from the highest to the lowest, so that a partition without one is new if partition 0 has one.
+4. A chain's records are of one topic. Where the broker has another id for the topic's name than the chain, the topic
+   was deleted and created again, and nothing may be read into the chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError, MarkerError, StoreError
+from common.remedies import CONFIG
+from common.settings import StartAt
+from common.spans import Partition, Position, TopicPartition
+from common.stage.chain_origins import Beginning
+from common.stage.merged import is_merged, require_inputs
+from common.stage.state_files import EMPTY_STATE
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, Lineage, PartitionFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings import Start, Stream
+    from common.spans import Topic
+    from common.stage.state_files import StateFiles
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import RecordSource, Stage, Tail, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition is to be read from, and which chain its records go into."""
+
+    tail: Tail | None
+    position: Position
+    lineage: Lineage
+
+    @property
+    def state(self) -> StateFiles:
+        """That of the partition's task there; empty without one."""
+        return EMPTY_STATE if self.tail is None else self.tail.state
+
+    def differs(self, held: Place) -> bool:
+        """Whether a chain ends elsewhere by now, or is another one."""
+        return self.position != held.position or self.lineage.generation != held.lineage.generation
+
+
+Look = Place | MarkerError | StoreError | BrokerError
+
+
+class Places:
+    """Looks places up in the stage and in Kafka."""
+
+    def __init__(self, source: RecordSource, stage: Stage) -> None:
+        self._source = source
+        self._stage = stage
+
+    def of_all(self, wanted: Mapping[TopicPartition, Stream], workers: Workers) -> dict[TopicPartition, Look]:
+        """Where reading of each begins now, or why that cannot be said.
+
+        All are looked up side by side: one after the other, a thousand of them take longer on S3 than a group waits.
+        But for streams that begin at the end, whose beginnings have an order (rule 3).
+        """
+        at_once = {source: stream for source, stream in wanted.items() if stream.start is not StartAt.LATEST}
+        looks = dict(zip(at_once, workers.map(lambda one: self._look(*one), at_once.items()), strict=True))
+        in_turn = {source: self._look(source, stream) for source, stream in wanted.items() if source not in at_once}
+        return {**looks, **in_turn}
+
+    def is_reached(self, source: TopicPartition, place: Place) -> bool:
+        """Whether Kafka has by now the position of a chain whose last marker is an empty one, perhaps ahead of Kafka.
+
+        Never of a chain that ends with records: a topic that ends before them may have lost some, and what comes next
+        has their offsets. Raises BrokerError.
+        """
+        if place.tail is None or not place.tail.is_bare or is_merged(source.topic):
+            return False
+        first = self._source.resolve(source, StartAt.EARLIEST)
+        return first <= place.position <= self._source.high_watermarks([source])[source]
+
+    def _look(self, source: TopicPartition, stream: Stream) -> Look:
+        try:
+            return self.of(source, stream)
+        except (MarkerError, StoreError, BrokerError) as error:
+            return error
+
+    def of(self, source: TopicPartition, stream: Stream) -> Place:
+        """Where reading of a partition begins now. Raises MarkerError, StoreError and BrokerError."""
+        tail = self._tail(source, stream)
+        if tail is not None:
+            require_inputs(source, tail.end)
+            return Place(tail, tail.end, tail.lineage)
+        beginning = self._stage.beginning(source)
+        if beginning is None and stream.start is StartAt.LATEST:
+            beginning = self._begin_at_the_end(source, stream)
+        if beginning is None:
+            start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
+            position = self._source.resolve(source, start)
+            if not _stays(start, position):
+                self._stage.begin(source, Beginning(position))
+                beginning = self._stage.beginning(source)
+            if beginning is None:
+                return Place(None, position, Lineage())
+        # Somebody may have begun the chain, and staged, since it was looked at.
+        tail = self._tail(source, stream)
+        if tail is not None:
+            require_inputs(source, tail.end)
+            return Place(tail, tail.end, tail.lineage)
+        require_inputs(source, beginning.position)
+        return Place(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
+
+    def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:
+        """The chain's end, with the state of the partition's task where there is one."""
+        tail = self._stage.tail(source)
+        if tail is None or stream.topology is None:
+            return tail
+        return replace(tail, state=self._stage.state_at(source, tail))
+
+    def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> Beginning | None:
+        """The beginning of a partition whose stream starts at the end; None for a partition that was added later."""
+        first = TopicPartition(source.topic, Partition(0))
+        if not self._has_chain(first):
+            for place, end in sorted(self._source.end_positions([stream]).items(), reverse=True):
+                if place.topic == source.topic and not self._has_chain(place):
+                    self._stage.begin(place, Beginning(end))
+        return self._stage.beginning(source)
+
+    def _has_chain(self, source: TopicPartition) -> bool:
+        return self._stage.tail(source) is not None or self._stage.beginning(source) is not None
+
+
+def _stays(start: Start, position: Position) -> bool:
+    """Whether a start is the same place tomorrow, so that it need not be written down."""
+    return start is StartAt.EARLIEST or position == 0
+
+
+def is_other(lineage: Lineage, topic_id: str | None) -> bool:
+    """Whether a topic is not the one of a chain (rule 4); False where one of the ids is unknown."""
+    return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
+
+
+def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
+    """The fault, where it is that Kafka has lost records: of a chain that has none it only ends before the place."""
+    has_none = place.tail is None or place.tail.is_bare
+    return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
+
+
+def place_of(owned: Owned) -> Place:
+    """Where the chain of a partition ends that is read."""
+    return Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
+
+
+def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:
+    """What no code here raises on purpose; other partitions are not worse off for it."""
+    text = (str(error).splitlines() or [""])[0][:500]
+    return PartitionFault(
+        source,
+        f"{source} cannot be staged: unexpected {type(error).__name__}{f': {text}' if text else ''}",
+        "report it with the log; it is read again from its chain's end every half a minute, and nothing is lost",
+        UNEXPECTED,
+    )
+
+
+def other_topic(source: TopicPartition) -> PartitionFault:
+    """The topic of a chain is no more."""
+    topic: Topic = source.topic
+    return PartitionFault(
+        source,
+        f"the topic {topic} was deleted and created again: the chain of {source} belongs to the old one",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {topic} --yes`",
+        "topic_recreated",
+    )

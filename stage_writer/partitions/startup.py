@@ -1,0 +1,189 @@
+"""Taking partitions up: from the group's word that one is ours, or another repair, to where it is read on.
+
+Rules:
+
+1. A partition waits here until its chain was read. A store that fails, or a Kafka that does not say where to begin, is
+   asked again with growing pauses, the place in the group kept.
+2. All that wait are looked up at once: there may be a thousand of one topic.
+3. Where a stream has a topology, the state of the partition's task is restored beside the loop, however long that
+   takes; then it is read on from the end of the chain that the state is of. If the chain has moved on meanwhile, the
+   next claim is lost.
+4. A partition that went while its task was being restored is not restored again before that has ended: two would share
+   what is kept on disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
+from stage_writer.partitions.partition import Restoring, Unread
+from stage_writer.partitions.resume_points import Look, Place, is_other, other_topic
+from stage_writer.ports import PartitionFault
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.spans import Topic, TopicPartition
+    from stage_writer.partitions.resume_points import Places
+    from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Stage, Workers
+    from stage_writer.schemas import Schemas
+
+_LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """It is read on from here."""
+
+    place: Place
+    converter: Converter
+    task: PartitionTask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """It cannot go on; ``place`` is the one that is no good, None if unknown."""
+
+    fault: PartitionFault
+    converter: Converter
+    place: Place | None
+
+
+Found = TakenUp | Unfit | StoreError | BrokerError
+"""An error is of this moment: the partition still waits."""
+
+
+class TakingUp:
+    """The partitions whose chain has to be read before anything else."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        places: Places,
+        schemas: Schemas,
+        stage: Stage,
+        workers: Workers,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._source = source
+        self._stage = stage
+        self._places = places
+        self._schemas = schemas
+        self._workers = workers
+        self._clock = clock
+        self._log = log
+        self.waiting: dict[TopicPartition, Unread] = {}
+        self._left: dict[TopicPartition, Running[PartitionTask]] = {}
+        """Tasks that nobody waits for any more, and that are still being restored (rule 4)."""
+
+    def add(self, source: TopicPartition, converter: Converter) -> None:
+        """Have it taken up."""
+        self.drop(source)
+        self.waiting[source] = Unread(converter, self._clock.monotonic_s())
+
+    def drop(self, source: TopicPartition) -> None:
+        """It is no longer to be taken up."""
+        unread = self.waiting.pop(source, None)
+        if unread is not None and unread.restoring is not None:
+            self._left[source] = unread.restoring.running
+
+    def look(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
+        """What became of those whose time it is; of some of them only, or of all."""
+        now_s = self._clock.monotonic_s()
+        asked = self.waiting if among is None else [source for source in among if source in self.waiting]
+        self._close_left()
+        restored = self._restored(asked)
+        due = [
+            source
+            for source in asked
+            if source in self.waiting and self.waiting[source].restoring is None and source not in self._left
+            if now_s >= self.waiting[source].retry_at_s
+        ]
+        ids = topic_ids(self._source, {source.topic for source in due}, self._log)
+        streams = {source: self.waiting[source].converter.stream for source in due}
+        looks = self._places.of_all(streams, self._workers)
+        found = {source: self._found(source, ids, look) for source, look in looks.items()}
+        return restored | {source: one for source, one in found.items() if one is not None}
+
+    def _found(self, source: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Found | None:
+        """``ids`` are those of topics that were looked up just now; another one is looked up here."""
+        unread = self.waiting[source]
+        try:
+            topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
+            if not isinstance(look, Place):
+                raise look
+        except (MarkerError, StoreError, BrokerError) as error:
+            return self._failed(source, error)
+        if is_other(look.lineage, topic_id):
+            del self.waiting[source]
+            return Unfit(other_topic(source), unread.converter, look)
+        place = replace(look, lineage=replace(look.lineage, topic_id=topic_id or look.lineage.topic_id))
+        job = unread.converter.restores(source, place.state, self._stage.states)
+        if job is not None:
+            unread.restoring = Restoring(place, self._workers.start(job))
+            return None
+        del self.waiting[source]
+        return TakenUp(place, self._schemas.newest(unread.converter))
+
+    def _failed(self, source: TopicPartition, error: MarkerError | StoreError | BrokerError) -> Found:
+        unread = self.waiting[source]
+        if isinstance(error, MarkerError):
+            del self.waiting[source]
+            return Unfit(PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None)
+        unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
+        unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
+        self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
+        return error
+
+    def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, Found]:
+        """Those whose task is there now, or cannot be had."""
+        found: dict[TopicPartition, Found] = {}
+        for source in list(among):
+            unread = self.waiting[source]
+            restoring = unread.restoring
+            if restoring is None or not restoring.running.done():
+                continue
+            unread.restoring = None
+            try:
+                task = restoring.running.result()
+            except (MarkerError, StoreError, BrokerError) as error:
+                found[source] = self._failed(source, error)
+            else:
+                del self.waiting[source]
+                found[source] = TakenUp(restoring.place, task.converter, task)
+        return found
+
+    def _close_left(self) -> None:
+        for source, running in list(self._left.items()):
+            if running.done():
+                del self._left[source]
+                with suppress(KafkaDeltaExpressError):  # nobody needs it
+                    running.result().close()
+
+
+def _reason(error: MarkerError) -> str:
+    """The fault's short name, for metrics."""
+    match error:
+        case NewerFormatError():
+            return "newer_marker"
+        case StateError():
+            return "state"
+        case _:
+            return "unreadable_marker"
+
+
+def topic_ids(source: RecordSource, topics: Collection[Topic], log: FilteringBoundLogger) -> Mapping[Topic, str | None]:
+    """The topics' ids; none while Kafka does not say."""
+    try:
+        return source.topic_ids(topics) if topics else {}
+    except BrokerError as error:
+        log.warning("topics not looked up", problem=error.problem)
+        return {}

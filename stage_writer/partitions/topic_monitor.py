@@ -1,0 +1,67 @@
+"""The ids of topics, looked up after a given moment.
+
+A flush asks for its topic's id after its last record was read (stage_writer/service.py, rule 6). Of a thousand flushes
+that begin together the first one's answer serves them all: an id that was looked up later than a record was read is
+that record's topic's, or another one, for ids never come back.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from stage_writer.partitions.resume_points import is_other
+from stage_writer.ports import ClaimVerdict, OtherTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from common.ports import Clock
+    from common.spans import Topic, TopicPartition
+    from stage_writer.ports import ClaimGuard, Lineage
+
+
+class KnowsTopics(Protocol):
+    """Such as a `stage_writer.ports.RecordSource`."""
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+
+
+class TopicLook:
+    """Asked by flush jobs, in their own threads."""
+
+    def __init__(self, source: KnowsTopics, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[Topic, tuple[float, str | None]] = {}
+
+    def guard(
+        self, source: TopicPartition, lineage: Lineage, read_until_s: float, is_ours: Callable[[], bool]
+    ) -> ClaimGuard:
+        """What a job asks that flushes what was read of a partition until a moment of the monotonic clock."""
+
+        def guard() -> ClaimVerdict | OtherTopic:
+            found = None if lineage.topic_id is None else self.since(source.topic, read_until_s)
+            if found is not None and is_other(lineage, found):
+                return OtherTopic(found)
+            return ClaimVerdict.CLAIM if is_ours() else ClaimVerdict.WAIT
+
+        return guard
+
+    def since(self, topic: Topic, moment_s: float) -> str | None:
+        """The topic's id, asked for later than a moment of the monotonic clock; None when it has none.
+
+        Raises BrokerError.
+        """
+        with self._lock:
+            asked_s, known = self._known.get(topic, (moment_s, None))
+        if asked_s > moment_s:
+            return known
+        asked_s = self._clock.monotonic_s()
+        found = self._source.topic_ids([topic]).get(topic)
+        with self._lock:
+            if asked_s >= self._known.get(topic, (asked_s, None))[0]:
+                self._known[topic] = (asked_s, found)
+        return found

@@ -1,0 +1,211 @@
+"""What the writer's metrics and log say about what was taken in and what was sealed."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.http.pages import with_remedy
+from common.pages.model import Event
+from common.remedies import CONFIG
+from common.settings.overlap import UnreadTopics
+from common.stage import undeclared
+from common.stage.markers import TableKind
+from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
+from stage_writer.core.unknown.dropped import DroppedFields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from structlog.typing import FilteringBoundLogger
+
+    from common.errors import ConfigError
+    from common.metrics import Metrics
+    from common.pages.samples import Samples
+    from common.ports import Clock
+    from common.settings import Stream
+    from common.stage.markers import Manifest
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.core.unknown.census import FieldCensus
+    from stage_writer.ports import Sealed
+
+_FLUSHES = 50
+DEAD_LETTERS_REMEDY = (
+    f"`stage-writer check {CONFIG}` says why; fix streams[].columns, and `delta-loader dead-letters replay {CONFIG}` "
+    "brings those that fit then"
+)
+
+
+class WriterTelemetry:
+    """Counts and logs; decides nothing."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        samples: Samples | None = None,
+        *,
+        dead_letter_alarm: float | None = None,
+        unread: UnreadTopics | None = None,
+    ) -> None:
+        """``dead_letter_alarm`` is the share of records that raises an alarm, None for never."""
+        self._unread = unread or UnreadTopics()
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self.samples = samples
+        """None where none are kept."""
+        self.flushes: deque[Event] = deque(maxlen=_FLUSHES)
+        """The last ones, for the status page."""
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        """By stream and class, since the start."""
+        self.alarms = DeadLetterAlarms(dead_letter_alarm)
+        self.dropped: dict[str, DroppedFields] = {}
+        """By stream."""
+
+    def took(self, records: int, seconds: float) -> None:
+        """Records of one stream were converted together."""
+        self._metrics.observe(catalogue.WRITER_BATCH_RECORDS, records)
+        self._metrics.observe(catalogue.WRITER_CONVERT_SECONDS, seconds)
+
+    def polled(self, batch: MessageBatch, new: MessageBatch) -> None:
+        """A batch came, of which some may have been there before."""
+        topic = batch.source.topic
+        self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
+        self._metrics.add(catalogue.WRITER_VALUE_BYTES, batch.values.nbytes, topic=topic)
+        if len(new) < len(batch):
+            self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
+
+    def converted(self, batch: MessageBatch, stream: Stream, staged: StagedRows) -> None:
+        """A batch was converted."""
+        app_id = stream.app_id
+        if staged.tombstones:
+            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
+        if staged.filtered:
+            self._metrics.add(catalogue.WRITER_FILTERED, staged.filtered, app_id=app_id)
+        for error_class, count in staged.dead_letters.items():
+            self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+            self.dead_letters[app_id, error_class] += count
+        if staged.dead_letters and self.samples is not None:
+            self.samples.add(app_id, _letters(staged.rows[-1]))
+        self._watch_share(app_id, staged)
+
+    def _watch_share(self, app_id: str, staged: StagedRows) -> None:
+        change = self.alarms.add(app_id, staged.records, staged.dead_letters)
+        self._metrics.set(catalogue.WRITER_DEAD_LETTER_SHARE, self.alarms.share(app_id), app_id=app_id)
+        if change is AlarmChange.RAISED:
+            problem = self.alarms.raised[app_id].sentence
+            self._log.warning("many dead letters", app_id=app_id, problem=problem, remedy=DEAD_LETTERS_REMEDY)
+        elif change is AlarmChange.ENDED:
+            self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
+
+    def sampled(
+        self, batch: MessageBatch, stream: Stream, staged: StagedRows, *, begins_flush: bool
+    ) -> FieldCensus | None:
+        """A batch was converted; what a sample of its records shows of their fields, if any was taken."""
+        app_id = stream.app_id
+        if app_id not in self.dropped:
+            self.dropped = {**self.dropped, app_id: DroppedFields(stream)}
+        dropped = self.dropped[app_id]
+        census = dropped.census
+        if census is None or staged.is_piece:
+            return None
+        known = len(census.undeclared)
+        found = dropped.look(batch.values, begins_flush=begins_flush)
+        if found is None:
+            return None
+        new = list(census.undeclared)[known:]
+        if new and not dropped.is_meant:
+            self._log.warning("fields not declared are dropped", app_id=app_id, fields=new, remedy=undeclared.REMEDY)
+        self._metrics.set(catalogue.WRITER_SAMPLED_RECORDS, census.records, app_id=app_id)
+        for name, count in census.undeclared.items():
+            self._metrics.set(catalogue.WRITER_SAMPLED_UNDECLARED, count, app_id=app_id, field=name)
+        return found
+
+    @property
+    def drops(self) -> Mapping[str, str]:
+        """What is dropped, by stream, for people. Safe to call from any thread."""
+        found = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
+        return {app_id: sentence for app_id, sentence in found.items() if sentence is not None}
+
+    @property
+    def unread_topics(self) -> Mapping[str, ConfigError]:
+        """Topics that are read for no stream, and why. Safe to call from any thread."""
+        return self._unread.found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Topics that are not read, streams with many dead letters, or that drop fields. Safe to call from any thread.
+
+        For people. A restart of the process fixes none of them.
+        """
+        raised = self.alarms.raised.items()
+        letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
+        unread = (with_remedy(f"{one.problem}: it is not read", one.remedy) for one in self.unread_topics.values())
+        return (
+            *unread,
+            *letters,
+            *(f"{app_id}: {sentence} → {undeclared.REMEDY}" for app_id, sentence in self.drops.items()),
+        )
+
+    def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
+        """A flush has its marker."""
+        source, span, manifest = sealed.marker.name.topic_partition, sealed.marker.span, sealed.marker.manifest
+        tables = () if manifest is None else manifest.tables
+        rows = sum(table.rows for table in tables if table.kind is TableKind.ROWS)
+        self._log.info(
+            "sealed",
+            partition=str(source),
+            start=span.start,
+            end=span.end,
+            rows=rows,
+            **_counts(manifest),
+            files=sealed.files,
+            size_bytes=sealed.size_bytes,
+            reason=reason.value,
+        )
+        what = f"{source} {span}"
+        bytes_, time_ms = sealed.size_bytes, self._clock.wall_ms()
+        self.flushes.append(Event(time_ms, app_id, what, rows, sealed.files, bytes_, seconds, reason.value))
+        metrics = self._metrics
+        metrics.add(catalogue.WRITER_FLUSHES, app_id=app_id, reason=reason.value)
+        metrics.add(catalogue.WRITER_FILES, sealed.files, app_id=app_id)
+        metrics.add(catalogue.WRITER_BYTES, sealed.size_bytes, app_id=app_id)
+        metrics.add(catalogue.WRITER_ROWS, rows, app_id=app_id)
+        metrics.observe(catalogue.WRITER_FLUSH_SECONDS, seconds)
+        for table in sealed.marker.tables:
+            for file in table.files:
+                metrics.observe(catalogue.WRITER_FILE_BYTES, file.size_bytes)
+        metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
+        labels = {"topic": str(source.topic), "partition": str(source.partition)}
+        metrics.set(catalogue.WRITER_STAGED_POSITION, span.end, **labels)
+
+
+def _counts(manifest: Manifest | None) -> dict[str, int]:
+    """What else became of the span's positions, without what there is none of.
+
+    Each position is a record or not; each record has one row and the ``exploded`` ones, or is a dead letter, a
+    tombstone (which a stream with `merge` makes a row of), or filtered.
+    """
+    if manifest is None:
+        return {}
+    counts = {
+        "exploded": manifest.exploded,
+        "dead_letters": sum(manifest.dead_letters.values()),
+        "tombstones": manifest.tombstones,
+        "filtered": manifest.filtered,
+        "without_record": manifest.span.positions - manifest.records,
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _letters(rows: pa.Table) -> Iterator[tuple[str, str, bytes | None]]:
+    """Class, place and value of the last dead letters of a batch."""
+    for row in rows.slice(max(0, rows.num_rows - _FLUSHES)).to_pylist():
+        place = f"{row['_kafka_topic']}/{row['_kafka_partition']} @ {row['_kafka_offset']:,}"
+        yield str(row["error_class"]), place, row["value"]
