@@ -43,7 +43,7 @@ def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held")
 
 
 def paused_problem(what: str) -> Problem:
-    """Somebody has paused the service; ``what`` does not happen meanwhile, as "Nothing is loaded"."""
+    """Somebody has paused the service; ``what`` does not happen meanwhile, as "Loading is paused"."""
     text = f"{what} until it is resumed, or this process is restarted."
     remedy = 'resume with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
     return Problem(Level.WARNING, "Paused by request", text, remedy)

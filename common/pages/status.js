@@ -4,6 +4,7 @@
 const EVERY_MS = 2000;
 const BEYOND = 8; // rows kept ready above and below those in sight
 const STATES = ["held", "waiting", "paused", "behind", "flushing", "well"];
+const stateText = (state) => (state === "well" ? "healthy" : state);
 const find = (id) => document.getElementById(id);
 const many = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -78,7 +79,8 @@ function showVerdict() {
   document.body.dataset.level = level;
   const number = status.problems.length;
   const early = status.state.charAt(0).toUpperCase() + status.state.slice(1);
-  const headline = { ok: "All is well", early, warning: "Worth a look", error: `${errors === 1 ? "One problem" : `${errors} problems`} to fix` };
+  const problems = (noun) => (number === 1 ? `One ${noun}` : `${number} ${noun}s`);
+  const headline = { ok: "Healthy", early, warning: problems("warning"), error: `${errors === 1 ? "One problem" : `${errors} problems`} to fix` };
   put("headline", headline[level]);
   put("verdict", status.verdict);
   put("service", status.service);
@@ -137,7 +139,7 @@ function showProblems() {
   const place = find("problems");
   place.hidden = status.problems.length === 0;
   keyed(place.querySelector("ul"), status.problems, (one) => JSON.stringify(one), (one) => {
-    const level = one.level === "error" ? "to fix" : "to look at";
+    const level = one.level === "error" ? "to fix" : "warning";
     const title = element("h3", {}, one.title, element("span", { class: "tag", "data-level": one.level }, level));
     if (one.also) title.append(element("span", { class: "quiet" }, `and ${count(one.also)} more like it`));
     return element("li", { class: "problem", "data-level": one.level }, title,
@@ -196,7 +198,7 @@ function outstanding(row) {
 function chooseRows() {
   const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   rows = status.partitions.filter((row) => {
-    const text = `${row.stream} ${row.topic}/${row.partition} ${row.state} ${row.note}`.toLowerCase();
+    const text = `${row.stream} ${row.topic}/${row.partition} ${stateText(row.state)} ${row.note}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
   if (find("order").value === "worst") {
@@ -228,13 +230,13 @@ function rowOf(row, index, scale) {
   chain.prepend(inner);
   const positions = status.stops.map((stop, part) => `${stop} to ${count(row.positions[part])}`).join(", ");
   chain.title = positions;
-  chain.append(element("span", { class: "hidden" }, words.join(", ") || "nothing waits"));
+  chain.append(element("span", { class: "hidden" }, words.join(", ") || "nothing waiting"));
   const name = `${row.topic}/${row.partition}`;
   const made = element("div", { class: "row", role: "row", "data-state": row.state, "aria-rowindex": index + 2, title: row.note || null },
     // The number is what tells rows apart, so a long name is cut before it: one of several topics has all of their names.
     element("span", { role: "cell", class: "place", title: `${name} (${row.stream})` },
       element("span", {}, row.topic), element("span", {}, `/${row.partition}`)),
-    element("span", { class: "tag", role: "cell", "data-state": row.state }, row.state),
+    element("span", { class: "tag", role: "cell", "data-state": row.state }, stateText(row.state)),
     chain,
     element("span", { role: "cell", class: "number" }, count(row.lag.records)),
     element("span", { role: "cell", class: "number" }, row.lag.records === 0 ? "0 s" : duration(row.lag.seconds)));
@@ -259,7 +261,7 @@ function showRows() {
   place.setAttribute("aria-rowcount", String(rows.length + 1));
   if (rows.length === 0) {
     inner.style.height = "auto";
-    made.push(element("p", { class: "nothing" }, "No partition is like that."));
+    made.push(element("p", { class: "nothing" }, "No partition matches."));
   }
   inner.replaceChildren(...made);
 }
@@ -320,7 +322,7 @@ async function look() {
   } catch (error) {
     document.body.dataset.level = "away";
     put("headline", "The service does not answer");
-    put("verdict", heardMs ? "What is below is what it said last." : "It may be starting, or be gone.");
+    put("verdict", heardMs ? "The data below is from its last answer." : "It may be starting or stopped.");
     document.title = `? ${status ? status.service : "kafka-delta-express"}`;
   }
   tick();

@@ -178,9 +178,9 @@ class LoaderView:
         due = loader.turns.due
         succeeded_s = loader.service.last_success_s
         return (
-            Figure("Last load without failure", None if succeeded_s is None else succeeded_s * 1000, Unit.SINCE),
-            Figure("Next look at everything", None if due is None else int(due.timestamp() * 1000), Unit.UNTIL),
-            Figure("Markers left waiting", waiting, Unit.COUNT),
+            Figure("Last successful load", None if succeeded_s is None else succeeded_s * 1000, Unit.SINCE),
+            Figure("Next full scan", None if due is None else int(due.timestamp() * 1000), Unit.UNTIL),
+            Figure("Markers waiting", waiting, Unit.COUNT),
             Figure("Rows since the start", book.rows, Unit.COUNT),
             Figure("Memory, without Spark's JVM", resident_bytes(), Unit.BYTES),
         )
@@ -277,12 +277,12 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
     problems += [Problem(Level.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems]
     problems += [Problem(Level.WARNING, "A job takes long", text, JOB_REMEDY) for text in loader.jobs.long_running]
     if loader.lease is not None and loader.lease.problem is not None:
-        problems.append(Problem(Level.ERROR, "The lease is out of reach", loader.lease.problem, LEASE_REMEDY))
+        problems.append(Problem(Level.ERROR, "The lease cannot be reached", loader.lease.problem, LEASE_REMEDY))
     if loader.unheard is not None:
         text = f"{loader.unheard.problem}. The stage is looked at instead, each second, and all of it once a minute."
-        problems.append(Problem(Level.WARNING, "The control topic is not heard", text, loader.unheard.remedy))
+        problems.append(Problem(Level.WARNING, "The control topic cannot be reached", text, loader.unheard.remedy))
     if loader.pausing.is_on:
-        problems.append(paused_problem("Nothing is loaded"))
+        problems.append(paused_problem("Loading is paused"))
     return problems
 
 
@@ -321,7 +321,7 @@ def _verdict(streams: int, partitions: int, held: int, elsewhere: int) -> str:
     if elsewhere:
         return f"{elsewhere:,} of {streams:,} streams are loaded by another loader; this one loads the others."
     if held:
-        return f"{held:,} of {partitions:,} Kafka partitions are held; the others are loaded on."
+        return f"{held:,} of {partitions:,} Kafka partitions are held; loading of the others continues."
     return f"{counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}, as the last load found them."
 
 

@@ -60,11 +60,11 @@ class OfWriters:
             records = counted(worst.records, "record")
             text = (
                 f"{records} of {worst.source} waited in Kafka for {worst.seconds // 60:,.0f} minutes when the stage "
-                "was last looked at, and no writer had staged them."
+                "was last inspected, and no writer had staged them."
             )
             remedy = (
-                "see whether writers run, and what they say: their page, `/healthcheck` or log; `stage-writer check "
-                f"{CONFIG}` tries what they need. If all is well, they are too slow or too few (runbook: StagingLags)"
+                "check that writers run, and see their page, `/healthcheck` or log; `stage-writer check "
+                f"{CONFIG}` tests what they need. Healthy ones are too slow or too few (runbook: StagingLags)"
             )
             title = f"{worst.source} waits to be staged"
             yield Problem(Level.WARNING, title, text, remedy, also=len(self.waits) - 1)

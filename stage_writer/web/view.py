@@ -209,10 +209,10 @@ class WriterView:
             for one in snapshot.undelivered
         ]
         remedy = f"`stage-writer check {CONFIG}` says whether it is there, and whether this user may write to it"
-        title = "Signs of new markers go to the stage"
+        title = "Notifications go to the stage"
         problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
         title, remedy = (
-            "A changelog topic does not keep what it is given",
+            "A changelog topic does not retain state",
             "do what its sentence ends with; it is looked at each minute",
         )
         problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
@@ -263,7 +263,7 @@ def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
     if not joined:
         return "This writer is not a member of its group yet."
     if partitions == 0:
-        return "This writer has no partitions: others of its group have them all."
+        return "This writer has no partitions: other members of its group have all of them."
     return f"This writer stages {counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}."
 
 
@@ -276,7 +276,7 @@ def _figures(snapshot: Snapshot) -> tuple[Figure, ...]:
         Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),
         Figure("Memory of the process", resident_bytes(), Unit.BYTES),
         Figure("Paused", len(snapshot.pressure.paused), Unit.COUNT, of=len(snapshot.sources)),
-        Figure("Flushes under way", len(under_way), Unit.COUNT),
+        Figure("Flushes in progress", len(under_way), Unit.COUNT),
         Figure("Last flush", flushes[-1].time_ms if flushes else None, Unit.SINCE),
     )
 

@@ -33,7 +33,7 @@ def loader_status(now_ms: int, *, broken: bool = False, partitions: int = 12) ->
         state="waiting for the next load",
         verdict=_verdict(broken=broken),
         figures=(
-            Figure("Last load without failure", now_ms - (3_900_000 if broken else 41_000), Unit.SINCE),
+            Figure("Last successful load", now_ms - (3_900_000 if broken else 41_000), Unit.SINCE),
             Figure("Next load", now_ms + 19_000, Unit.UNTIL),
             Figure("Waiting markers", 1_284 if broken else 3, Unit.COUNT),
             Figure("Rows since start", 48_201_377, Unit.COUNT),
@@ -94,7 +94,7 @@ def writer_status(now_ms: int) -> Status:
 
 def _verdict(*, broken: bool) -> str:
     if broken:
-        return "2 Kafka partitions are held and 1 stream fails; the others are loaded on."
+        return "2 Kafka partitions are held and 1 stream fails; loading of the others continues."
     return "2 streams, 16 Kafka partitions; all that is staged is loaded, or will be by the next load."
 
 
@@ -152,9 +152,9 @@ def _problems() -> tuple[Problem, ...]:
         Problem(
             Level.WARNING,
             "page-views/2 waits to be staged",
-            "18,211 records of page-views/2 waited in Kafka for 21 minutes when the stage was last looked at, and no "
+            "18,211 records of page-views/2 waited in Kafka for 21 minutes when the stage was last inspected, and no "
             "writer had staged them.",
-            "see whether writers run, and what they say: their page, `/healthcheck` or log",
+            "check that writers run, and see their page, `/healthcheck` or log",
         ),
     )
 

@@ -172,7 +172,7 @@ def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -
     )
     page.world.steps(1)
     [problem] = page.look().problems
-    assert (problem.level, problem.title) == (Level.WARNING, "Signs of new markers go to the stage")
+    assert (problem.level, problem.title) == (Level.WARNING, "Notifications go to the stage")
     assert problem.problem == "the topic is away; signs of new markers go to the stage meanwhile"
     assert "stage-writer check" in problem.remedy
 
@@ -373,7 +373,7 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
     clock.now_s += STUCK_S + 1
     problems = page.look().problems
     code, text = healthcheck(page)
-    assert ({problem.title for problem in problems}, code) == ({"The lease is out of reach", "A load hangs"}, 503)
+    assert ({problem.title for problem in problems}, code) == ({"The lease cannot be reached", "A load hangs"}, 503)
     for problem in problems:
         assert "`delta-loader check ⟨config⟩`" in problem.remedy
         assert f"{problem.problem} → {problem.remedy}" in text
@@ -594,7 +594,7 @@ def test_a_loader_that_does_not_hear_the_control_topic_says_so_and_is_well(tmp_p
     [problem] = page.load().problems
     assert (problem.level, problem.title, problem.remedy) == (
         Level.WARNING,
-        "The control topic is not heard",
+        "The control topic cannot be reached",
         "create it",
     )
     assert problem.problem.startswith("the topic is not there. The stage is looked at instead")
