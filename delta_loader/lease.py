@@ -1,11 +1,11 @@
-"""The lease over the stage's store: looks, claims, renews, releases as core/lease.py says.
+"""The lease over the stage's store: reads, claims, renews and releases as core/lease.py decides.
 
 Rules:
 
-1. `LoaderLease.step` is one turn: look, do what the state asks for, look again. It never raises for a store that fails;
-   the lease then runs out by itself.
-2. `LeaseThread` turns it beside the loading, which a Delta commit may keep busy for longer than a lease. It alone
-   touches the store; others only ask `held`, which reads one immutable value and the clock.
+1. `LoaderLease.step` is one iteration: read, do what the state asks for, read again. It never raises when a store
+   fails; the lease then expires by itself.
+2. `LeaseThread` runs it in the background, because a Delta commit may keep the loader busy for longer than a lease.
+   Only this thread uses the store; others only call `held`, which reads one immutable value and the clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock, ObjectStore
 
-_TRIES = 5  # of an epoch that other loaders renew by, too
+_TRIES = 5  # for an epoch that other loaders renew by, too
 _AFTER_A_BUG_S = 1.0
 _CLOSE_WITHIN_S = 10.0
 REMEDY = (
@@ -63,7 +63,7 @@ class LoaderLease:
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """For ``streams``, by app id. Touches nothing yet, and only watches until `contend`."""
+        """For ``streams``, by app id. Only watches until `contend` is called."""
         self._store = store
         self._clock = clock
         self._log = log
@@ -79,17 +79,17 @@ class LoaderLease:
         return frozenset() if self._released else self._state.held(self._clock.monotonic_s())
 
     def contend(self) -> None:
-        """Take the lease from now on whenever it is free."""
+        """From now on, take the lease whenever it is free."""
         self._contending = True
 
     @property
     def patience_s(self) -> float:
-        """After this time a stream that was not got has a holder that is alive."""
+        """The time after which a stream not yet acquired must have a live holder."""
         return 2 * max([self._state.lease_s, *(one.grant.lease_s for one in self._state.others)])
 
     @property
     def holder(self) -> str | None:
-        """Another loader that has a stream of this one's, or this one while it has all; None where nobody is known."""
+        """Another loader that has a stream of this one's, or this one while it has all; None if unknown."""
         state = self._state
         return min(state.elsewhere.values(), default=state.me if state.is_mine else None)
 
@@ -100,14 +100,14 @@ class LoaderLease:
 
     @property
     def problem(self) -> str | None:
-        """Why it is unknown who holds the lease: the store failed for a whole lease time."""
+        """Why the holder of the lease is unknown: the store failed for a whole lease time."""
         since_s, now_s = self._failing_since_s, self._clock.monotonic_s()
         if since_s is None or now_s - since_s < self._state.lease_s:
             return None
         return f"the lease in {self._store.url}/{FOLDER} cannot be reached for {now_s - since_s:.0f} s: {self._failing}"
 
     def step(self) -> float:
-        """One turn; how many seconds to wait for the next."""
+        """Run one iteration; returns how many seconds to wait for the next."""
         try:
             self._look()
             step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
@@ -119,21 +119,21 @@ class LoaderLease:
                 self._look()
                 step = next_step(self._state, self._clock.monotonic_s(), contending=self._contending)
                 if self._state.seen == before:
-                    break  # nothing came of it, and another loader's epoch was not faster
+                    break  # it had no effect, and no other loader's epoch was faster
             self._failing_since_s = None
         except StoreError as error:
             self._failed(error)
             step = None
         self._tell_metrics()
-        # A claim that came to nothing is not repeated at once.
+        # A claim without effect is not repeated at once.
         return self._state.look_every_s if step is None or isinstance(step, Claim) else step.seconds
 
     def release(self) -> None:
-        """Let the lease go, so that a standby need not wait for its end. The last call."""
+        """Release the lease, so a standby does not have to wait for it to expire. Must be the last call."""
         self._released = True
         try:
             for _ in range(_TRIES):
-                # A renewal whose answer was lost may have the epoch of the first try.
+                # A renewal whose response was lost may have the epoch of the first try.
                 self._look()
                 if not self._state.is_mine:
                     break
@@ -149,14 +149,14 @@ class LoaderLease:
             self._metrics.set(catalogue.LOADER_STREAM_LEASE_HELD, int(app_id in held), app_id=app_id)
 
     def _look(self) -> None:
-        """Find the highest epoch and what it says. Raises StoreError."""
+        """Find the highest epoch and read it. Raises StoreError."""
         epochs = [epoch for found in self._store.list(FOLDER) if (epoch := epoch_of(found.path)) is not None]
         before = self._state
         highest = max(epochs, default=Epoch(0))
         if before.seen is None or highest > before.seen.epoch:
             data = self._store.read(epoch_path(highest)) if highest else None
             if data is None:
-                return  # there is none, or it was cleaned away meanwhile: then there is a higher one to be found
+                return  # there is none, or it was just cleaned up: then a higher one exists
             record = LeaseRecord.from_bytes(data, before.lease_s)
             self._state = observed(before, highest, record, self._clock.monotonic_s())
             self._tell(before)
@@ -164,7 +164,7 @@ class LoaderLease:
             self._store.delete(epoch_path(epoch) for epoch in stale(epochs, self._state.seen.epoch))
 
     def _create(self, epoch: Epoch, *, released: bool) -> None:
-        """Ask for an epoch; whether it came to be is for the next look. Raises StoreError."""
+        """Request an epoch; the next read shows whether it was created. Raises StoreError."""
         now_s = self._clock.monotonic_s()
         record = record_of(self._state, now_s, self._clock.wall_ms(), released=released)
         self._state = sending(self._state, epoch, now_s)
@@ -200,10 +200,9 @@ def _streams(state: LeaseState) -> frozenset[str]:
 
 
 class LeaseThread:
-    """Turns a lease until closed."""
+    """Runs a lease until closed."""
 
     def __init__(self, lease: LoaderLease, log: FilteringBoundLogger) -> None:
-        """Begins to watch."""
         self._lease = lease
         self._log = log
         self._wake = threading.Event()
@@ -212,12 +211,12 @@ class LeaseThread:
         self._thread.start()
 
     def contend(self) -> None:
-        """Take the lease from now on, at once if it is free."""
+        """From now on, take the lease, at once if it is free."""
         self._lease.contend()
         self._wake.set()
 
     def close(self) -> None:
-        """Release the lease and end; a store that does not answer is not waited for."""
+        """Release the lease and end, without waiting for a store that does not answer."""
         self._closing = True
         self._wake.set()
         self._thread.join(_CLOSE_WITHIN_S)
@@ -235,7 +234,7 @@ class LeaseThread:
 
 
 def lease_status(store: ObjectStore) -> LeaseStatus | None:
-    """Who holds the lease, as the stage says; None when nobody ever did. Raises StoreError."""
+    """The lease's holder according to the stage; None when there never was one. Raises StoreError."""
     found = {epoch: one for one in store.list(FOLDER) if (epoch := epoch_of(one.path)) is not None}
     if not found:
         return None

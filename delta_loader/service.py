@@ -1,13 +1,15 @@
-"""The loader's loop: a pass over each stream, and what became of it.
+"""The loader's loop: passes over the streams, and their results.
 
 Rules:
 
-1. The loader has no state of its own: each pass over a stream begins with what is there (delta_loader/streams/load.py).
-2. One stream that fails, or one Kafka partition that is held, never stops the others. A failure is never silent: it
-   is logged, counted, and after `FAILURES_TO_RED` passes in a row the service's health says so.
-3. Streams take turns, several at a time (delta_loader/streams/scheduler.py). One still at it when a pass ends, as
-   when a commit hangs, is told with the pass in which it ends; without progress for `STUCK_S` it makes health red.
-4. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
+1. The loader has no state of its own: each pass over a stream starts from the stage and the tables
+   (delta_loader/streams/load.py).
+2. A stream that fails, or a Kafka partition that is held, never stops the others. A failure is never silent: it is
+   logged and counted, and after `FAILURES_TO_RED` passes in a row the service's health reports it.
+3. Streams take turns, several at a time (delta_loader/streams/scheduler.py). A stream still running when a pass ends,
+   as when a commit hangs, is reported with the pass in which it ends; without progress for `STUCK_S` it makes health
+   red.
+4. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ _STILL_AT_IT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that the service reaches the world through."""
+    """The service's ports to the outside world."""
 
     stage: Stage
     tables: DeltaTables
@@ -66,35 +68,35 @@ class Ports:
     log: FilteringBoundLogger
     metrics: Metrics
     replacements: Replacements | None = None
-    """None where nobody can ask for any."""
+    """None where requests to replace ranges are not possible."""
     columns: ColumnAdder | None = None
-    """None where no table gains any."""
+    """None if no table gains columns."""
     valid_through: ValidThrough | None = None
-    """None where no table is told."""
+    """None if no table has the property."""
     maker: TableMaker | None = None
-    """None where all tables are plain ones."""
+    """None if all tables are created with defaults."""
     refusing: Refusing | None = None
-    """None where no table refuses any row."""
+    """None if no table refuses rows."""
     registering: Registering | None = None
-    """None where no table has a name in a catalog."""
+    """None if no table has a name in a catalog."""
     may_load: Callable[[str], bool] = lambda _app_id: True
-    """Whether no other loader loads a stream; asked between its commits."""
+    """Whether no other loader loads a stream; checked between its commits."""
     turns: Turns = one_by_one
     partitions: Callable[[Stream], StreamFact | None] = lambda _: None
-    """Which partitions a stream's topics have now, as Kafka says; None where it does not."""
+    """The partitions that a stream's topics have now, from Kafka; None where it does not answer."""
 
 
 @dataclass(slots=True)
 class _AtIt:
-    """A stream that is at its turn, or waits for the next slice of it."""
+    """A stream whose turn is running or waiting for its next slice."""
 
     report: StreamReport
     since_s: float
-    """Of its beginning, or of its last progress that a pass saw."""
+    """When the turn started, or last made progress that a pass saw."""
     progress: int = 0
-    """`StreamReport.progress` then."""
+    """`StreamReport.progress` at that time."""
     told_s: float = 0.0
-    """When it was told of last, or began."""
+    """When it was last reported, or started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class _Turn:
     comes_on: Callable[[str], int]
 
     def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
-        """Load one stream; whether it only gave way."""
+        """Load one stream; returns whether it only yielded."""
         given_way = False
 
         def ends() -> bool:
@@ -119,15 +121,14 @@ class _Turn:
         return given_way and not self.stop()
 
     def progress(self, app_id: str, /) -> object:
-        """What moves while a stream loads."""
+        """A value that changes while a stream loads."""
         return self.comes_on(app_id)
 
 
 class LoaderService:
-    """Loads streams; `run_pass` is one turn of the loop."""
+    """Loads streams; `run_pass` is one iteration of the loop."""
 
     def __init__(self, streams: Sequence[Stream], settings: LoaderSettings, ports: Ports) -> None:
-        """Touches nothing yet."""
         self._streams = {stream.app_id: stream for stream in streams}
         self._settings = settings
         self._ports = ports
@@ -140,12 +141,12 @@ class LoaderService:
         self.book = LoadStats(stream.app_id for stream in streams)
         self._passing = False
         self.last_success_s: float | None = None
-        """When no stream was left failing, by the date; None before the first time."""
+        """When no stream was left failing, by the wall clock; None before the first time."""
         self._held: dict[str, dict[str, int]] = {}
         """How many Kafka partitions the last pass over a stream held, by reason."""
 
     def recall(self) -> None:
-        """Tell of failures that another process had, until a pass says how it is now."""
+        """Report failures that another process recorded, until a pass replaces them."""
         for app_id in self._streams:
             last = self._notes.last(app_id)
             if last is not None:
@@ -160,10 +161,11 @@ class LoaderService:
         to_the_end: bool = False,
         hurries: Hurries = never,
     ) -> list[StreamReport]:
-        """Load everything that is loadable now and no other loader's; or of some streams only. What has ended since.
+        """Load everything that is loadable now and not another loader's, or only some streams.
 
-        ``stop`` is asked between commits; a commit under way is finished. With ``to_the_end`` no stream is left at it.
-        ``hurries`` says when another pass is due, for which this one does not wait for all of its streams.
+        Returns the reports of streams that have ended since. ``stop`` is checked between commits; a commit in progress
+        is finished. With ``to_the_end`` no stream is left running. ``hurries`` says when another pass is due, and this
+        one then does not wait for all of its streams.
         """
         started_s = self._ports.clock.monotonic_s()
         self._passing = True
@@ -181,7 +183,7 @@ class LoaderService:
         return reports
 
     def collect(self) -> list[StreamReport]:
-        """Streams of earlier passes that have ended since the last look."""
+        """Reports of streams of earlier passes that have ended since the last call."""
         if not self._at_it:
             return []
         reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
@@ -201,7 +203,7 @@ class LoaderService:
         return 0 if at_it is None else at_it.report.progress
 
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
-        """One turn of a stream, or another slice of one."""
+        """Run one turn of a stream, or another slice of one."""
         report = self._begin(app_id)
         report.begin()
         self._run_stream(self._streams[app_id], report, lambda: stop() or not self._ports.may_load(app_id))
@@ -212,9 +214,9 @@ class LoaderService:
         return self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, told_s=now_s)).report
 
     def look(self, app_ids: Collection[str]) -> None:
-        """Have streams looked at that another loader loads; `collect` has what was found.
+        """Inspect streams that another loader loads; `collect` returns what was found.
 
-        So a standby knows how far they are, and a load that comes later need not pay for a first look. Each has a
+        A standby thus knows how far they are, and a later load does not start with a first read. Each stream has a
         thread, as for a load, and waits for no other.
         """
         wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._at_it)
@@ -242,12 +244,12 @@ class LoaderService:
             return
         try:
             self._ports.valid_through.tell(report)
-        except Exception:  # a bug, or a dependency's: it never makes a load fail
+        except Exception:  # a bug here or in a dependency: it never makes a load fail
             self._ports.log.exception("unexpected exception", app_id=report.app_id)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the service is not healthy: streams that failed again and again, or hang. Empty when all is well."""
+        """Why the service is not healthy: streams that failed repeatedly, or hang. Empty when it is healthy."""
         failed = [
             f"stream {app_id} failed {count} times in a row: {self._problems[app_id]}"
             for app_id, count in self._failures.items()
@@ -267,12 +269,12 @@ class LoaderService:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a pass is under way, or a stream of an earlier one."""
+        """Whether a pass is in progress, or a stream of an earlier one."""
         return self._passing or bool(self._at_it)
 
     @property
     def ready(self) -> bool:
-        """Whether a first pass is done."""
+        """Whether a first pass has finished."""
         return self._passes > 0
 
     def _run_stream(self, stream: Stream, report: StreamReport, stop: Callable[[], bool]) -> None:
@@ -325,7 +327,7 @@ class LoaderService:
                 metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)
 
     def _tell_at_it(self) -> None:
-        """Which streams go on while others have their next pass."""
+        """Report the streams whose turns continue while others have their next pass."""
         now_s = self._ports.clock.monotonic_s()
         self._ports.metrics.set(catalogue.LOADER_AT_IT, len(self._at_it))
         for app_id, at_it in self._at_it.copy().items():

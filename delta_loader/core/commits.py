@@ -1,18 +1,19 @@
-"""Commits as values: what one brings, what it stands on, what its metadata says, and how it can end.
+"""Commits as values: what one adds, what it depends on, what its metadata says, and how it can end.
 
 Rules:
 
-1. A commit brings data files and txn actions together. It stands on ``expected``: the last offsets that the plan saw.
-   Whoever carries it out reads them again inside of Delta's transaction, so that two loaders cannot both succeed.
+1. A commit adds data files and txn actions together. It depends on ``expected``: the last offsets that the plan saw.
+   The code that carries it out reads them again inside Delta's transaction, so two loaders cannot both succeed.
 2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
-3. Every marker moves the txn action of the stream's own table, also one without rows. The others, those of its routes
-   and the one for dead letters, get a commit only for markers that have files for them, and get it *before* the own.
-   So the own table's txn action alone says that a marker is in all tables, but for the debts that it names
-   (core/deferred.py), and a table for which nothing comes costs nothing: that its txn action lags behind is no gap.
-4. What a load brings begins at its run's start, which is the own table's position; another table that is further,
-   after a crash between two commits and a chain that was rebuilt, gets what lies beyond its own.
-5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It says of all chains of the
-   table, not only of those that the commit moves, what their positions belong to (common/tables/identity.py).
+3. Every marker moves the txn action of the stream's main table, even a marker without rows. The secondary tables (those
+   of its routes and the one for dead letters) get a commit only for markers that have files for them, and get it
+   *before* the main table. The main table's txn action alone therefore says that a marker is in all tables, except for
+   the deferred ranges that it names (core/deferred.py). A table that receives nothing costs nothing: a txn action that
+   lags behind is not a gap.
+4. A load starts at its run's start, which is the main table's position. A secondary table that is further ahead, after
+   a crash between two commits and a rebuilt chain, gets only the positions after its own.
+5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It records the identity of
+   every chain's position in the table (common/tables/identity.py), not only of the chains that the commit moves.
 """
 
 from __future__ import annotations
@@ -46,25 +47,25 @@ class Target:
     transactions: Mapping[str, int]
     """The version of each txn action by its app id."""
     version: int | None = None
-    """The table's version that was looked at: nothing up to it had put the table back (common/tables/rollback.py)."""
+    """The table version that was read: no rollback had happened up to it (common/tables/rollback.py)."""
     way: LoadMode = PLAIN
-    """How rows reach it."""
+    """How rows are written to it."""
     identity: TableIdentity = NO_IDENTITY
     """What the stream's positions in it belong to."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
-        """The table once the commit is in it, as the version right after this one."""
+        """The table with the commit in it, as the version right after this one."""
         moved, identity = {**self.transactions, **commit.advances}, self.identity.after(commit.metadata)
         return replace(self, transactions=moved, version=version, identity=identity)
 
     def ids(self, ids: TxnIds) -> TxnIds:
-        """The stream's ids as this table has them."""
+        """The stream's txn ids as this table has them."""
         return ids.in_table(self.identity.plain_topic)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter that the loader makes itself."""
+    """A dead letter that the loader itself makes."""
 
     source: TopicPartition
     offset: Offset
@@ -80,7 +81,7 @@ class TableCommit:
     """One Delta commit, ready to be carried out."""
 
     target: Target
-    """The table that the plan looked at: if its id or its shape are others by now, that is a conflict."""
+    """The table that the plan was made for: if its id or shape has changed by now, the commit conflicts."""
     app_id: str
     files: tuple[StagedFile, ...]
     """Added as they are."""
@@ -90,18 +91,18 @@ class TableCommit:
     """By txn app id, the last offset that it has afterwards; the same keys as ``expected``."""
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
-    """Go through Spark, in the same commit."""
+    """Rows that go through Spark, in the same commit."""
     letters: tuple[Letter, ...] = ()
-    """Dead letters that are no file yet; Spark writes them, too."""
+    """Dead letters that are not in a file yet; Spark writes them too."""
 
     @property
     def merges(self) -> bool:
-        """Whether what goes through Spark changes rows, and is not added to them."""
+        """Whether the rows that go through Spark change existing rows instead of being added."""
         return any(write.shape.merge is not None for write in self.written)
 
     @property
     def is_answer(self) -> bool:
-        """Whether it carries out an operator's answer to a table that went back: its positions may be lower ones."""
+        """Whether it carries out an operator's resolution of a rollback: its positions may be lower."""
         return self.metadata.answers is not None
 
     @property
@@ -113,14 +114,14 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What new files of a table come to."""
+    """Row and file counts of a table's new files."""
 
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
 
     def __add__(self, other: Brought) -> Brought:
-        """Both together."""
+        """The sum of both."""
         return Brought(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
@@ -135,14 +136,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyLoaded:
-    """Everything that it would have brought is in the table; another loader, or a commit whose answer was lost."""
+    """Everything that it would have loaded is in the table, by another loader or by a commit with a lost response."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """Nothing was written: the table is no longer what the plan looked at. Plan again."""
+    """Nothing was written: the table has changed since the plan was made. Plan again."""
 
     reason: str
 
@@ -156,10 +157,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The end is not known: a request got no answer. The table does not have it now, and may have it a moment later.
+    """The result is not known: a request got no response.
 
-    Nothing of the load may be taken for "not in the table" before the table has moved. Trying again is safe: each
-    commit reads the txn actions in its own transaction, and its version is created exclusively.
+    The table does not have the commit now, and may have it a moment later. Nothing of the load may be treated as "not
+    in the table" before the table has moved. Trying again is safe: each commit reads the txn actions in its own
+    transaction, and its version is created exclusively.
     """
 
     problem: str
@@ -167,7 +169,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class NotWritten:
-    """Nothing was committed: Spark could not bring the rows of `TableCommit.written` into files of the table."""
+    """Nothing was committed: Spark could not write the rows of `TableCommit.written` to files of the table."""
 
     problem: str
 
@@ -177,19 +179,19 @@ CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | Unknown | NotW
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a stream's commits are called: its txn ids, and the name of one load."""
+    """How a stream's commits are named: its txn ids, and the name of one load."""
 
     ids: TxnIds
     commit_id: str
 
 
 def rows_commit(target: Target, naming: Naming, load: Load, valid_through_ms: int | None) -> TableCommit:
-    """The commit of a load to the stream's own table: every marker counts (rule 3)."""
+    """The commit of a load to the stream's main table: every marker counts (rule 3)."""
     return _commit(target, naming, load, load.markers, valid_through_ms)
 
 
 def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | None:
-    """The commit of a load to another of the stream's tables; None when that has all of its part (rule 3)."""
+    """The commit of a load to a secondary table; None when that table already has all of its part (rule 3)."""
     missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
     return _commit(target, naming, load, missing, None) if missing else None
 
@@ -252,7 +254,7 @@ def with_identity(
     """The metadata that also says what all of the table's positions belong to, once some chains have moved (rule 5)."""
     chains = target.identity.with_chains(moved)
     plain = target.identity.plain_topic
-    if plain is None:  # The first commit decides.
+    if plain is None:  # the first commit decides
         plain = next((str(source.topic) for source in sorted(moved) if ids.is_plain(source.topic)), "")
     return replace(
         metadata,

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import Found
 
 START_OVER = "start the stream over under another app_id, with tables of its own"
-"""What is left for a chain of several topics where no rewind is taken: where a table has more of it already, or where
-nothing says how far each topic was (bootstrap/core/repair.py)."""
+"""The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records
+how far each topic was (bootstrap/core/repair.py)."""
 
 
 MOST_COMMANDS = 3
-"""How many of the same kind a remedy spells out."""
+"""How many commands of the same kind a remedy spells out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Held:
 def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held.
 
-    ``absent`` is the stream's main table where there is none.
+    ``absent`` is the URL of the stream's main table if that does not exist.
     """
     match outcome:
         case Run() | Straddle() | Idle():
@@ -97,7 +97,7 @@ def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) ->
 
 
 def _root_again(source: TopicPartition, first: Marker) -> str:
-    """What to do about a chain whose beginning is gone; one of several topics is not skipped in."""
+    """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped."""
     if is_merged(source.topic):
         return (
             f"put the markers before it back, from a backup of the bucket; stage all of it again with "
@@ -110,7 +110,7 @@ def _root_again(source: TopicPartition, first: Marker) -> str:
 
 
 def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
-    """Why a marker is not loaded; one of a newer release is well, and would be staged the same again."""
+    """Why a marker is not loaded. One of a newer release is valid, and would be staged the same way again."""
     if isinstance(found, ForeignMarker):
         return Held(found.reason, found.problem, found.remedy)
     if found.is_newer:
@@ -123,9 +123,9 @@ def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -
 
 
 def missing_file(source: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
-    """A data file of the next marker is not there.
+    """A data file of the next marker is missing.
 
-    ``deleted`` is the table that lacks it, where that has nothing of the Kafka partition.
+    ``deleted`` is the table that lacks it, if that table has nothing of the Kafka partition.
     """
     why = "a VACUUM may have taken it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
     return Held(
@@ -138,9 +138,9 @@ def missing_file(source: TopicPartition, start: Position, path: str, deleted: st
 def not_written(
     source: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
 ) -> Held:
-    """Spark could not bring a marker's rows into the table ``url``.
+    """Spark could not write a marker's rows to the table ``url``.
 
-    ``tied``: they say of which records they are. ``flag`` is the column of soft deletes, where there are such.
+    ``tied``: the rows carry the identity of their records. ``flag`` is the column of soft deletes, if there is one.
     """
     again = rewind(source, position)
     dead = ""
@@ -164,7 +164,7 @@ def not_written(
 
 
 def under_repair(source: TopicPartition, number: int) -> Held:
-    """An operator's repair of a chain of several topics has not ended."""
+    """An operator's repair of a chain of several topics has not finished."""
     return Held(
         "under_repair",
         f"a repair of {source} has not ended, and what it takes away may be staged in another order: "
@@ -174,7 +174,7 @@ def under_repair(source: TopicPartition, number: int) -> Held:
 
 
 def repaired(source: TopicPartition) -> Held:
-    """An operator's repair of a chain of several topics has come between a plan and its commit."""
+    """An operator's repair of a chain of several topics happened between a plan and its commit."""
     return Held(
         "repaired",
         f"{source} was repaired while it was about to be loaded",
@@ -183,7 +183,7 @@ def repaired(source: TopicPartition) -> Held:
 
 
 def no_table(source: TopicPartition, url: str) -> Held:
-    """Nothing tells yet what the table looks like."""
+    """Nothing defines the table's columns yet."""
     return Held(
         "no_table",
         f"the table {url} does not exist, and no marker of {source} has its columns yet",
@@ -192,7 +192,7 @@ def no_table(source: TopicPartition, url: str) -> Held:
 
 
 def unknown_partition(source: TopicPartition, paths: Iterable[str]) -> Held:
-    """A marker that was made by hand names a partition that the topic has not."""
+    """A marker made by hand names a partition that the topic does not have."""
     named = ", ".join(paths)
     return Held(
         "unknown_partition",
@@ -202,7 +202,7 @@ def unknown_partition(source: TopicPartition, paths: Iterable[str]) -> Held:
 
 
 def staged_from(found: Iterable[Found]) -> str | None:
-    """The id of the topic that a chain's records came from, by the last of some of its markers that tells."""
+    """The id of the topic that a chain's records came from, by the last of the given markers that has one."""
     manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]
     named = [manifest for manifest in manifests if manifest.topic_id is not None]
     last = max(named, key=lambda manifest: manifest.span.start, default=None)
@@ -210,10 +210,10 @@ def staged_from(found: Iterable[Found]) -> str | None:
 
 
 def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
-    """Why writers hold a Kafka partition: its topic is another one than its chain's (chain_origins.py, rule 4).
+    """Why writers hold a Kafka partition: its topic is not the one its chain came from (chain_origins.py, rule 4).
 
-    ``chain_id`` is what `staged_from` tells, ``topic_id`` is the broker's. None where they agree, or where one of the
-    two is not known.
+    ``chain_id`` is the result of `staged_from`, ``topic_id`` is the broker's. None where they agree, or where either is
+    unknown.
     """
     if chain_id is None or topic_id is None or chain_id == topic_id:
         return None
@@ -226,10 +226,10 @@ def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str 
 
 
 def topic_truncated(source: TopicPartition, flushed_to: Position, end: Position | None) -> Held | None:
-    """Why writers hold a Kafka partition: its log ends before what was staged of it.
+    """Why writers hold a Kafka partition: its log ends before the end of what was staged of it.
 
-    ``end`` is the broker's, asked for after the markers were read; None where it is not known. A chain of several
-    topics has positions that say nothing of each topic's end.
+    ``end`` is the broker's, read after the markers were; None where it is not known. The positions of a chain of
+    several topics say nothing about each topic's end.
     """
     if end is None or end >= flushed_to or is_merged(source.topic):
         return None
@@ -243,9 +243,10 @@ def topic_truncated(source: TopicPartition, flushed_to: Position, end: Position 
 
 
 def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
-    """Why writers hold a Kafka partition: retention took what is wanted next. None while nothing is staged of it.
+    """Why writers hold a Kafka partition: retention deleted the next wanted records.
 
-    ``first`` is the position of the first record that Kafka still has, None where that is not known.
+    None while nothing is staged of it. ``first`` is the position of the first record that Kafka still has; None if
+    unknown.
     """
     if staged_to is None or first is None or first <= staged_to:
         return None
@@ -257,9 +258,9 @@ def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: P
 
 
 def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool = False) -> str:
-    """The commands that have Kafka partitions staged again, each from where its load begins.
+    """The commands that stage Kafka partitions again, each from where its load starts.
 
-    ``below_table`` where the main table has these records, and another one lacks them.
+    ``below_table``: the main table has these records, and another table lacks them.
     """
     flags = ["--below-table"] if below_table else []
     commands = [f"`{repair('rewind', source, starts[source], *flags, '--yes')}`" for source in sorted(starts)]
@@ -269,7 +270,7 @@ def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool 
 
 
 def rewind(source: TopicPartition, to: Position) -> str:
-    """The command that has records staged again, from a position on."""
+    """The command that stages records again from a position on."""
     return _bootstrap("rewind", source, to)
 
 

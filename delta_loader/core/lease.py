@@ -1,24 +1,24 @@
-"""Which loader loads which streams: a lease in the stage, decided here without I/O and without a wall clock.
+"""Decides which loader loads which streams: a lease in the stage, without I/O and without a wall clock.
 
 Rules:
 
 1. The lease is a chain of epochs, each an object made by exclusive create. The highest one says which loader loads
-   which streams (its grants); no stream is in two grants. One below the highest says nothing: a late request may make
-   it again after it was cleaned away.
-2. A loader takes or renews its grant by making the next epoch, with the other loaders' grants as they are. It renews
-   each third of the lease time. A grant is good for one lease time from the moment at which the epoch that renewed it
-   was *first sent*, whenever that arrived.
-3. A grant is over for another loader once that has seen the same renewal of it for its holder's whole lease time, by
-   its own monotonic clock. No moment of one machine is ever compared with one of another. An epoch is seen after it was
-   sent, so a holder's time is over before its successor's begins.
-4. The answer to a create is not asked for. After each one the highest epoch is looked at, and that is the truth,
-   whatever was lost, refused or doubled on the way.
-5. A loader takes every stream of its config that is in no grant of another loader that lives, and only those: loaders
-   of different streams never wait for one another. Who has a stream keeps it for as long as it renews.
-6. An epoch of an older release has no grants. Its holder may load any stream, so it is waited for with all of them; and
-   an older release, which reads only who made the highest epoch, waits for as long as any loader has a grant.
-7. Safety never rests on the lease: a process may be stopped between asking whether it holds it and a commit. The txn
-   actions decide then (docs/guarantees.md, G4). The lease saves work and conflicts.
+   which streams (its grants); no stream is in two grants. A lower epoch means nothing: a late request may create it
+   again after it was cleaned up.
+2. A loader takes or renews its grant by creating the next epoch, copying the other loaders' grants unchanged. It renews
+   every third of the lease time. A grant is valid for one lease time from the moment at which the epoch that renewed it
+   was *first sent*, regardless of when that arrived.
+3. To another loader, a grant has expired once that loader has seen the same renewal of it for its holder's whole lease
+   time, by its own monotonic clock. Times of different machines are never compared. An epoch is seen after it was sent,
+   so a holder's time ends before its successor's starts.
+4. The response to a create is ignored. After each create the highest epoch is read, and that is the truth, no matter
+   what was lost, refused or duplicated on the way.
+5. A loader takes every stream of its config that is in no live loader's grant, and only those: loaders of different
+   streams never wait for one another. A loader keeps a stream for as long as it renews.
+6. An epoch of an older release has no grants. Its holder may load any stream, so all streams wait for it; and an older
+   release, which reads only the name of the highest epoch's maker, waits for as long as any loader has a grant.
+7. Safety never rests on the lease: a process may be paused between the check that it holds the lease and a commit. The
+   txn actions decide then (docs/guarantees.md, G4). The lease saves work and conflicts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 Epoch = NewType("Epoch", int)
 FOLDER = "lease/loader/"
 _PATH = re.compile(re.escape(FOLDER) + r"(\d{20})\.lease")
-_RENEWALS = 3  # in a lease time: two may fail
-_LOOKS = 10  # in a lease time
+_RENEWALS = 3  # per lease time: two may fail
+_LOOKS = 10  # per lease time
 
 
 def epoch_path(epoch: Epoch) -> str:
-    """Where an epoch lies below the stage."""
+    """The path of an epoch in the stage."""
     return f"{FOLDER}{epoch:020}.lease"
 
 
@@ -57,28 +57,28 @@ class Grant:
     holder: str
     """A name that no other process ever has."""
     streams: frozenset[str] | None
-    """None for any: a release wrote it that does not say which."""
+    """None means any stream: an older release, which does not name its streams, wrote it."""
     lease_s: float
     renewed: Epoch
-    """The epoch that it was last renewed by."""
+    """The epoch that last renewed it."""
 
     def has(self, app_id: str) -> bool:
-        """Whether a stream is in it."""
+        """Whether it includes a stream."""
         return self.streams is None or app_id in self.streams
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What an epoch says."""
+    """The content of an epoch."""
 
     holder: str
-    """Who made it, or a loader that has a grant; what older releases read."""
+    """The maker, or a loader that has a grant; older releases read this."""
     released: bool
-    """Whether nobody has a grant."""
+    """Whether no loader has a grant."""
     lease_s: float
-    """The longest one of a grant."""
+    """The longest lease time of a grant."""
     created_ms: int
-    """By its maker's wall clock; for people only."""
+    """By its maker's wall clock; informational only."""
     grants: tuple[Grant, ...] | None = None
     """None in an epoch of an older release."""
 
@@ -105,7 +105,7 @@ class LeaseRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes, otherwise_s: float) -> LeaseRecord:
-        """The inverse; what cannot be read is somebody's, and is waited for as ``otherwise_s`` says."""
+        """The inverse. Unreadable content counts as another loader's, with a lease time of ``otherwise_s``."""
         try:
             found = json.loads(data)
             grants = found.get("grants")
@@ -142,7 +142,7 @@ def _lease_s(found: object, otherwise_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The highest epoch that was ever seen."""
+    """The highest epoch seen so far."""
 
     epoch: Epoch
     record: LeaseRecord
@@ -150,7 +150,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The epoch last asked for, and when it first was."""
+    """The last epoch requested, and when it was first requested."""
 
     epoch: Epoch
     first_s: float
@@ -158,14 +158,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SeenGrant:
-    """A grant of the highest epoch, and since when this renewal of it has been seen."""
+    """A grant of the highest epoch, and the time since which this renewal of it has been seen."""
 
     grant: Grant
     since_s: float
 
     @property
     def over_s(self) -> float:
-        """When it is over, where it is another loader's (rule 3)."""
+        """When it expires, if it is another loader's (rule 3)."""
         return self.since_s + self.grant.lease_s
 
 
@@ -176,15 +176,15 @@ class LeaseState:
     me: str
     lease_s: float
     streams: frozenset[str]
-    """Those of its config."""
+    """The streams of its config."""
     seen: Seen | None = None
     grants: tuple[SeenGrant, ...] = ()
     sent: Sent | None = None
     held_until_s: float | None = None
-    """None while it is known that this contender has no grant."""
+    """None while this contender is known to have no grant."""
 
     def held(self, now_s: float) -> frozenset[str]:
-        """The streams that are this contender's now (rules 2 and 3)."""
+        """The streams that this contender holds now (rules 2 and 3)."""
         mine = self.mine
         if mine is None or mine.streams is None or self.held_until_s is None or now_s >= self.held_until_s:
             return frozenset()
@@ -192,17 +192,17 @@ class LeaseState:
 
     @property
     def mine(self) -> Grant | None:
-        """This contender's grant in the highest epoch, be its time over or not."""
+        """This contender's grant in the highest epoch, expired or not."""
         return next((one.grant for one in self.grants if one.grant.holder == self.me), None)
 
     @property
     def is_mine(self) -> bool:
-        """Whether there is one."""
+        """Whether this contender has a grant in the highest epoch."""
         return self.mine is not None
 
     @property
     def others(self) -> tuple[SeenGrant, ...]:
-        """The grants of other loaders that have a stream of this one's."""
+        """The grants of other loaders that include a stream of this contender."""
         return tuple(
             one for one in self.grants if one.grant.holder != self.me and any(map(one.grant.has, self.streams))
         )
@@ -213,37 +213,37 @@ class LeaseState:
         return {app_id: one.grant.holder for one in self.others for app_id in self.streams if one.grant.has(app_id)}
 
     def free(self, now_s: float) -> frozenset[str]:
-        """The streams that no other loader that lives has (rule 5)."""
+        """The streams that no other live loader has (rule 5)."""
         living = [one.grant for one in self.others if now_s < one.over_s]
         return frozenset(app_id for app_id in self.streams if not any(grant.has(app_id) for grant in living))
 
     @property
     def next_epoch(self) -> Epoch:
-        """The one to ask for."""
+        """The epoch to request next."""
         return Epoch(1 if self.seen is None else self.seen.epoch + 1)
 
     @property
     def look_every_s(self) -> float:
-        """How long to wait between two looks."""
+        """The interval at which the highest epoch is read."""
         return self.lease_s / _LOOKS
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again after this time."""
+    """Read the highest epoch again after this time."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Ask for this epoch, and look."""
+    """Request this epoch, then read the highest one."""
 
     epoch: Epoch
 
 
 def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Claim:
-    """What to do now. Who is not ``contending`` yet only watches, so that it knows how long a grant has stood."""
+    """The next action. While not ``contending``, the loader only watches, so it knows how long a grant has stood."""
     mine, free = state.mine, state.free(now_s)
     have = frozenset() if mine is None or mine.streams is None else mine.streams
     if contending and free - have:
@@ -254,14 +254,14 @@ def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Cl
         if due_s <= now_s:
             return Claim(state.next_epoch)
         waits_s.append(due_s - now_s)
-    if free != have or free != state.streams:  # some are another loader's: it may end at any time
+    if free != have or free != state.streams:  # another loader has some: its grant may end at any time
         overs_s = (one.over_s - now_s for one in state.others if one.over_s > now_s)
         waits_s += [state.look_every_s, *overs_s]
     return Wait(min(waits_s, default=state.look_every_s))
 
 
 def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: bool = False) -> LeaseRecord:
-    """What the next epoch says, if this contender makes it (rules 2 and 5); ``released``: it gives its streams up."""
+    """The next epoch's content if this contender makes it (rules 2 and 5); ``released``: it gives up its streams."""
     living = [one.grant for one in state.grants if one.grant.holder != state.me and now_s < one.over_s]
     wanted = frozenset() if released else state.free(now_s)
     mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch)] if wanted else []
@@ -276,14 +276,14 @@ def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: boo
 
 
 def sending(state: LeaseState, epoch: Epoch, now_s: float) -> LeaseState:
-    """The state just before an epoch is asked for. A second request for the same epoch counts from the first."""
+    """The state just before an epoch is requested. A repeated request for the same epoch counts from the first."""
     if state.sent is not None and state.sent.epoch == epoch:
         return state
     return replace(state, sent=Sent(epoch, now_s))
 
 
 def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float) -> LeaseState:
-    """The state after ``epoch`` was found to be the highest; ``now_s`` is a moment after that."""
+    """The state after ``epoch`` was found to be the highest; ``now_s`` is a time after that."""
     if state.seen is not None and epoch <= state.seen.epoch:
         return state
     since_s = {(one.grant.holder, one.grant.renewed): one.since_s for one in state.grants}
@@ -295,10 +295,10 @@ def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float)
     if mine is not None and sent is not None and mine.renewed == sent.epoch:
         return replace(state, held_until_s=sent.first_s + state.lease_s)
     if mine is not None and before is not None and mine.renewed == before.renewed:
-        return state  # another loader's epoch has it as it was
+        return state  # another loader's epoch copied it unchanged
     return replace(state, held_until_s=None)
 
 
 def stale(epochs: Iterable[Epoch], highest: Epoch) -> list[Epoch]:
-    """What a holder may delete below the highest. The one before stays: somebody may be about to read it."""
+    """The epochs that a holder may delete. The one before the highest stays: another loader may be reading it."""
     return sorted(epoch for epoch in epochs if epoch < highest - 1)

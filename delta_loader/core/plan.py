@@ -1,22 +1,22 @@
-"""Which markers to load next: the heart of the loader, as pure functions.
+"""Decides which markers to load next: the heart of the loader, as pure functions.
 
 Rules:
 
-1. A marker is loadable only when its start is exactly the table's position. So a run never skips a position and never
-   brings one twice, in whatever order a listing gave the markers.
-2. Covered markers are passed over. So is one that straddles the position, as long as another marker begins exactly
-   there: whoever staged those records, Kafka's records are the same. One that straddles, where no other begins, is
-   loadable from the position on: Spark leaves out the rows below it, by their offset column. (Not of a chain of several
-   topics, whose rows were in another order: `cuttable`.)
-3. A table without a position for a Kafka partition begins at the chain's first marker, if that one is a root. A first
-   marker that names a marker before it is the rest of something that was lost, and is held.
-4. One commit brings one schema, the oldest that waits; a marker with another schema ends its run.
-5. A commit stays within its limits, but for a single marker that is larger than they are: progress comes first.
-   Partitions take turns, the one that waits longest first, so that a backlog of one does not starve the others.
-6. A marker that straddles is a load of its own, after all runs: it costs a Spark job, and what keeps Spark from reading
-   its files may hold its own Kafka partition and no other.
-7. A marker of another stream or topic holds its Kafka partition, wherever it lies: not even what the table's position
-   seems to cover may be passed over.
+1. A marker is loadable only when its start is exactly the table's position. A run therefore never skips a position and
+   never loads one twice, in whatever order a listing returned the markers.
+2. Covered markers are passed over. So is a marker that straddles the position, as long as another marker starts exactly
+   there: Kafka's records are the same, whichever writer staged them. When no other marker starts there, the straddling
+   marker is loadable from the position on: Spark filters out the rows below it by their offset column. (This does not
+   apply to a chain of several topics, where the rows may have been in another order: `cuttable`.)
+3. When a table has no position for a Kafka partition, loading starts at the chain's first marker, if that marker is a
+   root. If the first marker names a marker before it, the start of the chain was lost and the partition is held.
+4. One commit loads one schema, the one that has waited longest; a marker with another schema ends its run.
+5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
+   Partitions take turns, the one that has waited longest first, so a backlog of one does not starve the others.
+6. A straddling marker is loaded by itself, after all runs: it costs a Spark job, and if Spark cannot read its files,
+   only its own Kafka partition may be held.
+7. A marker of another stream or topic holds its Kafka partition at any position: it may not be passed over even where
+   the table's position seems to cover it.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
 
 _SCHEMAS = 256
-"""Of these it is remembered that they are some: markers repeat a few."""
+"""How many parsed schemas are remembered as valid: markers repeat only a few."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableMarker:
-    """A marker whose content says nothing that could be trusted."""
+    """A marker whose content cannot be trusted."""
 
     name: MarkerName
     problem: str
     is_newer: bool = False
-    """Whether it is well, and of a newer release than this one."""
+    """Whether it is valid, but written by a newer release than this one."""
     app_id: str | None = None
-    """The stream that it was staged for; None where its content does not say."""
+    """The stream that it was staged for; None where the content does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMarker:
     """A marker whose positions are not the table's, but another stream's or topic's (delta_loader/core/identity.py).
 
-    It is never loaded, never covered, and nothing beyond it is loaded.
+    It is never loaded, never covered, and nothing after it is loaded.
     """
 
     name: MarkerName
     reason: str
-    """The short name."""
+    """The reason's short name."""
     problem: str
     remedy: str
 
@@ -74,8 +74,8 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
     """The marker with its tables' URLs spelled as the stream spells them.
 
     ``tables`` maps the comparable form of a URL (`comparable`) to the stream's spelling. Files for any other table
-    would be passed over in silence, so such a marker is one that cannot be read. So is one whose table has no columns:
-    it would fail its stream, and not its Kafka partition alone.
+    would be dropped silently, so such a marker is returned as unreadable. So is a marker with a table without columns:
+    it would fail the whole stream instead of its Kafka partition alone.
     """
     if marker.manifest is None:
         return marker
@@ -108,7 +108,7 @@ class Run:
 
     @property
     def start(self) -> Position:
-        """The first position that it brings."""
+        """The first position that it loads."""
         return self.markers[0].span.start
 
     @property
@@ -117,25 +117,25 @@ class Run:
         return self.markers[-1].span.end
 
     def first(self, count: int) -> Run | None:
-        """Its first markers; None for no marker."""
+        """Its first ``count`` markers; None for a count of 0."""
         return Run(self.markers[:count]) if count else None
 
 
 @dataclass(frozen=True, slots=True)
 class Straddle:
-    """The only marker with the next record begins before the table's position."""
+    """The only marker that has the next record starts before the table's position."""
 
     position: Position
     marker: Marker
 
     @property
     def markers(self) -> tuple[Marker, ...]:
-        """The one."""
+        """The single marker."""
         return (self.marker,)
 
     @property
     def start(self) -> Position:
-        """The first position that it brings: the table's."""
+        """The first position that it loads: the table's."""
         return self.position
 
     @property
@@ -144,7 +144,7 @@ class Straddle:
         return self.marker.span.end
 
     def first(self, count: int) -> Straddle | None:
-        """All of it; None for no marker."""
+        """The whole of it; None for a count of 0."""
         return self if count else None
 
 
@@ -161,7 +161,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Uncuttable:
-    """A marker that straddles, and whose rows do not tell their offsets."""
+    """A straddling marker whose rows do not carry their offsets."""
 
     position: Position
     marker: Marker
@@ -169,7 +169,7 @@ class Uncuttable:
 
 @dataclass(frozen=True, slots=True)
 class Rootless:
-    """The table has no position, and the first marker names one before it that is gone."""
+    """The table has no position, and the first marker names a previous marker that is gone."""
 
     first: Marker
 
@@ -183,7 +183,7 @@ NextRun = Run | Straddle | Uncuttable | Gap | Rootless | UnreadableMarker | Fore
 
 
 def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
-    """The longest unbroken run of markers that begins at ``position`` (rules 1 to 3)."""
+    """The longest unbroken run of markers that starts at ``position`` (rules 1 to 3)."""
     ordered = sorted(chain, key=_order)
     if position is None:
         first = ordered[0] if ordered else None
@@ -196,7 +196,7 @@ def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
 
 
 def _foreign(ordered: Iterable[Found], position: Position) -> ForeignMarker | None:
-    """What position seems to cover, and is none of the table's (rule 7)."""
+    """A marker below the position that does not belong to the table (rule 7)."""
     below = (found for found in ordered if isinstance(found, ForeignMarker) and _start(found) < position)
     return next(below, None)
 
@@ -236,9 +236,10 @@ def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
 
 
 def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
-    """The outcome itself, but for a straddle whose rows for ``urls``, tables for rows, have no offset column.
+    """The outcome itself, or `Uncuttable` for a straddle whose rows for ``urls`` have no offset column.
 
-    And for any straddle of a chain of several topics: a position of it does not say how far each of them was.
+    ``urls`` are tables for rows. Any straddle of a chain of several topics is `Uncuttable` too: its position does not
+    say how far each topic was.
     """
     if not isinstance(outcome, Straddle):
         return outcome
@@ -253,23 +254,23 @@ def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
 
 
 def has_mixed(marker: Marker) -> bool:
-    """Whether some of its files go through Spark, because their rows have many partition values."""
+    """Whether some of its files have to go through Spark because their rows have many partition values."""
     return any(file.is_mixed for table in marker.tables for file in table.files)
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a staged file must agree on with its table."""
+    """What a staged file and its table must agree on."""
 
     schema: str
     """JSON, as in Delta's metaData action."""
     partition_by: tuple[str, ...]
     merge: MergeBy | None = None
-    """How staged rows change the table's; None where they are added, and of a table."""
+    """How staged rows change the table's rows; None where rows are only added, and for the shape of a table."""
 
 
 def shapes_of(marker: Marker) -> Mapping[str, TableShape]:
-    """The shape of what a marker staged, by the table's URL; tables without files say nothing."""
+    """The shape of the staged files, by table URL; tables without files are left out."""
     return {table.url: shape_of(table) for table in marker.tables if table.files}
 
 
@@ -280,7 +281,7 @@ def shape_of(table: StagedTable) -> TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one commit may bring."""
+    """How much one commit may load."""
 
     max_files: int
     max_bytes: int
@@ -298,11 +299,11 @@ class Load:
         return tuple(marker for source in sorted(self.runs) for marker in self.runs[source].markers)
 
     def start_of(self, marker: Marker) -> Position:
-        """The first position that the load brings of one of its markers."""
+        """The first position of one of its markers that this load covers."""
         return max(marker.span.start, self.runs[marker.name.topic_partition].start)
 
     def until(self, stops: Callable[[Marker], bool]) -> Load | None:
-        """The same load, each run cut before the first marker that ``stops`` says; None when nothing is left."""
+        """The same load, each run cut before the first marker that ``stops`` is true for; None when nothing is left."""
         kept: dict[TopicPartition, Loadable] = {}
         for source, run in self.runs.items():
             stop = next((index for index, marker in enumerate(run.markers) if stops(marker)), len(run.markers))
@@ -313,7 +314,7 @@ class Load:
 
 
 def plan_load(loadable: Mapping[TopicPartition, Loadable], limits: Limits) -> Load | None:
-    """What the next commit brings out of what could be loaded (rules 4 to 6); None when there is nothing."""
+    """The next commit's share of the loadable runs (rules 4 to 6); None when there is nothing to load."""
     runs = {source: run for source, run in loadable.items() if isinstance(run, Run)}
     if runs:
         return _plan_runs(runs, limits)
@@ -340,7 +341,7 @@ def _plan_runs(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load:
 
 
 class _Budget:
-    """What is left of the limits while a load is put together."""
+    """The rest of the limits while a load is assembled."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -359,7 +360,7 @@ class _Budget:
 
 
 def _oldest_shapes(runs: Mapping[TopicPartition, Run]) -> dict[str, TableShape]:
-    """By table, the shape that has waited longest among the runs' first markers with files."""
+    """For each table, the shape that has waited longest among the first markers with files."""
     heads = [next((marker for marker in run.markers if shapes_of(marker)), None) for run in runs.values()]
     shaped = [head for head in heads if head is not None]
     return dict(shapes_of(min(shaped, key=lambda head: (_age_ms(head), head.name)))) if shaped else {}
@@ -368,7 +369,8 @@ def _oldest_shapes(runs: Mapping[TopicPartition, Run]) -> dict[str, TableShape]:
 def _prefix(run: Run, shapes: dict[str, TableShape]) -> list[Marker]:
     """The markers before the first one with another shape.
 
-    ``shapes`` learns the tables that it does not know yet: a load's first dead letters may come after its first rows.
+    Adds the shapes of tables that ``shapes`` does not have yet: a load's first dead letters may come after its first
+    rows.
     """
     prefix: list[Marker] = []
     for marker in run.markers:
@@ -379,5 +381,5 @@ def _prefix(run: Run, shapes: dict[str, TableShape]) -> list[Marker]:
 
 
 def _age_ms(marker: Marker) -> int:
-    # A marker made by hand is older than all that was staged behind it.
+    # A marker made by hand counts as older than everything that was staged after it.
     return marker.manifest.created_ms if marker.manifest is not None else 0

@@ -1,19 +1,22 @@
-"""Which markers are finished, and how complete a table is.
+"""Decides which markers can be deleted, and through what time a table is complete.
 
 Rules:
 
-1. A marker may go when the stream's own table covers it (core/commits.py, rule 3: then all its tables do), it is not
-   the last of its Kafka partition, and it has been there for the retention. The last one is where writers go on. Of a
-   chain of several topics the last one that would go stays too, whatever waits above it: nothing else says how far each
-   topic was where the table stands, the only place that an operator can rewind to (bootstrap/core/repair.py).
-2. Coverage is judged by the marker's own span, never by its neighbours' names: a stray may reach beyond them.
-3. Markers go from the low end only: one that has to stay keeps all above it. So a writer that finds the marker before
-   its own still there knows that its claim was of a position that nobody had claimed before (G2).
-4. A table is complete through the lowest, over all Kafka partitions that there are, of the highest record timestamp
-   that is loaded, or of the moment at which a writer found nothing beyond what is loaded (common/stage/idle.py);
-   nothing can be said while one of them has neither. It is complete no further than to the moment at which these were
-   all: one that was added since has no marker yet. Kafka says which there are, and else a writer.
-5. A partition that there is not, and that only a marker made by hand names, is none of them, and is not loaded.
+1. A marker may be deleted when the stream's main table covers it (core/commits.py, rule 3: then all its tables do), it
+   is not the last marker of its Kafka partition, and it has existed for the retention. Writers continue from the last
+   one. Of a chain of several topics, the last covered marker stays too, no matter how many wait above it: nothing else
+   records how far each topic was at the table's position, the only position that an operator can rewind to
+   (bootstrap/core/repair.py).
+2. Coverage is decided by the marker's own span, never by its neighbors' names: a stray may extend past them.
+3. Markers are deleted from the low end only: a marker that has to stay keeps all markers above it. A writer that finds
+   the marker before its own still there therefore knows that its claim was for a position that no other writer had
+   claimed before (G2).
+4. A table is complete through the lowest value over all existing Kafka partitions, where a partition's value is the
+   highest record timestamp that is loaded, or the time at which a writer found nothing after what is loaded
+   (common/stage/idle.py). The time is unknown while a partition has neither. The table is complete no later than the
+   time at which these were all the partitions: one added since then has no marker yet. Kafka is asked for the
+   partitions; if it does not answer, a writer's record of them is used.
+5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
 def settle_candidates(
     names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position | None, keep_after_ms: int
 ) -> tuple[MarkerName, ...]:
-    """Markers of one Kafka partition that may be finished, by what a listing tells of them.
+    """Markers of one Kafka partition that may be finished, judged by a listing alone.
 
-    ``names`` are all of the partition, by position; a marker last written at or after ``keep_after_ms`` stays. Read the
-    candidates, and let `settled` decide.
+    ``names`` are all markers of the partition, ordered by position; a marker last written at or after ``keep_after_ms``
+    stays. Read the candidates and pass them to `settled` to decide.
     """
     if position is None:
         return ()
@@ -49,7 +52,7 @@ def settle_candidates(
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
-    """The candidates that the table covers whole (rules 2 and 3), from the lowest on, without the one that stays."""
+    """The candidates that the table covers in full (rules 2 and 3), from the lowest on, without the one that stays."""
     by_start = sorted(candidates, key=lambda found: found.name)
     covered = takewhile(lambda found: isinstance(found, Marker) and found.span.end <= position, by_start)
     names = tuple(found.name for found in covered)
@@ -74,16 +77,15 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
 
 
 class IdleFacts:
-    """What writers say of idle Kafka partitions, grouped once: a fact is not searched for among those of all others."""
+    """What writers recorded about idle Kafka partitions, grouped once per partition."""
 
     def __init__(self, facts: Iterable[IdleFact]) -> None:
-        """Facts of any writers, in any order."""
         self._by_chain: dict[tuple[TopicPartition, int], list[IdleFact]] = {}
         for fact in facts:
             self._by_chain.setdefault((fact.source, fact.generation), []).append(fact)
 
     def through_ms(self, source: TopicPartition, position: Position | None, generation: int) -> int | None:
-        """The latest moment at which nothing was beyond ``position`` in a partition (common/stage/idle.py, rule 3)."""
+        """The latest time at which a partition had nothing past ``position`` (common/stage/idle.py, rule 3)."""
         if position is None:
             return None
         facts = self._by_chain.get((source, generation), ())
@@ -91,20 +93,20 @@ class IdleFacts:
 
 
 def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None], known_ms: int) -> int | None:
-    """The time up to which the table is complete (rule 4); at ``known_ms`` these were all partitions."""
+    """The time through which the table is complete (rule 4); ``known_ms`` is when these were all the partitions."""
     known = [value for value in highest_ms.values() if value is not None]
     return min(*known, known_ms) if known and len(known) == len(highest_ms) else None
 
 
 def newest_fact(app_id: str, facts: Iterable[StreamFact]) -> StreamFact | None:
-    """Which partitions a stream's topics have, as a writer said it last; None where none said it."""
+    """The newest record of which partitions a stream's topics have; None if no writer recorded it."""
     return max((fact for fact in facts if fact.app_id == app_id), key=lambda fact: fact.time_ms, default=None)
 
 
 def unknown_partitions(
     found: Mapping[TopicPartition, Sequence[Found]], known: StreamFact | None
 ) -> frozenset[TopicPartition]:
-    """Those of the staged Kafka partitions that there are not, and that only markers made by hand name (rule 5)."""
+    """The staged Kafka partitions that do not exist and that only markers made by hand name (rule 5)."""
     return frozenset(
         source
         for source, markers in found.items()

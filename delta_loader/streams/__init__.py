@@ -1,1 +1,1 @@
-"""One pass over one stream: its load, the markers near its positions, its settling, and what is told of it."""
+"""One pass over one stream: load, marker window, settling, and report."""

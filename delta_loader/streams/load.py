@@ -2,12 +2,12 @@
 
 Rules:
 
-1. The loader has no state of its own: each pass begins with the stage's listing and the tables' txn actions. What it
-   remembers within a pass is only what a commit of its own was acknowledged to have done.
-2. The tables of a stream's routes and its dead-letter table are committed to before its own table (core/commits.py,
-   rule 3). A crash in between leaves some ahead, which their own txn actions show. One that fails is left out, and what
-   it lacks is noted (delta_loader/tables/stream_tables.py).
-3. Time, names and parallel work come from ports. Nothing here starts a thread or asks a clock.
+1. The loader has no state of its own: each pass starts with the stage's listing and the tables' txn actions. Within a
+   pass it remembers only what its own commits were acknowledged to have done.
+2. The secondary tables (routes and dead letters) are committed to before the main table (core/commits.py, rule 3). A
+   crash in between leaves some of them ahead, which their own txn actions show. A table that fails is left out, and the
+   range that it lacks is noted (delta_loader/tables/stream_tables.py).
+3. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class StreamLoad:
     def __init__(
         self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
     ) -> None:
-        """Touches nothing yet; results go into ``report``."""
         self._stream = stream
         self._settings = settings
         self._ports = ports
@@ -158,7 +157,7 @@ class StreamLoad:
         self._tables.raise_failure()
 
     def look(self) -> None:
-        """Find out how far the stream is, and change nothing. Raises KafkaDeltaExpressError."""
+        """Find out how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
         self._report.looked_s = self._ports.clock.monotonic_s()
         listing, begun = self._ports.stage.listing(self._stream), self._ports.stage.generations(self._stream)
         own, *_ = self._ports.parallel(self._ports.tables.state, self._stream.tables)
@@ -173,7 +172,7 @@ class StreamLoad:
     # Discover and plan.
 
     def _stands(self, listing: Listing) -> bool:
-        """Whether a table went back and nobody has said yet what to do; an answer is obeyed."""
+        """Whether a table was rolled back and there is no resolution yet; a resolution is carried out."""
         for _ in range(CONFLICTS_TO_FAILURE):
             answers = [(target, self._look_back.answer(target, back)) for target, back in self._tables.went_back]
             answered = next(((target, answer) for target, answer in answers if answer is not None), None)
@@ -197,18 +196,18 @@ class StreamLoad:
         return self._tables.position(self._stream.table, source)
 
     def _position_now(self, source: TopicPartition) -> Position | None:
-        """By a new look, for what is no transaction of ours; None also when the table went back."""
+        """Read again, for work outside a transaction of this loader; None also when the table was rolled back."""
         self._tables.look()
         if self._tables.went_back or self._is_foreign(source):
             return None
         return self._finished(source)
 
     def _is_foreign(self, source: TopicPartition) -> bool:
-        """Whether what is staged of a Kafka partition is not what the table's position is of."""
+        """Whether the staged markers of a Kafka partition belong to something other than the table's position."""
         return any(isinstance(found, ForeignMarker) for found in self._found(source))
 
     def _runs(self, listing: Listing) -> dict[TopicPartition, Loadable]:
-        """What could be loaded now, by Kafka partition; partitions that cannot move are held."""
+        """The loadable runs, by Kafka partition; partitions that cannot move are held."""
         self._near.read(listing, self._position)
         forgotten = self._forgotten(listing)
         runs: dict[TopicPartition, Loadable] = {}
@@ -230,7 +229,7 @@ class StreamLoad:
         return runs
 
     def _apart(self, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
-        """Once Spark could not write the rows of several Kafka partitions: one of them at a time, with the others."""
+        """Once Spark could not write rows of several Kafka partitions: the other runs, and one of these at a time."""
         if not self._is_apart:
             return runs
         every = self._tables.by_spark
@@ -238,7 +237,7 @@ class StreamLoad:
         return {source: run for source, run in runs.items() if source not in mixed[1:]}
 
     def _forgotten(self, listing: Listing) -> dict[TopicPartition, Held]:
-        """Kafka partitions that the table had a position for, by all that is known; an answer is obeyed."""
+        """Kafka partitions that most likely had a position in the table and lost it; a resolution is carried out."""
         target = self._tables.own
         if target is None:
             return {}
@@ -263,7 +262,7 @@ class StreamLoad:
         return forgotten
 
     def _unknown_history(self, target: Target, listing: Listing) -> list[Rollback]:
-        """Chains that have something to load, and whose position may be that of a table that went back."""
+        """Chains that have something to load and whose position may be that of a table that was rolled back."""
         placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
         for source in listing:
             position, found = self._position(source), self._found(source)
@@ -277,14 +276,14 @@ class StreamLoad:
 
     @property
     def _identity(self) -> StreamIdentity:
-        """What markers are judged by, as the tables were last seen."""
+        """What markers are checked against, as the tables were last read."""
         targets, own = self._tables.targets, self._tables.own
         identities = {url: target.identity for url, target in targets.items()}
         transactions = {} if own is None else own.transactions
         return StreamIdentity(self._stream, self._ids, self._begun, identities, transactions)
 
     def _put_strays_aside(self, listing: Listing) -> Listing:
-        """Before anything is planned: what is certain to be a late claim goes out of the way (core/strays.py)."""
+        """Before planning, move markers that are certain to be late claims out of the way (core/strays.py)."""
         self._near.read(listing, self._position)
         positions = {source: self._finished(source) for source in listing}
         near = [found for source in listing for found in self._near.of(source)]
@@ -298,7 +297,7 @@ class StreamLoad:
     # Commit.
 
     def _carry_out(self, planned: Load, listing: Listing) -> None:
-        """Commit a load, or hold what cannot be committed, or plan again after a conflict."""
+        """Commit a load, hold what cannot be committed, or plan again after a conflict."""
         positions = {source: self._position(source) for source in planned.runs}
         self._tables.ensure(planned)
         load = self._without(planned, self._no_table)
@@ -315,7 +314,7 @@ class StreamLoad:
     def _commit_to_each(
         self, load: Load, listing: Listing, positions: Mapping[TopicPartition, Position | None]
     ) -> None:
-        """To the stream's other tables first."""
+        """Commit to the secondary tables first, then to the main table."""
         naming = Naming(self._ids, self._ports.new_id())
         for url in self._stream.side_tables:
             commit = self._tables.side_commit(url, naming, load)
@@ -327,7 +326,7 @@ class StreamLoad:
             self._telling.loaded(load, self._tables.targets[self._stream.table].version)
 
     def _commit_aside(self, commit: TableCommit) -> bool:
-        """A commit to another table than the own; False when the plan has to be made again, not when it failed."""
+        """Commit to a secondary table; False when the plan has to be made again, but not when the commit failed."""
         goes_on = True
         with self._tables.tried(commit.target.url):
             goes_on = self._commit(commit)
@@ -336,7 +335,7 @@ class StreamLoad:
         return goes_on
 
     def _pay_debts(self, listing: Listing) -> None:
-        """Bring tables what they were left out of in earlier passes."""
+        """Load into tables the ranges that they were left out of in earlier passes."""
 
         def must_end(source: TopicPartition) -> bool:
             return self._stop() or bool(self._tables.went_back) or source in self._report.held
@@ -346,10 +345,10 @@ class StreamLoad:
         paying.run(listing, self._ids)
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
-        """Whether a look since the plan was made still finds the table where the plan begins, and whole.
+        """Whether the newest read of the table still has the positions that the plan starts at, and no rollback.
 
-        A commit stands on the newest look. It would leave a gap if a table that went back was set to lower positions,
-        and hide a RESTORE that was seen.
+        A commit is based on the newest read. If a rolled-back table was set to lower positions, it would leave a gap,
+        and it would hide a RESTORE that was seen.
         """
         at = all(self._position(source) == position for source, position in positions.items())
         return at and not self._tables.went_back
@@ -367,7 +366,7 @@ class StreamLoad:
         return no_table(marker.name.topic_partition, self._stream.table) if missing else None
 
     def _commit(self, commit: TableCommit) -> bool:
-        """Carry one commit out, but for what its table refuses; False when the plan has to be recreated.
+        """Carry out a commit, without the records that its table refuses; False when the plan has to be made again.
 
         Raises TableError.
         """
@@ -407,7 +406,7 @@ class StreamLoad:
                     msg = f"dead letters could not be written to {commit.target.url}: {problem}"
                     raise TableError(msg, "see the log; this program tries again at its next run")
                 if len(sources) > 1:
-                    self._is_apart = True  # which of them it was is not known
+                    self._is_apart = True  # which of them caused it is unknown
                     return False
                 for source in sources:
                     writes = [write for write in commit.written if write.source == source]
@@ -423,10 +422,10 @@ class StreamLoad:
                 assert_never(outcome)
 
     def _landed(self, commit: TableCommit, version: int) -> None:
-        """What is known after a commit; what others committed just before it was not looked at yet."""
+        """Update what is known after a commit; other commits just before it have not been read yet."""
         url, targets = commit.target.url, self._tables.targets
         is_next = commit.target.version is None or version == commit.target.version + 1
-        if is_next and not through_spark(commit.target.way):  # Delta's writer may have moved more: identity columns
+        if is_next and not through_spark(commit.target.way):  # Delta's writer may have changed more: identity columns
             targets[url] = commit.target.after(commit, version)
             self._look_back.landed(targets[url])
         else:
@@ -443,7 +442,7 @@ class StreamLoad:
             run = load.runs.get(source)
             end = self._position(source) if run is None else run.end
             if end is None and source not in listing:
-                end = Position(MAX_POSITION)  # nothing was ever staged: all that a writer found before was nothing
+                end = Position(MAX_POSITION)  # nothing was ever staged: any idle fact covers all of it
             idle_ms = idle.through_ms(source, end, self._ids.generations.get(source, 0))
             loaded_ms = highest_timestamp_ms(self._found(source), end)
             highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
@@ -452,7 +451,7 @@ class StreamLoad:
     def _unknown(self, listing: Listing) -> frozenset[TopicPartition]:
         return unknown_partitions({source: self._found(source) for source in listing}, self._partitions)
 
-    # Settle, and tell.
+    # Settle and report.
 
     def _finished(self, source: TopicPartition) -> Position | None:
         return self._tables.floor(source, self._position(source))

@@ -1,7 +1,7 @@
-"""What passes found and did, kept for people: the newest of each stream, the last commits, and counts since the start.
+"""What passes found and did: the newest of each stream, the last commits, and counts since the start.
 
-Rule: written by the loader's thread at the end of a pass, read by others at any time; each value is replaced and never
-changed, so that a reader sees what one pass found.
+Rule: the loader's thread writes it at the end of a pass and others read it at any time. Each value is replaced, never
+changed, so a reader sees what one pass found.
 """
 
 from __future__ import annotations
@@ -24,29 +24,28 @@ _EVENTS = 50
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """One stream."""
+    """The statistics of one stream."""
 
     app_id: str
     seen: Mapping[TopicPartition, SeenPartition]
-    """Of the last pass that came so far."""
+    """From the last pass that got that far."""
     held: Mapping[TopicPartition, Held]
     failure: KafkaDeltaExpressError | None = None
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     version: int | None = None
     valid_through_ms: int | None = None
     left_out: int = 0
     looked_s: float | None = None
-    """When ``seen`` was so, by the monotonic clock; None before the first time."""
+    """When ``seen`` was read, by the monotonic clock; None before the first time."""
     is_known: bool = False
-    """Whether a pass over it has ended."""
+    """Whether a pass over it has finished."""
 
 
 class LoadStats:
-    """All streams of a loader."""
+    """The statistics of all streams of a loader."""
 
     def __init__(self, app_ids: Iterable[str]) -> None:
-        """Empty."""
         self.entries: Mapping[str, StreamStats] = {app_id: StreamStats(app_id, {}, {}) for app_id in app_ids}
         self.events: Sequence[Event] = ()
         """The newest first."""
@@ -55,11 +54,11 @@ class LoadStats:
         self.rows = 0
 
     def recall(self, app_id: str, failure: KafkaDeltaExpressError) -> None:
-        """The load before this process failed; it is told until a pass of this one says otherwise."""
+        """Record the failure of a load before this process; it is reported until a pass of this process replaces it."""
         self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
 
     def passed(self, reports: Iterable[StreamReport]) -> None:
-        """A pass has ended."""
+        """Record the end of a pass."""
         entries, counts = dict(self.entries), Counter(self.dead_letters)
         events = list(self.events)
         for report in reports:

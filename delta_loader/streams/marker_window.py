@@ -1,7 +1,7 @@
-"""The markers near a stream's positions: what the next plan stands on, read once as the positions move on.
+"""The markers near a stream's positions, which the next plan is based on; each is read once as the positions advance.
 
-Rule: what is kept is a window behind each position. A marker that left the window is forgotten, and one that comes into
-it is read; so a backlog of any length takes the memory of the window.
+Rule: only a window after each position is kept. A marker that left the window is forgotten, and one that enters it is
+read, so a backlog of any length needs only the memory of the window.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _SMALLEST_WINDOW = 16
 
 
 class MarkerWindow:
-    """What one pass knows of the content of one stream's markers."""
+    """The markers of one stream that one pass has read."""
 
     def __init__(self, stage: Stage, tables: Mapping[str, str], max_files: int) -> None:
-        """``tables`` spells the tables' URLs, as `Stage.read` wants them; a commit takes ``max_files``."""
+        """``tables`` spells the tables' URLs, as `Stage.read` expects them; a commit loads at most ``max_files``."""
         self._stage = stage
         self._tables = tables
         self._max_files = max_files
         self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
 
     def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
-        """Read what is not known yet around each position. Raises StoreError."""
+        """Read the markers around each position that are not known yet. Raises StoreError."""
         window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
         wanted = {source: listed.around(position_of(source), window) for source, listed in listing.items()}
         known = {source: self._known.get(source, {}) for source in listing}
@@ -43,5 +43,5 @@ class MarkerWindow:
         }
 
     def of(self, source: TopicPartition) -> list[Found]:
-        """Those of a Kafka partition."""
+        """The markers of a Kafka partition."""
         return [marker for markers in self._known.get(source, {}).values() for marker in markers]

@@ -1,4 +1,4 @@
-"""Loads of chains of several topics, kept apart from rewinds of them: the rules are those of `common.stage.loading`."""
+"""Keeps loads of chains of several topics apart from rewinds of them, by the rules of `common.stage.loading`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class MergedLoads:
-    """Those of one pass over one stream. Streams without such chains ask the store for nothing here."""
+    """The loads of such chains in one pass over one stream. Streams without such chains make no store requests here."""
 
     def __init__(
         self, stage: ObjectStore, clock: Clock, new_id: NewId, hold: Callable[[TopicPartition, Held], None]
     ) -> None:
-        """Touches nothing yet; ``hold`` says why a chain waits."""
+        """``hold`` records why a chain waits."""
         self._stage = stage
         self._clock = clock
         self._new_id = new_id
@@ -37,10 +37,10 @@ class MergedLoads:
         self._turns: dict[TopicPartition, LastTurn] = {}
         self._notes: dict[str, Position] = {}
         self._is_certain = True
-        """That nothing of the load that was begun is in any table."""
+        """Whether it is certain that no table has anything of the load that was started."""
 
     def look(self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]) -> None:
-        """To be called before the markers of chains are read (rule 1). Raises StoreError."""
+        """Check for repairs before the markers of chains are read (rule 1). Raises StoreError."""
         for source in filter(_is_merged, waiting):
             self._turns[source] = turn = _last_turn(self._stage, source)
             if not turn.ended:
@@ -51,7 +51,7 @@ class MergedLoads:
                     self._stage.delete([found.path])
 
     def begin(self, load: Load) -> bool:
-        """Note a load; False, and some chain is held, when the plan has to be made again. Raises StoreError."""
+        """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError."""
         self._notes, self._is_certain = {}, True
         for source in filter(_is_merged, load.runs):
             path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())
@@ -65,7 +65,7 @@ class MergedLoads:
         return True
 
     def commit(self, commit: TableCommit, carry_out: Callable[[TableCommit], CommitOutcome]) -> CommitOutcome:
-        """Carry a commit out, and know from then on whether some of the load may be in a table."""
+        """Carry out a commit and record whether some of the load may be in a table."""
         before, self._is_certain = self._is_certain, self._is_certain and not commit.metadata.spans
         outcome = carry_out(commit)
         if isinstance(outcome, Conflicted | Failed | NotWritten):
@@ -73,13 +73,13 @@ class MergedLoads:
         return outcome
 
     def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
-        """The load is over, one way or the other (rule 3)."""
+        """End the load, successful or not (rule 3)."""
         loaded = all((position_of(source) or 0) >= load.runs[source].end for source in filter(_is_merged, load.runs))
         if loaded or self._is_certain:
             self._forget()
 
     def _forget(self) -> None:
-        with suppress(StoreError):  # what is left of them is deleted once the table is there
+        with suppress(StoreError):  # leftovers are deleted once the table exists
             self._stage.delete(self._notes)
         self._notes = {}
 

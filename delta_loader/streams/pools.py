@@ -1,6 +1,6 @@
-"""Requests side by side, by threads of each turn's own.
+"""Parallel requests, by a thread pool for each calling thread.
 
-Rule: a store that hangs takes the threads of the stream that asks it, and nobody else's.
+Rule: a store that hangs blocks the threads of the stream that uses it, and of no other stream.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class OwnPools:
         self._local = local()
         self._lock = Lock()
         self._pools: WeakSet[ThreadPoolExecutor] = WeakSet()
-        """One that has lost its thread ends by itself."""
+        """A pool whose thread is gone shuts down by itself."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
         """The results in the items' order."""
         return list(self._pool().map(function, items))
 
     def close(self) -> None:
-        """End them; what is under way is not waited for."""
+        """Shut all pools down without waiting for requests in progress."""
         with self._lock:
             for pool in list(self._pools):
                 pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Finds the records that a table refuses before they are written to it, and makes dead letters of them.
+"""Finds the records that a table refuses before they are written to it, and turns them into dead letters.
 
-The rules are those of `delta_loader.core.load_modes.refused`. A table that checks nothing costs nothing here; one that
-costs a look at the columns that its checks are about. Kafka is asked only for records that are refused.
+The rules are those of `delta_loader.core.load_modes.refused`. A table without checks costs nothing here; a table with
+checks costs a read of the columns that its checks use. Kafka is queried only for records that are refused.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ if TYPE_CHECKING:
 
 
 class Screener(Protocol):
-    """Looks at rows before they are written. Raises TableError."""
+    """Checks rows before they are written. Raises TableError."""
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """The records of which the table refuses a row, at most so many; none where the rows cannot be looked at."""
+        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """The records of a chain from ``start`` on that a dead-letter table has because they were refused.
+        """The records of a chain from ``start`` on that are in a dead-letter table because they were refused.
 
-        Of a chain of several topics, where nothing says how far each is at ``start``, all that were ever refused.
+        For a chain of several topics, where nothing records how far each topic is at ``start``, all that were ever
+        refused.
         """
 
 
 class Originals(Protocol):
-    """Records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
+    """Fetches records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
 
     def __call__(
         self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
     ) -> Mapping[Offset, Original]:
-        """Those that Kafka still has; none where the topic has another id by now."""
+        """The records that Kafka still has; none if the topic has another id by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """What refusals need of the world."""
+    """The ports that refusals need."""
 
     screener: Screener
     originals: Originals
@@ -82,7 +83,7 @@ class Refusing:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Those of one stream, in one pass."""
+    """The refusals of one stream in one pass."""
 
     stream: Stream
     tables: StreamTables
@@ -90,18 +91,18 @@ class Refusals:
     new_id: NewId
     refusing: Refusing
     commit: Callable[[TableCommit], bool]
-    """Carries one commit out, and says False when the plan has to be made again."""
+    """Carries out one commit; False when the plan has to be made again."""
     hold: Callable[[TopicPartition, Held], None]
 
     def without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
-        """The commit without what its table refuses, of which the dead letters are there by then.
+        """The commit without the records that its table refuses, once their dead letters are committed.
 
-        None when the plan has to be made again: something is held now, or another loader was faster.
+        None when the plan has to be made again: a partition is held now, or another loader was faster.
         """
         if commit.target.url == self.stream.dead_letters or any(write.place is None for write in commit.written):
-            return commit  # what is refused cannot be told apart, and holds its Kafka partition
+            return commit  # refused records cannot be singled out, and hold their Kafka partition
         known = self._known(commit, ids)
-        if known and commit.files:  # The table checks nothing any more; Spark leaves the rows out all the same.
+        if known and commit.files:  # The table has no checks anymore; Spark still leaves the rows out.
             way = Append("some of its records are dead letters already")
             self.tables.targets[commit.target.url] = replace(commit.target, way=way)
             return None
@@ -109,7 +110,7 @@ class Refusals:
             return commit
         alone = len(self.stream.row_tables) == 1
         have = {record.place for record in known}
-        if commit.merges:  # What is judged then is judged as if these, of one row each, had never been sent.
+        if commit.merges:  # The next check runs as if these records, of one row each, had never been sent.
             commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []
         found: list[RefusedRecord] = []
         if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
@@ -126,7 +127,7 @@ class Refusals:
         return without_refused(commit, seen.values(), counted=alone)
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
-        """What a loader that died has made dead letters of (rule 3)."""
+        """The records that a loader which died already made dead letters of (rule 3)."""
         letters = self.tables.targets.get(self.stream.dead_letters)
         if letters is None:
             return []
@@ -158,7 +159,7 @@ class Refusals:
         return done
 
     def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[Letter] | None:
-        """Their dead letters, with their bytes; None when some are not to be had, whose partitions are held then."""
+        """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
         by_source: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
             by_source.setdefault(record.source, []).append(record)
@@ -184,7 +185,7 @@ class Refusals:
         ids = {write.topic_id for write in commit.written if write.source == chain}
         named = {id_of_input(chain.topic, source.topic, one) for one in ids} - {None}
         if len(named) > 1:
-            return {}  # of which topic these are is not told
+            return {}  # the rows do not say which topic these belong to
         return self.refusing.originals(source, offsets, next(iter(named), None))
 
     def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:

@@ -1,6 +1,6 @@
-"""What one pass did for one stream, and how it is told: in the report, the log and the metrics.
+"""What one pass did for one stream, and how it is reported: in the report, the log and the metrics.
 
-Rule: whoever does something says so here, and nowhere else; so a pass is told the same way whatever brought it.
+Rule: code that does something reports it here and nowhere else, so every pass is reported in the same way.
 """
 
 from __future__ import annotations
@@ -35,43 +35,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """How far one Kafka partition is, at the end of a pass."""
+    """How far one Kafka partition is at the end of a pass."""
 
     begins: Position
-    """Where the lowest marker begins."""
+    """The start of the lowest marker."""
     loaded: Position | None
     staged: Position
     waiting: int
-    """Markers."""
+    """How many markers wait."""
     oldest_ms: int | None
-    """When the first of the waiting markers was made; None when there is none, or it does not say."""
+    """When the first waiting marker was made; None when none waits or it has no time."""
     topic_id: str | None = None
-    """Of the topic that it was staged from; None where its markers do not say."""
+    """The id of the topic that it was staged from; None where its markers do not have one."""
     ends: bool = True
-    """Whether ``staged`` is the chain's end, and not somewhere before it: of many that wait not all were read."""
+    """Whether ``staged`` is the chain's end. False if it is somewhere before: not all of many waiting markers were
+    read."""
     undeclared: UndeclaredFields | None = None
-    """The fields of records that no column takes, by the markers near its position."""
+    """The fields of records that no column takes, from the markers near its position."""
 
     @property
     def lag(self) -> int:
-        """Positions that are staged and not loaded."""
+        """How many positions are staged and not loaded."""
         return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
 
 
 @dataclass(slots=True)
 class StreamReport:
-    """What one pass did for one stream, and found."""
+    """What one pass did and found for one stream."""
 
     app_id: str
     is_look: bool = False
-    """Whether nothing was to be loaded: another loader does that."""
+    """Whether the pass only read, because another loader loads the stream."""
     commits: int = 0
     rows: int = 0
     files: int = 0
     replacements: int = 0
-    """Requests that were carried out."""
+    """How many replacement requests were carried out."""
     steps: int = 0
-    """What is no load and took its time all the same, as the steps of a request: who hangs makes none."""
+    """Progress other than commits, such as the steps of a request; a pass that hangs makes none."""
     looked_s: float = 0.0
     """When the stage was listed, by the monotonic clock."""
     settled: int = 0
@@ -79,40 +80,40 @@ class StreamReport:
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     failure: KafkaDeltaExpressError | None = None
     seen: dict[TopicPartition, SeenPartition] = field(default_factory=dict)
-    """Empty when it failed before it was known."""
+    """Empty when the pass failed before it was known."""
     events: list[Event] = field(default_factory=list)
     dead_letters: Counter[str] = field(default_factory=Counter)
-    """By class, of the markers that were loaded."""
+    """By class, from the markers that were loaded."""
     valid_through_ms: int | None = None
-    """As the last of its commits to the own table says; None without one."""
+    """From the last of its commits to the main table; None without one."""
     version: int | None = None
-    """Of the own table, after that commit."""
+    """The main table's version after that commit."""
     left_out: int = 0
-    """Tables that lack what the own one has."""
+    """How many tables lack something that the main table has."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a command that loads this stream alone ends with."""
+        """The exit code of a command that loads only this stream."""
         failed = ExitCode.DONE if self.failure is None else self.failure.exit_code
         return ExitCode.of([failed, ExitCode.HELD if self.held else ExitCode.DONE])
 
     @property
     def progress(self) -> int:
-        """Rises as long as the pass comes on."""
+        """A number that rises as long as the pass makes progress."""
         return self.commits + self.steps
 
     def stepped(self) -> None:
-        """One more of the steps is done."""
+        """Count one more step."""
         self.steps += 1
 
     def begin(self) -> None:
-        """A turn begins, or another slice of one: what waits is found again, what was brought stays."""
+        """A turn starts, or another slice of one: what waits is determined again, what was loaded is kept."""
         self.held, self.failure, self.is_look = {}, None, False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReporter:
-    """Tells what happens to one stream in one pass."""
+    """Reports what happens to one stream in one pass."""
 
     report: StreamReport
     log: FilteringBoundLogger
@@ -120,7 +121,7 @@ class LoadReporter:
     clock: Clock
 
     def held(self, source: TopicPartition, reason: Held) -> None:
-        """A Kafka partition waits."""
+        """A Kafka partition is held."""
         self.report.held[source] = reason
         self.log.warning(
             "partition held",
@@ -132,7 +133,7 @@ class LoadReporter:
         )
 
     def strays(self, markers: Iterable[Marker]) -> None:
-        """Late claims went out of the way."""
+        """Late claims were moved out of the way."""
         for marker in markers:
             self.report.strays += 1
             self.metrics.add(catalogue.LOADER_STRAYS, app_id=self.report.app_id)
@@ -140,7 +141,7 @@ class LoadReporter:
             self.log.warning("stray put aside", marker=marker.name.path, span=str(marker.span), files=files)
 
     def commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
-        """A commit was tried."""
+        """A commit was attempted."""
         metrics, app_id = self.metrics, self.report.app_id
         metrics.add(catalogue.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
         metrics.observe(catalogue.LOADER_COMMIT_SECONDS, duration_s)
@@ -183,11 +184,11 @@ class LoadReporter:
         )
 
     def conflict(self) -> None:
-        """A commit met another writer's."""
+        """A commit conflicted with another writer's."""
         self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
 
     def loaded(self, load: Load, version: int | None) -> None:
-        """The own table has a load."""
+        """The main table has a load."""
         self.report.version = version
         app_id = self.report.app_id
         for marker in load.markers:
@@ -198,7 +199,7 @@ class LoadReporter:
     def partition(
         self, source: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
     ) -> None:
-        """How far a Kafka partition is, and how far it is staged, by the markers near its position."""
+        """How far a Kafka partition is loaded and staged, by the markers near its position."""
         markers = [marker for marker in found if isinstance(marker, Marker)]
         staged = max([*(marker.span.end for marker in markers), listed.names[-1].start])
         waiting = [marker for marker in markers if position is None or marker.span.end > position]
@@ -228,7 +229,7 @@ class LoadReporter:
         self.metrics.set(catalogue.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
 
     def settled(self, markers: int) -> None:
-        """Markers that nobody needs any more are gone."""
+        """Markers that are no longer needed were deleted."""
         self.report.settled = markers
         if markers:
             self.metrics.add(catalogue.LOADER_SETTLED, markers, app_id=self.report.app_id)

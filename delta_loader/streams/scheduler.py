@@ -1,16 +1,17 @@
-"""Turns of streams, several at a time, so that one slow or broken table does not hold the others.
+"""Schedules the turns of streams, several at a time, so that one slow or broken table does not hold up the others.
 
 Rules:
 
-1. As many turns run at a time as there are places; the others wait in line, first come, first served.
-2. A stream that has much to load gives way once it had its slice and somebody waits: between two commits, to the end
-   of the line. So a backlog of one stream costs the others a slice, and no more loads run than there are places.
-3. A turn that shows no progress for as long as `patience_s` (a commit that hangs) lends its place to the next in line,
-   and goes on in its thread. At most `_MOST_LENT` places are lent, so that what is only slow does not eat the memory.
-4. A pass ends once each stream of it has ended its turn, or is at it for longer than `patience_s`, or once another
-   pass is due (``hurries``). Those that are still at it go on, and another pass that wants one of them has it make
-   another turn after that one, which sees what was staged meanwhile.
-5. Threads stay for the next pass: a thread of Python's has one of the JVM's, with a connection of its own.
+1. As many turns run at a time as there are slots; the others wait in line, first come, first served.
+2. A stream with a backlog yields once it has had its slice and another stream waits: between two commits, to the end of
+   the line. A backlog of one stream therefore costs the others one slice, and no more loads run than there are slots.
+3. A turn that makes no progress for `patience_s` (a commit that hangs) frees its slot for the next in line, and
+   continues in its thread. At most `_MOST_LENT` slots are freed this way, so that turns that are merely slow do not
+   exhaust the memory.
+4. A pass ends once each of its streams has ended its turn or has been running for longer than `patience_s`, or once
+   another pass is due (``hurries``). Turns still running continue, and when another pass wants one of their streams, it
+   runs another turn after that one, which sees what was staged in the meantime.
+5. Threads stay for the next pass: each Python thread has a JVM thread, with a connection of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LOOK_S = 0.1
 
 @dataclass(slots=True)
 class _Running:
-    """A turn under way."""
+    """A turn in progress."""
 
     began_s: float
     progress: object
@@ -61,7 +62,7 @@ class StreamScheduler:
         patience_s: float = PATIENCE_S,
         slice_s: float = SLICE_S,
     ) -> None:
-        """Starts nothing yet. ``begins`` is told in its thread whose turn it is there."""
+        """``begins`` is called in the turn's thread with the stream whose turn starts there."""
         self._places = places
         self._new_thread = new_thread
         self._begins = begins
@@ -80,7 +81,7 @@ class StreamScheduler:
     def __call__(
         self, turn: StreamTurn, app_ids: Sequence[str], *, to_the_end: bool = False, hurries: Hurries = never
     ) -> frozenset[str]:
-        """One pass (rule 4); those of all passes that are still at it."""
+        """Run one pass (rule 4); returns the streams, of any pass, whose turns are still running."""
         self._want(turn, app_ids)
         while True:
             with self._changed:
@@ -92,7 +93,7 @@ class StreamScheduler:
                 self._changed.notify_all()
                 self._changed.wait(min(_LOOK_S, self._patience_s))
                 at_it = frozenset(self._turns)
-            if hurries(at_it):  # it may ask a store: without the lock
+            if hurries(at_it):  # may ask a store, so without the lock
                 return at_it
 
     def _want(self, turn: StreamTurn, app_ids: Sequence[str]) -> None:
@@ -105,12 +106,12 @@ class StreamScheduler:
                     self._line.append(app_id)
 
     def is_running(self) -> bool:
-        """Whether some stream's turn is under way or waits for its place, also after the pass that it began in."""
+        """Whether a stream's turn is running or waiting for its slot, including after the pass that it started in."""
         with self._changed:
             return bool(self._turns)
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> tuple[str, ...]:
-        """Wait for the commits under way, but not forever; what is still at it then."""
+        """Wait for the commits in progress, but not forever; returns the streams still running then."""
         end_s = time.monotonic() + last_wait_s
         with self._changed:
             self._closed = True
@@ -128,7 +129,7 @@ class StreamScheduler:
         return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in at_it)
 
     def _lend(self) -> None:
-        """Rule 3."""
+        """Free the slots of turns that hang (rule 3)."""
         now_s = time.monotonic()
         for app_id, running in self._running.items():
             progress = self._turns[app_id].progress(app_id)
@@ -145,12 +146,12 @@ class StreamScheduler:
         return self._places + self._lent() - len(self._running)
 
     def _staff(self) -> None:
-        """As many threads as could be at work now."""
+        """Start threads up to the number of turns that could run now."""
         wanted = min(len(self._line), self._free()) - self._idle
         for _ in range(wanted):
             self._threads += 1
             thread = self._new_thread(self._work)
-            thread.daemon = True  # one that hangs does not keep the process from ending
+            thread.daemon = True  # a thread that hangs does not keep the process from ending
             thread.start()
 
     def _work(self) -> None:
@@ -167,7 +168,7 @@ class StreamScheduler:
             self._threads -= 1
 
     def _take(self, app_id: str) -> None:
-        """One turn, without the lock."""
+        """Run one turn, without the lock."""
         turn, now_s = self._turns[app_id], time.monotonic()
         self._since_s.setdefault(app_id, now_s)
         self._running[app_id] = _Running(now_s, turn.progress(app_id), now_s)
@@ -188,5 +189,5 @@ class StreamScheduler:
             self._changed.notify_all()
 
     def _gives_way(self, began_s: float) -> bool:
-        """Rule 2; a look without the lock, for it costs nothing to give way for nobody."""
+        """Whether to yield (rule 2). Reads without the lock: yielding when no stream waits costs nothing."""
         return bool(self._line) and time.monotonic() - began_s >= self._slice_s

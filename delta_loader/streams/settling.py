@@ -2,11 +2,12 @@
 
 Rules:
 
-1. A table that went back since the last look may want markers again, and other loaders obey answers too; so the
-   tables are looked at again before anything is deleted. And a marker may be replaced under its name, by a rewind and
-   the writer that stages it again: what is deleted is what was judged, by a comparison right before.
-2. An age is the difference of two times of the store. This machine's clock only says when it is worth asking for the
-   store's: one that is ahead deletes nothing early, one that is behind deletes later.
+1. A table that was rolled back since it was last read may need markers again, and other loaders carry out resolutions
+   too, so the tables are read again before anything is deleted. A marker may also be replaced under its name, by a
+   rewind and the writer that stages it again: it is compared right before the delete, so only the marker that was
+   judged is deleted.
+2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's: a
+   clock that is ahead deletes nothing early, one that is behind deletes later.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ if TYPE_CHECKING:
     from delta_loader.stage.reading import Stage
 
 _SAME_CLOCK_MS = 5_000
-"""Stores tell whole seconds, and a request takes its time: two clocks that differ by no more than this agree."""
+"""Stores report whole seconds, and a request takes time: two clocks that differ by no more than this agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """One stream's settling in one pass."""
+    """The settling of one stream in one pass."""
 
     stage: Stage
     tables: Mapping[str, str]
-    """As `Stage.read` wants them."""
+    """As `Stage.read` expects them."""
     finished: Callable[[TopicPartition], Position | None]
-    """Up to where all tables have what a Kafka partition brought."""
+    """The position up to which all tables have a Kafka partition's rows."""
     look_again: Callable[[], bool]
-    """Look at the tables; False when nothing may be deleted now."""
+    """Read the tables again; False when nothing may be deleted now."""
 
     def run(self, listing: Listing, identity: StreamIdentity, now_ms: int, keep_ms: int) -> int:
-        """Settle what was staged at least ``keep_ms`` ago; how many markers went. Raises KafkaDeltaExpressError.
+        """Delete markers staged at least ``keep_ms`` ago; returns how many. Raises KafkaDeltaExpressError.
 
         ``now_ms`` is this machine's time.
         """

@@ -1,1 +1,1 @@
-"""A stream's tables in a pass: looked at, made, changed, brought up, put right."""
+"""A stream's tables in a pass: read, created, changed, caught up, and repaired."""

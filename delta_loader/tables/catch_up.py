@@ -1,11 +1,12 @@
-"""Brings tables what they were left out of, from the markers that are kept for them.
+"""Loads into tables the ranges that they were left out of, from the markers that are kept for them.
 
 Rules:
 
-1. A debt is paid in order, from the higher of its beginning and the table's own position, over an unbroken run of
-   markers, as any load is (core/plan.py). Where the run breaks (an operator's rewind that writers have not staged again
-   yet, a marker that somebody deleted) the table waits, and says so; no other one does.
-2. Once all of it is there, the own table's log says so, in a commit of its own: until then nothing of it is settled.
+1. A deferred range is loaded in order, from the higher of its start and the table's own position, over an unbroken run
+   of markers, as any load is (core/plan.py). Where the run breaks (an operator's rewind that writers have not staged
+   again yet, a deleted marker), the table waits and reports it; no other table waits.
+2. Once the table has the whole range, the main table's log records it, in a separate commit: until then nothing of the
+   range is settled.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ _WINDOW = 16
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """One stream's debts in one pass."""
+    """The deferred ranges of one stream in one pass."""
 
     stream: Stream
     tables: StreamTables
     ports: Ports
     limits: Limits
     commit: Callable[[TableCommit], bool]
-    """False when the tables were looked at again."""
+    """False when the tables were read again."""
     identity: StreamIdentity
     must_end: Callable[[TopicPartition], bool]
     """Whether nothing more of a Kafka partition may be committed in this pass."""
 
     def run(self, listing: Listing, ids: TxnIds) -> None:
-        """Pay what can be paid. A table that cannot take what it lacks is left out. Raises KafkaDeltaExpressError."""
+        """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
         for debt in self.tables.debts(listing):
             if debt.url not in self.tables.failed:
                 with self.tables.tried(debt.url):
@@ -78,7 +79,7 @@ class CatchUp:
         self._note(debt, ids)
 
     def _note(self, debt: Debt, ids: TxnIds) -> None:
-        """Rule 2; not when another loader has made the debt longer meanwhile."""
+        """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
         own, now = self.tables.own, self.tables.debts([debt.source], [debt.url])
         if own is not None and [one.owed.end for one in now] == [debt.owed.end]:
             metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
@@ -86,7 +87,7 @@ class CatchUp:
                 self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), debt, ids))
 
     def _next(self, debt: Debt, start: Position, listing: Listing) -> Load:
-        """The next part of it, in this table alone. Raises TableError where there is none (rule 1)."""
+        """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
         outcome = self._staged(debt, start, listing)
         if isinstance(outcome, Run | Straddle):
             load = plan_load({debt.source: first_part(outcome, debt.owed.end)}, self.limits)
@@ -98,7 +99,7 @@ class CatchUp:
     def _staged(self, debt: Debt, start: Position, listing: Listing) -> NextRun | None:
         if debt.source not in listing:
             return None
-        with self.tables.tried(self.stream.table):  # the stage is no table
+        with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
             names = listing[debt.source].around(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
         found = self.identity.younger(debt.source, [marker for name in names for marker in read.get(name, ())])
@@ -106,7 +107,7 @@ class CatchUp:
         return cuttable(next_run(start, found), [debt.url], kafka_columns=has_offsets)
 
     def _whole(self, debt: Debt, load: Load) -> Load:
-        """The load up to the first marker of which a file is gone. Raises TableError when that is the first of all."""
+        """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
         gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [debt.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
@@ -116,7 +117,7 @@ class CatchUp:
 
 def _waits(debt: Debt, start: Position, problem: str) -> TableError:
     source = debt.source
-    if is_merged(source.topic):  # the own table has it, so that no rewind is taken (bootstrap/core/repair.py, rule 6)
+    if is_merged(source.topic):  # the main table has it, so rewind is refused (bootstrap/core/repair.py, rule 6)
         return TableError(
             f"{debt.url} waits: {problem}",
             f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {source} is a "

@@ -1,6 +1,6 @@
-"""Makes a stream's tables for rows as its settings say: properties, clustering, after the model of another table.
+"""Creates a stream's tables for rows with the configured properties and clustering, or modeled on another table.
 
-The rules are those of `delta_loader.core.load_modes.layout`. A stream that says nothing of it gets plain tables.
+The rules are those of `delta_loader.core.load_modes.layout`. A stream without these settings gets tables with defaults.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 
 
 class Creator:
-    """Makes one stream's tables."""
+    """Creates one stream's tables."""
 
     def __init__(self, stream: Stream, tables: DeltaTables, maker: TableMaker | None) -> None:
-        """Touches nothing yet."""
         self._stream = stream
         self._tables = tables
         self._maker = maker
 
     def create(self, url: str, staged: TableShape, restage: str = "") -> None:
-        """Make an empty table for what is staged; nothing happens when there is one. Raises TableError.
+        """Create an empty table for the staged rows; does nothing when it exists. Raises TableError.
 
-        ``restage`` is as of `require_fit`.
+        ``restage`` is passed on to `require_fit`.
         """
         stream = self._stream.at(url)
         if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):

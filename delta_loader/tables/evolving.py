@@ -1,12 +1,12 @@
-"""Streams with `unknown_fields: evolve`: the table gains the columns that writers offer, and writers are told.
+"""Streams with `unknown_fields: evolve`: the table gains the columns that writers offer, and writers are notified.
 
 Rules:
 
-1. The loader is the only one that agrees, and the table is what it agrees by (core/evolve.py). Columns are added by a
-   commit of their own, before the rows whose marker offered them; then they are published (common/stage/evolved.py). A
-   crash in between is nothing: the next pass meets the same markers, and the table has the columns.
-2. No offer keeps rows from being loaded: a column that the table does not take is told, and stays where its values are,
-   in the rescue column.
+1. Only the loader agrees to columns, and the table is what it agrees by (core/evolve.py). Columns are added by a
+   separate commit, before the rows whose marker offered them; then they are published (common/stage/evolved.py). A
+   crash in between is harmless: the next pass meets the same markers, and the table has the columns.
+2. An offer never blocks the loading of rows: a column that the table does not take is reported, and its values stay in
+   the rescue column.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Evolver:
     """Adds columns to one stream's tables, in one pass."""
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
-        """Touches nothing yet."""
         self._stream = stream
         self._declared = stream.schema_of_columns
         self._stage = ports.stage
@@ -55,13 +54,13 @@ class Evolver:
 
     @classmethod
     def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> Evolver | None:
-        """The stream's own; None for a stream that gains nothing."""
+        """The stream's evolver; None for a stream that gains no columns."""
         return cls(stream, ports, ports.columns, log) if stream.evolves and ports.columns is not None else None
 
     def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
-        """Give a table what it lacks for files of a shape, and what markers offer; whether it may have changed.
+        """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
 
-        Raises StoreError, MarkerError, and TableError when the table cannot be looked at.
+        Raises StoreError, MarkerError, and TableError when the table cannot be read.
         """
         if table.url == self._stream.dead_letters:
             return False
@@ -83,7 +82,7 @@ class Evolver:
         return changed
 
     def _offers(self, markers: Sequence[Marker]) -> dict[str, StructType]:
-        """What is offered, by the path of the marker."""
+        """The offers, by marker path."""
         found: dict[str, StructType] = {}
         for marker in markers:
             text = None if marker.manifest is None else marker.manifest.offered
@@ -99,7 +98,7 @@ class Evolver:
         return NO_COLUMNS if state is None else schema_from_json(state.schema)
 
     def _add(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns; those that the table does not take are told, each by itself (rule 2)."""
+        """Add columns; those that the table does not take are reported one by one (rule 2)."""
         try:
             self._adder.add_columns(url, added)
         except TableError as error:
@@ -115,7 +114,7 @@ class Evolver:
             self._log.info("columns added", table=url, columns=[str(one) for one in added])
 
     def _publish(self, published: Evolved | None, agreement: Agreement, offers: dict[str, StructType]) -> bool:
-        """Tell the writers what is agreed; False when another loader was faster, so that its word has to be read."""
+        """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
         last = published or Evolved(self._stream.app_id, 0, NO_COLUMNS)
         before = last.columns
         if agreement.columns == before:

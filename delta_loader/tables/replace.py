@@ -1,12 +1,13 @@
-"""Carries requests to replace ranges out, at the end of a stream's pass.
+"""Carries out requests to replace ranges, at the end of a stream's pass.
 
 Rules:
 
-1. Requests are taken in the order in which they were made, so that of two over one range the later one has the last
-   word. Each is carried out step by step (core/replace.py, rule 2), and then deleted; its data files go after it.
-2. What was done is read from the tables' txn actions and histories (core/replace.py, rule 5) and never remembered.
-3. A request that cannot be carried out holds nothing but itself, and later ones that overlap it; it is reported as a
-   held partition is.
+1. Requests are carried out in the order in which they were made, so the later of two over one range wins. Each is
+   carried out step by step (core/replace.py, rule 2) and then deleted; its data files are deleted after it.
+2. The finished steps are read from the tables' txn actions and histories (core/replace.py, rule 5) and never
+   remembered.
+3. A request that cannot be carried out holds only itself and later requests that overlap it; it is reported as a held
+   partition is.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ if TYPE_CHECKING:
 
 
 class Replacer(Protocol):
-    """Looks into tables and replaces rows. Raises TableError."""
+    """Reads tables and replaces rows. Raises TableError."""
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        """How many records of the range some tables have and the request has not."""
+        """How many records of the range some tables have and the request does not."""
 
     def stale(self, request: Request, url: str) -> int:
-        """How many records a table has in the range that the request has not for it."""
+        """How many records a table has in the range that the request does not have for it."""
 
     def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
-        """One commit; False when another commit was in its way."""
+        """One commit; False when another commit conflicted with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stepping:
-    """A `Replacer` that tells when it has come a step further: each may be a job of Spark over a whole range."""
+    """A `Replacer` that reports each finished step: each may be a Spark job over a whole range."""
 
     replacer: Replacer
     stepped: Callable[[], None]
@@ -73,12 +74,12 @@ class _Stepping:
 
 
 class _InTheWayError(Exception):
-    """Another commit was in the way; the next pass goes on."""
+    """Another commit conflicted; the next pass continues."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one look at a stream's requests did."""
+    """What one pass did with a stream's requests."""
 
     carried_out: int = 0
     held: dict[TopicPartition, Held] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class Replacements:
         stop: Callable[[], bool],
         stepped: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Carry out what can be. ``stepped`` is told after each step: work that is long is none that hangs.
+        """Carry out what can be. ``stepped`` is called after each step, so long work does not count as hanging.
 
         Raises StoreError.
         """
@@ -148,7 +149,7 @@ class Replacements:
                 continue
             data = self.store.read(found.path)
             if data is None:
-                continue  # carried out by another loader meanwhile
+                continue  # another loader carried it out in the meantime
             try:
                 yield Request(name, replacement_from_bytes(name, data))
             except MarkerError as error:
@@ -156,7 +157,7 @@ class Replacements:
                 held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
 
     def _carry_out(self, request: Request, stream: Stream) -> Held | None:
-        """The steps that are not done yet; why not, or None when all are."""
+        """Take the steps that are not done yet; returns why one cannot be taken, or None when all are done."""
         rows = self._target(stream.table)
         if rows is None:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
@@ -171,13 +172,13 @@ class Replacements:
             )
             if refused is not None:
                 return refused
-        # Else somebody has put a request back that was carried out.
+        # Otherwise, a request that was already carried out has been put back.
         self.store.delete([request.name.path])
         self.store.delete(file.path for table in request.content.tables for file in table.files)
         return None
 
     def _taken_back(self, request: Request, stream: Stream) -> Held | None:
-        """Why it cannot be gone on with: a table has seen a step and has not its rows. By a new look."""
+        """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""
         for target in map(self._target, stream.tables):
             if target is not None and target.version is not None and _done(target, request):
                 reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
@@ -186,7 +187,7 @@ class Replacements:
         return None
 
     def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
-        """The stream's other tables that are there, or that the request needs: these are made."""
+        """The secondary tables that exist or that the request needs; the latter are created."""
         found: list[Target] = []
         for url in stream.side_tables:
             target, staged = self._target(url), request.content.of(url)
@@ -203,7 +204,7 @@ class Replacements:
         return next((path for path in files if self.store.stat(path) is None), None)
 
     def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
-        """Why it cannot be carried out; the own table is the first of ``targets``."""
+        """Why it cannot be carried out; the main table is the first of ``targets``."""
         source, rows = request.name.topic_partition, targets[0]
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
@@ -216,13 +217,13 @@ class Replacements:
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
 
     def _ids(self, stream: Stream, rows: Target) -> TxnIds:
-        """The stream's ids in its own table."""
+        """The stream's ids in its main table."""
         ids = TxnIds(stream.app_id, stream.several_topics)
         history = () if rows.version is None else self.tables.history(rows.url, rows.version)
         return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)
 
     def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
-        """The commits that are not made yet, in their order (core/replace.py, rules 2 and 5); why not, if not."""
+        """Make the missing commits in order (core/replace.py, rules 2 and 5); returns why, if that is not possible."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
         for side in () if done else sides:
             staged = request.content.of(side.url)
@@ -261,5 +262,5 @@ class Replacements:
 
 
 def _done(target: Target, request: Request) -> int:
-    """The step that a table has seen of a request; 0 for none."""
+    """The last step of a request that a table has recorded; 0 for none."""
     return target.transactions.get(txn_id(request.name.request), 0)

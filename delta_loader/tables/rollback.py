@@ -1,15 +1,16 @@
-"""The loader's look at whether its tables went back, and how it obeys an operator's answer.
+"""Detects whether tables were rolled back, and carries out an operator's resolution.
 
 Rules:
 
-1. Every look at the tables looks at their histories too. A stream with a table that went back is held as a whole:
-   nothing is loaded and nothing is settled for it, until an answer lies in the stage (common/stage/answers.py).
-2. An answer is obeyed by one commit to that table, which sets the txn actions back (`replay`) or leaves them (`go_on`),
-   and says in its metadata which event it answers. So it is obeyed once, whoever tries it and however often.
-3. Kafka partitions without a txn action are held one by one, when the history says that they had one, or when nothing
-   but a table that is gone could have had the beginning of their chain.
-4. How far a table's history was looked at is kept in memory only to save reading it again: of a table that others
-   commit to, a stream that is idle reads what is new, and not all since its own last commit.
+1. Each time the tables are read, their histories are read too. A stream with a rolled-back table is held as a whole:
+   nothing of it is loaded or settled until the stage has a resolution (common/stage/answers.py).
+2. A resolution is carried out by one commit to that table, which sets the txn actions back (`replay`) or leaves them
+   (`go_on`), and names the event that it resolves in its metadata. It is therefore carried out once, no matter which
+   loader tries it and how often.
+3. Kafka partitions without a txn action are held individually, when the history says that they had one, or when only a
+   table that is gone could have had the start of their chain.
+4. How far a table's history was read is kept in memory only to avoid reading it again: of a table that other writers
+   commit to, an idle stream reads only the new commits, not everything since its own last commit.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is known of a table's history: of what one stream loaded, for streams may share a table."""
+    """What is known of a table's history for one stream (streams may share a table)."""
 
     table_id: str
     version: int
-    """Up to which nothing had gone back."""
+    """The version up to which there was no rollback."""
     identity: TableIdentity
     unknown: LoggedCommit | None = None
-    """The log's oldest commit, where it has none of the stream's (common/tables/rollback.py, rule 6)."""
+    """The log's oldest commit, if the log has none of the stream's commits (common/tables/rollback.py, rule 6)."""
 
 
 Looked = dict[tuple[str, str], Examined]
@@ -71,18 +72,18 @@ class RollbackDetector:
     """What one pass over one stream sees of its tables' histories."""
 
     def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
-        """Touches nothing yet; ``looked`` is kept from pass to pass."""
+        """``looked`` is kept from pass to pass."""
         self._stream = stream
         self._app_id = stream.app_id
         self.ids = ids
-        """Of the chains' newest generations, once they are known."""
+        """With the chains' newest generations, once they are known."""
         self._tables = tables
         self._stage = stage
         self._looked = looked
         self._pasts: dict[tuple[str, int], OwnPast] = {}
 
     def look(self, target: Target) -> tuple[Target, Rollback | None]:
-        """The table with what its positions belong to, and how it went back, if it did. Raises TableError."""
+        """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
         if target.version is None:
             return target, None
         place, known = (self._app_id, target.url), self._looked.get((self._app_id, target.url))
@@ -101,13 +102,13 @@ class RollbackDetector:
         return replace(target, identity=identity), back
 
     def _history(self, target: Target) -> Iterator[LoggedCommit]:
-        """The table's; of one in which the stream has no position, no more than is read for what expired."""
+        """The table's history. Where the stream has no position, only as much as is read to find expired commits."""
         history = self._tables.history(target.url, target.version or 0)
         is_there = any(name.startswith(f"{self._app_id}-") for name in target.transactions)
         return history if is_there else islice(history, MOST_COMMITS)
 
     def _is_of_others(self, target: Target, version: int) -> bool:
-        """Whether what came after a version that was looked at is of no consequence here: rows of others, or order."""
+        """Whether the commits after an examined version do not matter: they add others' rows or only move rows."""
         for commit in self._tables.history(target.url, target.version or 0):
             if commit.version <= version:
                 return commit.version == version
@@ -117,7 +118,7 @@ class RollbackDetector:
         return False
 
     def landed(self, target: Target) -> None:
-        """A commit of ours is in the table, right after the version that was looked at."""
+        """Record that our commit is in the table, right after the examined version."""
         if target.version is not None:
             self._looked[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
 
@@ -143,20 +144,20 @@ class RollbackDetector:
     def unknown(
         self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]]
     ) -> Rollback | None:
-        """The chains whose position may be that of a table that went back, where its log does not tell."""
+        """The chains whose position may be that of a rolled-back table, where the table's log cannot tell."""
         known = self._looked.get((self._app_id, target.url))
         if known is None or known.unknown is None:
             return None
         return unknown_positions(known.unknown, placed, self.ids.generations)
 
     def answer(self, target: Target, back: Rollback) -> Answer | None:
-        """The operator's answer, if there is one. Raises UsageError, StoreError."""
+        """The operator's resolution, if there is one. Raises UsageError, StoreError."""
         path = answer_path(self._app_id, target.table_id, back.cause.version)
         data = self._stage.object(path)
         return None if data is None else Answer.from_bytes(path, data)
 
     def obedience(self, target: Target, answer: Answer, new_id: NewId) -> TableCommit:
-        """The commit that carries an answer out (rule 2)."""
+        """The commit that carries out a resolution (rule 2)."""
         positions: Mapping[TopicPartition, Position] = answer.positions
         ids = target.ids(self.ids)
         advances = {
@@ -179,7 +180,7 @@ class RollbackDetector:
 
 
 def held_by(url: str, app_id: str, back: Rollback) -> Held:
-    """Why a stream, or a Kafka partition, waits for an answer."""
+    """Why a stream, or a Kafka partition, waits for a resolution."""
     return Held(back.kind.value, described(url, back), _remedy(url, app_id, back))
 
 

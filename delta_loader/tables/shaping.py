@@ -1,13 +1,14 @@
-"""Streams with `evolution: add` or `widen`: the table is changed until it takes what is staged, before that is loaded.
+"""Streams with `evolution: add` or `widen`: the table is changed to accept staged rows before they are loaded.
 
 Rules:
 
-1. What is staged decides, the oldest schema first (core/plan.py, rule 4): columns that the table lacks are added, at
-   any depth, and with `widen` types grow as far as Delta's type widening allows (core/load_modes/casting.py). Each is a
-   commit of its own. A crash in between is nothing: the next pass sees the table as it is then.
-2. The table is never narrowed and no column ever goes. So loaders and writers of different configs converge.
-3. What the table does not take is told, and what is staged is judged by the table as it is: cast value by value, or
-   refused.
+1. The staged schema decides, the oldest one first (core/plan.py, rule 4): columns that the table lacks are added, at
+   any depth, and with `widen` types are widened as far as Delta's type widening allows (core/load_modes/casting.py).
+   Each change is a separate commit. A crash in between is harmless: the next pass sees the table as it is then.
+2. The table is never narrowed and no column is ever dropped. Loaders and writers of different configs therefore
+   converge.
+3. A change that the table does not take is reported, and staged rows are checked against the table as it is: cast value
+   by value, or refused.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ class Shaper:
     """Changes one stream's tables, in one pass."""
 
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
-        """Touches nothing yet."""
         self._stream = stream
         self._adder = adder
         self._metrics = ports.metrics
@@ -46,19 +46,19 @@ class Shaper:
 
     @classmethod
     def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> Shaper | None:
-        """The stream's own; None for one that changes no table."""
+        """The stream's shaper; None for a stream that changes no table."""
         if stream.evolution is Evolution.STRICT or ports.columns is None:
             return None
         return cls(stream, ports, ports.columns, log)
 
     def shape(self, table: Target, staged: TableShape) -> bool:
-        """Give a table what it lacks for files of a shape; whether it may have changed."""
+        """Change a table to accept files of a shape; returns whether it may have changed."""
         if table.url == self._stream.dead_letters or table.shape.schema == staged.schema:
             return False
         try:
             columns, wanted = schema_from_json(table.shape.schema), schema_from_json(staged.schema)
         except SchemaError:
-            return False  # told by who compares them
+            return False  # the comparison reports it
         changed = self._add(table.url, columns, wanted)
         if self._stream.evolution is Evolution.WIDEN:
             columns = with_additions(columns, additions(columns, wanted))
@@ -72,7 +72,7 @@ class Shaper:
             return False
         try:
             self._adder.add_columns(url, added)
-        except TableError as error:  # Another loader may have been faster: the next look tells.
+        except TableError as error:  # Another loader may have been faster: the next read shows it.
             self._log.warning(
                 "columns not added", table=url, columns=[str(one) for one in added], problem=error.problem
             )

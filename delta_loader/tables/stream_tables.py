@@ -1,13 +1,14 @@
-"""The tables of one stream in one pass: looked at, made, and left out where they fail.
+"""The tables of one stream in one pass: read, created, and left out where they fail.
 
 Rules:
 
-1. The stream's own table says how far the stream is; when it fails, the stream does. Any other one, of a route or for
-   dead letters, that fails (it cannot be read or made, does not take the files, refuses a commit) is left out until the
-   next pass, and told: the stream's other tables go on.
-2. What a table that is left out lacks is noted in the commit that moves the stream on (core/deferred.py). It gets that
-   before anything later (delta_loader/tables/catch_up.py), and no marker that it may need is settled before that.
-3. A table that went back holds the whole stream (delta_loader/tables/rollback.py), whichever it is.
+1. The main table says how far the stream is; when it fails, the stream fails. A secondary table (of a route or for dead
+   letters) that fails, because it cannot be read or created, is incompatible with the files, or refuses a commit, is
+   left out until the next pass and reported: the stream's other tables continue.
+2. The range that a left-out table lacks is noted in the commit that moves the stream on (core/deferred.py). The table
+   gets that range before anything later (delta_loader/tables/catch_up.py), and no marker that it may need is settled
+   before that.
+3. Any table that was rolled back holds the whole stream (delta_loader/tables/rollback.py).
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class StreamTables:
         registering: Registering | None = None,
         log: FilteringBoundLogger,
     ) -> None:
-        """Touches nothing yet. There may be hundreds of tables, so they are looked at in parallel.
+        """There may be hundreds of tables, so they are read in parallel.
 
-        ``evolver`` gives tables the columns that writers offer, ``shaper`` changes them until they take what is staged.
+        ``evolver`` gives tables the columns that writers offer; ``shaper`` changes tables to accept staged rows.
         """
         self._stream = stream
         self._tables = tables
@@ -91,15 +92,15 @@ class StreamTables:
         self.urls = {comparable(url): url for url in reversed(stream.tables)}
         """The stream's spelling of each table's URL, by its comparable form."""
         self.targets: dict[str, Target] = {}
-        """The tables that are there, and have not failed, as they were last seen."""
+        """The tables that exist and have not failed, as they were last read."""
         self._forgotten: Sequence[Rollback] | None = None
         self.went_back: list[tuple[Target, Rollback]] = []
         self.failed: dict[str, KafkaDeltaExpressError] = {}
-        """Those that are left out, and why (rule 1)."""
+        """The tables that are left out, and why (rule 1)."""
 
     @property
     def own(self) -> Target | None:
-        """The stream's own table, if it is there."""
+        """The stream's main table, if it exists."""
         return self.targets.get(self._stream.table)
 
     @property
@@ -109,7 +110,7 @@ class StreamTables:
 
     @contextmanager
     def tried(self, url: str) -> Iterator[None]:
-        """Something is done to one table: its failure is raised for the own table, and kept for any other (rule 1)."""
+        """Run work on one table: the main table's failure is raised, any other table's is kept (rule 1)."""
         try:
             yield
         except KafkaDeltaExpressError as error:
@@ -121,7 +122,7 @@ class StreamTables:
             self._log.error("table left out", table=url, problem=error.problem, remedy=error.remedy)
 
     def look(self) -> None:
-        """See what the tables are now. Raises TableError."""
+        """Read the tables' current state. Raises TableError."""
         self.targets.clear()
         self.went_back = []
         urls = [url for url in self._stream.tables if url not in self.failed]
@@ -152,14 +153,14 @@ class StreamTables:
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
-        """Create what the load is the first to need; check that its files fit what is there. Raises TableError.
+        """Create the tables that the load is the first to need; check that its files are compatible. Raises TableError.
 
-        With ``urls`` of these tables only.
+        With ``urls``, only for these tables.
         """
         wanted = {
             pair for marker in load.markers for pair in shapes_of(marker).items() if urls is None or pair[0] in urls
         }
-        if self.own is None and urls is None:  # its txn actions are needed even if no record is a row of it
+        if self.own is None and urls is None:  # its txn actions are needed even if no record becomes a row of it
             wanted |= {
                 (staged.url, shape_of(staged))
                 for marker in load.markers
@@ -195,7 +196,7 @@ class StreamTables:
     def gone_files(
         self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None
     ) -> Callable[[Marker], Held | None]:
-        """Look at every file that the load would bring into ``urls``, or all tables; what is gone holds its marker."""
+        """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker."""
         gone: dict[object, str] = {}
         for url in tuple(self.targets) if urls is None else urls:
             with self.tried(url):
@@ -227,29 +228,29 @@ class StreamTables:
         seen = parallel(is_there, files)
         return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
 
-    # What tables owe.
+    # Deferred ranges.
 
     def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[Debt, ...]:
-        """What they may lack of what the own table is past."""
+        """The ranges that tables may lack below the main table's position."""
         return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, sources)
 
     def floor(self, source: TopicPartition, position: Position | None) -> Position | None:
-        """Up to where all tables have what a Kafka partition brought; ``position`` is the own table's."""
+        """The position up to which all tables have a Kafka partition's rows; ``position`` is the main table's."""
         if position is None:
             return None
         return self._deferred().floor(self._look_back.ids, self._stream.side_tables, source, position)
 
     def _deferred(self) -> DeferredRanges:
-        """What the own table's txn actions tell of; read once for each state of the table."""
+        """The deferred ranges in the main table's txn actions; read once for each state of the table."""
         own = self.own
         if own is not self._read_of:
             self._read_of, self._read = own, DeferredRanges.read({} if own is None else own.transactions)
         return self._read
 
     def side_commit(self, url: str, naming: Naming, load: Load, *, owed: bool = False) -> TableCommit | None:
-        """What a load brings into another table than the own; None for nothing.
+        """The commit of a load to a secondary table; None if it adds nothing.
 
-        With ``owed`` the load is what the table lacks, else it waits until it has that.
+        With ``owed`` the load is the range that the table lacks; otherwise the table waits until it has that range.
         """
         target = self.targets.get(url)
         if target is None:
@@ -258,7 +259,7 @@ class StreamTables:
         return None if part is None else side_commit(target, naming, part)
 
     def with_deferred(self, commit: TableCommit, load: Load) -> TableCommit:
-        """The commit to the own table, noting what others do not get of the load."""
+        """The commit to the main table, noting the ranges of the load that other tables do not get."""
         for url in self._stream.side_tables:
             without = self._in_debt(url, load.runs) if url in self.targets else tuple(load.runs)
             spans = left_out(load, url, without)
@@ -275,7 +276,7 @@ class StreamTables:
         return None if target is None else target.ids(self._look_back.ids).position(target.transactions, source)
 
     def note_forgotten(self, events: Sequence[Rollback]) -> None:
-        """The own table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
+        """The main table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
         self._forgotten = events
         if self.own is not None:
             self.targets[self.own.url] = self._with_forgotten(self.own)
@@ -294,7 +295,7 @@ class StreamTables:
         return own if identity == own.identity else replace(own, identity=identity)
 
     def raise_failure(self) -> None:
-        """Raise what one of the tables failed with."""
+        """Raise the failure of one of the tables."""
         for url, error in self.failed.items():
             left = len(self.failed) - 1
             more = f" (and {left} more)" if left else ""

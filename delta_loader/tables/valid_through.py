@@ -1,12 +1,12 @@
-"""Writes through what time a table is complete into a property of the table, where a stream wants that.
+"""Writes the time through which a table is complete to a property of the table, for streams that configure it.
 
 Rules:
 
-1. It is a commit of its own, after the load's, and at most one in the time that the stream allows: a change of a
-   table's metadata makes Delta refuse whatever else was being committed at that moment, somebody's OPTIMIZE or MERGE.
-   In the load's own commit it would do so with each load, and the load would be no blind append any more.
-2. It never makes a load fail: what goes wrong is logged, and a later load tries again. It is done in the thread of the
-   stream's own load, so that a store that hangs keeps no other stream from loading.
+1. It is a separate commit, after the load's, and at most one in the interval that the stream configures: a change of a
+   table's metadata makes Delta refuse any other commit at that moment, such as a user's OPTIMIZE or MERGE. In the
+   load's own commit it would do so with each load, and the load would no longer be a blind append.
+2. It never makes a load fail: an error is logged, and a later load tries again. It runs in the thread of the stream's
+   own load, so a store that hangs keeps no other stream from loading.
 3. The truth is the commits' user metadata. The property may lag behind it, and is never ahead.
 """
 
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 
 
 class PropertySetter(Protocol):
-    """Gives tables properties."""
+    """Sets table properties."""
 
     def set_property(self, url: str, key: str, value: str) -> None:
-        """Set a property by one commit that does nothing else. Raises TableError."""
+        """Set a property by a commit that does nothing else. Raises TableError."""
 
 
 class ValidThrough:
-    """What was told of each stream by this process."""
+    """The values that this process has set, by stream."""
 
     def __init__(
         self, streams: Iterable[Stream], setter: PropertySetter, clock: Clock, log: FilteringBoundLogger
     ) -> None:
-        """Touches nothing yet."""
         self._wanted = {
             stream.app_id: (stream.table, stream.valid_through_property_s)
             for stream in streams
@@ -53,7 +52,7 @@ class ValidThrough:
         self._told_s: dict[str, float] = {}
 
     def tell(self, report: StreamReport) -> None:
-        """After a load of a stream, in its thread: set what is new, where it is time (rule 1)."""
+        """After a load of a stream, in its thread: set a new value, if it is due (rule 1)."""
         if report.app_id in self._wanted and report.valid_through_ms is not None:
             self._waiting_ms[report.app_id] = report.valid_through_ms
         if report.app_id in self._waiting_ms:
