@@ -54,11 +54,13 @@ def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_co
     done = tmp_path / "stage" / "done"
     writer.until(lambda: any((done / f"{name}-shop-cart").rglob("*.done")), "a marker of the other topic")
     assert not (done / both).exists()
-    writer.child.stop()
 
-    status = programs.run("delta-loader", "status", config)
-    assert status.returncode == 3
-    assert said in status.stdout
+    def status() -> tuple[int, bool]:
+        answer = programs.run("delta-loader", "status", config)
+        return answer.returncode, said in answer.stdout
+
+    writer.until(lambda: status() == (3, True), "a status for which Kafka answered in time")
+    writer.child.stop()
     for command in (("check",), ("run", "--until-caught-up")):
         refused = programs.run("stage-writer", command[0], config, *command[1:])
         assert refused.returncode == 2
