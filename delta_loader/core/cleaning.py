@@ -1,10 +1,10 @@
-"""What a clean-up may remove, and what it says about it.
+"""What a clean-up may remove, and how it is reported.
 
 Rules:
 
-1. Only files that a stage writer named are looked at (`common.stage.data_files.DataFileName`), and of these only those
-   of topics that the stream whose table it is takes: whoever else puts files below a table has names of his own.
-2. Nothing younger than the safe age is looked at. It is at least as long as a file may wait for its marker, and the
+1. Only files that a stage writer named are considered (`common.stage.data_files.DataFileName`), and of these only those
+   with topics that the table's stream takes: any other program that puts files below a table names them differently.
+2. Nothing younger than the safe age is considered. It is at least as long as a file may wait for its marker, and the
    marker for settling: a flush, its retries, and the retention of markers.
 3. A marker that cannot be read may refer to anything of its Kafka partition, so all of that stays.
 """
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from common.tables.history import LoggedCommit
 
 RETRIES_S = 3600.0
-"""More than the time for which a writer tries to flush; it gives up long before."""
+"""More than the time for which a writer retries a flush; it gives up long before."""
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A folder in which data files lie."""
+    """A folder that contains data files."""
 
     url: str
     folder: str
     streams: tuple[Stream, ...]
-    """Whose files may lie here."""
+    """The streams whose files may be here."""
     has_log: bool
     """Whether it is a Delta table."""
 
     def file(self, path: str) -> DataFileName | None:
-        """What a data file of ours says by its name; None for all others (rule 1)."""
+        """A data file's parsed name; None for files of others (rule 1)."""
         try:
             name = DataFileName.parse(path)
         except MarkerError:
@@ -60,9 +60,9 @@ def _takes(stream: Stream, topic: str) -> bool:
 
 
 def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:
-    """Who else brings this area's topics into the table, from a stage that this clean-up does not see; None for nobody.
+    """The other stream or stage that loads this area's topics into the table, unseen by this clean-up; None for none.
 
-    Its newest commits tell (as many as common/tables/rollback.py reads).
+    Decided by the newest commits (as many as common/tables/rollback.py reads).
     """
     known = {stream.app_id for stream in settings.streams}
     for commit in islice(history, MOST_COMMITS):
@@ -104,7 +104,7 @@ def require_safe(settings: Settings, older_than_s: float) -> None:
 
 
 def names_in(data: bytes) -> Iterator[str]:
-    """The file names in a marker or a staged replacement, whatever its version; raises ValueError for no JSON."""
+    """The file names in a marker or a staged replacement of any version. Raises ValueError if it is not JSON."""
     if data:
         yield from _paths(json.loads(data))
 
@@ -137,7 +137,7 @@ class Tally:
     """Why nothing is removed here."""
 
     def and_one(self, path: str, size_bytes: int, modified_ms: int) -> Tally:
-        """With one more."""
+        """The tally with one more file."""
         oldest_ms = modified_ms if self.oldest_ms is None else min(self.oldest_ms, modified_ms)
         examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, path)
         return Tally(self.what, self.url, self.count + 1, self.size_bytes + size_bytes, oldest_ms, examples)

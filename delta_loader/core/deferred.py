@@ -2,10 +2,12 @@
 
 Rules:
 
-1. A table that owes records of a Kafka partition gets nothing of later ones before it has those: its own txn action
-   would say that it has them all. So what a load holds for it makes the debt longer.
-2. A debt begins with the first marker that has files for the table. What lies before it had none, or was brought.
-3. A table is committed to only for markers with files for it, so its txn action may be far behind; that is no debt.
+1. A table that lacks records of a Kafka partition gets no later ones before it has those: its own txn action would say
+   that it has them all. A load's records for it therefore extend the deferred range.
+2. A deferred range starts with the first marker that has files for the table. Markers before it had none, or were
+   loaded.
+3. A table is committed to only for markers with files for it, so its txn action may be far behind; that is not a
+   deferred range.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def without_sources(load: Load, sources: Collection[TopicPartition]) -> Load | N
 
 
 def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
-    """By Kafka partition, from where and up to where a load has files for a table that gets none of these."""
+    """By Kafka partition, the span over a load's files for a table that gets none of them."""
     spans: dict[TopicPartition, Span] = {}
     for source in sources:
         needed = [marker for marker in load.runs[source].markers if files_for(url, marker)]
@@ -46,7 +48,7 @@ def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[To
 def with_deferred(
     commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[Debt], ids: TxnIds
 ) -> TableCommit:
-    """The commit to the stream's own table, noting also what another one does not get (rules 1 and 2)."""
+    """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
     known = {debt.source: debt.owed for debt in debts if debt.url == url}
     versions: dict[str, int] = {}
     for source, span in spans.items():
@@ -57,7 +59,7 @@ def with_deferred(
 
 
 def with_caught_up(commit: TableCommit, debt: Debt, ids: TxnIds) -> TableCommit:
-    """The commit to the stream's own table, noting also that a debt is paid."""
+    """The commit to the main table, also noting that a deferred range is complete."""
     return _moved(commit, DebtIds.of(ids, debt.source, debt.url).paid(debt.owed))
 
 
@@ -67,7 +69,7 @@ def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:
 
 
 def first_part(found: Loadable, end: Position) -> Loadable:
-    """What is staged, up to the first marker that begins at ``end`` or later."""
+    """The loadable markers up to the first one that starts at ``end`` or later."""
     if not isinstance(found, Run):
         return found
     return Run(tuple(marker for marker in found.markers if marker.span.start < end) or found.markers[:1])

@@ -1,13 +1,13 @@
-"""What a table gains of what writers offer: pure.
+"""Which of the columns that writers offer a table gains. Pure.
 
 Rules:
 
-1. What is there stays as it is: the table's types win over published ones, these over offered ones, and of several
-   offers the types are joined (common/schema/evolution.py). So it does not matter in which order, how often, or by
-   which of several loaders offers are taken: from one table, one set of columns comes out.
-2. What files have and the table lacks is added in any case: they were staged with columns that were published once, and
-   the table has gone back since, or is another one of the stream's tables.
-3. What is published is what the table has of it, with the table's types.
+1. Existing types stay: the table's types win over published ones, published types over offered ones, and the types of
+   several offers are joined (common/schema/evolution.py). The result therefore does not depend on the order, the number
+   of repetitions, or the loader that takes the offers: one table always gets one set of columns.
+2. A column that files have and the table lacks is added in any case: the files were staged with columns that were
+   published once, and since then the table was rolled back, or it is another of the stream's tables.
+3. The published columns are those that the table has of them, with the table's types.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a table is to gain."""
+    """What a table gains."""
 
     added: tuple[Addition, ...]
-    """What it lacks."""
+    """The columns that it lacks."""
     columns: StructType
-    """What is published once it has that."""
+    """What is published once the table has the added columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a stream's columns are so far."""
+    """A stream's columns so far."""
 
     declared: StructType
     published: StructType
     limit: int
-    """How many fields may be gained beside the declared ones."""
+    """How many fields may be gained in addition to the declared ones."""
 
     @property
     def room(self) -> int:
-        """How many more may be."""
+        """How many more fields may be gained."""
         return self.limit - sum(one.size for one in additions(self.declared, self.published))
 
 
@@ -60,7 +60,7 @@ def joined_offers(offers: Iterable[StructType]) -> StructType:
 def agree(
     table: StructType, known: Known, offered: StructType, staged: StructType, refused: Collection[Addition] = ()
 ) -> Agreement:
-    """What the table is to gain; ``refused`` is what it turned out not to take."""
+    """What the table gains; ``refused`` are additions that it turned out not to take."""
     due = additions(table, staged)
     later = with_additions(table, due)
     due = (*due, *additions(later, known.published))
@@ -68,6 +68,6 @@ def agree(
     fresh = (one for one in additions(later, offered) if one not in refused)
     added = (*due, *within(fresh, known.room))
     later = with_additions(table, added)
-    # The table may have a column that was offered, by somebody else's hand: it is used as it is.
+    # The table may already have a column that was offered, added by someone else: it is used as it is.
     gained = within(additions(known.published, restricted(later, offered)), known.room)
     return Agreement(added, restricted(later, with_additions(known.published, gained)))

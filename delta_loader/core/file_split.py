@@ -1,12 +1,13 @@
-"""What a table still needs of a marker, when it may have some of the marker's positions already.
+"""What a table still needs of a marker, when it may already have some of the marker's positions.
 
 Rules:
 
-1. A file that lies above the table's position by its statistics is added as it is, one that lies below is left out.
-   Only a file that has both, or does not tell, goes through Spark, which leaves out the rows below.
-2. A mixed file, whose rows have many partition values, always goes through Spark, which parts them. So does every file
-   of a table to which none may be added, and one whose types are not the table's (delta_loader/core/load_modes/).
-3. The statistics of the offset column are exact: a whole number is never cut, and the column is always among them.
+1. A file above the table's position, by its statistics, is added as it is; a file below it is left out. Only a file
+   that has both, or has no statistics, goes through Spark, which leaves out the rows below.
+2. A mixed file, whose rows have many partition values, always goes through Spark, which splits them. So does every file
+   of a table that files may not be added to, and every file whose types are not the table's
+   (delta_loader/core/load_modes/).
+3. The statistics of the offset column are exact: an integer is never truncated, and the column always has statistics.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ OFFSET_COLUMN = "_kafka_offset"
 
 
 RecordPlace = tuple["TopicPartition", "Offset"]
-"""Which Kafka record it is."""
+"""The identity of a Kafka record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkWrite:
-    """Staged files whose rows Spark reads and writes into a table, because they cannot be added as they are."""
+    """Staged files whose rows Spark reads and writes to a table, because they cannot be added as they are."""
 
     source: TopicPartition
     """The chain of all their records."""
     root: str | None
-    """The URL that the files' paths are below; None for the stage's: they are mixed."""
+    """The URL that the files' paths are relative to; None for the stage's: they are mixed."""
     shape: TableShape
-    """What they were written with; the table may have more columns."""
+    """The shape that they were written with; the table may have more columns."""
     files: tuple[StagedFile, ...]
     start: Position | None
-    """Rows whose offset is lower are left out; None brings all rows."""
+    """Rows with a lower offset are left out; None keeps all rows."""
     without: tuple[RecordPlace, ...] = ()
-    """Rows of these records are left out too: the table refuses them."""
+    """Rows of these records are left out too, because the table refuses them."""
     topic_id: str | None = None
-    """Of the topic that the records are from, where the broker has one; of a chain of several, those of all."""
+    """The id of the records' topic, if the broker has one; for a chain of several topics, their ids together."""
     casts: tuple[Cast, ...] = ()
     """Columns whose types are not the table's."""
     place: Place | None = None
-    """Columns of the files that say of which record a row is; None where nothing does."""
+    """The columns of the files that carry each row's record identity; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,18 @@ class FileSplit:
     added: tuple[StagedFile, ...] = ()
     """Files that are added as they are."""
     written: tuple[SparkWrite, ...] = ()
-    """Files whose rows go through Spark."""
+    """Files with rows that go through Spark."""
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
-        """Every file that has to be there."""
+        """Every file that has to exist."""
         return (*self.added, *(file for write in self.written for file in write.files))
 
 
 def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool = False, schema: str = "") -> FileSplit:
-    """What the table at ``url`` needs of a marker, when it has all positions below ``start``.
+    """What the table at ``url`` needs of a marker when it has all positions below ``start``.
 
-    ``by_spark``: no file is added as it is. ``schema`` is the table's: where staged types are others, Spark casts.
+    ``by_spark``: no file is added as it is. ``schema`` is the table's: Spark casts staged types that differ from it.
     """
     if marker.span.end <= start:
         return FileSplit()
@@ -100,7 +101,7 @@ def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool 
 def _parted(
     files: Sequence[StagedFile], marker: Marker, start: Position
 ) -> tuple[Sequence[StagedFile], Sequence[StagedFile]]:
-    """The files that are needed whole, and those of which a part is (rule 1)."""
+    """The files that are needed in full, and those that are needed in part (rule 1)."""
     if marker.span.start >= start:
         return files, ()
     bounds = {file.path: _offsets(file) for file in files}
@@ -112,7 +113,7 @@ def _parted(
 def _writes(
     marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
 ) -> Iterator[SparkWrite]:
-    """What goes through Spark: the mixed files apart from the others, which lie elsewhere."""
+    """What goes through Spark: mixed files separately from the others, which are stored elsewhere."""
     source, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
     place = place_of(table)
@@ -125,7 +126,7 @@ def _writes(
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:
-    """The lowest and the highest offset in a file; None when it does not tell."""
+    """The lowest and the highest offset in a file; None without statistics."""
     try:
         statistics = json.loads(file.statistics)
         return int(statistics["minValues"][OFFSET_COLUMN]), int(statistics["maxValues"][OFFSET_COLUMN])

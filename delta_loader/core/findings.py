@@ -1,7 +1,7 @@
-"""What a verification says: findings with their verdicts, by table and Kafka partition.
+"""The results of a verification: findings with their verdicts, by table and Kafka partition.
 
-Rule: a finding says what is proved, what only noted or not provable, or what is wrong, and for a fault the version and
-the file. Only a fault makes the answer "no".
+Rule: a finding states what is proved, what is only noted or cannot be proved, or what is wrong, and for a fault the
+version and the file. Only a fault fails the verification.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Verdict(StrEnum):
     """How a finding counts."""
 
     PROVED = "proved"
-    NOTED = "noted"  # as it should be, and worth knowing: deleted by right, given up by an operator
-    UNPROVED = "not proved"  # nothing says that it is wrong, or that it is right
+    NOTED = "noted"  # as it should be, and worth knowing: deleted legitimately, given up by an operator
+    UNPROVED = "not proved"  # no evidence that it is wrong, or that it is right
     FAULT = "fault"
 
 
@@ -46,9 +46,9 @@ class PartitionReport:
 
     source: TopicPartition
     begins: Position | None
-    """The first position that the history knows of."""
+    """The first position in the history."""
     position: Position | None
-    """The next one that the table wants."""
+    """The next position that the table wants."""
     rows: int | None
     """Rows with an offset of this partition; None where the table has no offset columns."""
     distinct: int | None
@@ -56,14 +56,14 @@ class PartitionReport:
     highest: int | None
     dead_letters: int | None
     counted_records: int | None
-    """Records that the commits say they brought; None when some do not count."""
+    """Records that the commits say they loaded; None when some do not count."""
     counted_tombstones: int | None
     counted_filtered: int | None
     proved: bool
 
 
 def unlooked(source: TopicPartition, begins: Position | None, position: Position | None) -> PartitionReport:
-    """One Kafka partition of which the log alone can tell."""
+    """A Kafka partition that is judged by the log alone."""
     return PartitionReport(
         source=source,
         begins=begins,
@@ -87,22 +87,22 @@ class StreamReport:
     app_id: str
     table: str
     version: int | None
-    """The version that was looked at; None when there is no table."""
+    """The version that was verified; None when there is no table."""
     first_version: int | None
     """The oldest version that the log still has."""
     partitions: tuple[PartitionReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     failure: str | None = None
-    """Why it could not be looked at."""
+    """Why it could not be verified."""
     routed: Mapping[str, int] = field(default_factory=dict)
-    """The tables of its routes that are there, and the versions that were looked at."""
+    """The existing tables of its routes, with the versions that were verified."""
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What is wrong."""
+        """The findings that are faults."""
         return tuple(finding for finding in self.findings if finding.verdict is Verdict.FAULT)
 
     @property
     def is_clean(self) -> bool:
-        """Whether it could be looked at and nothing is wrong."""
+        """Whether it could be verified and nothing is wrong."""
         return self.failure is None and not self.faults

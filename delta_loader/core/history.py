@@ -2,10 +2,11 @@
 
 Rules:
 
-1. Paths are those of the object store: percent-encoding of the log is undone here and nowhere else.
-2. What a file may hold (`Reach`) comes from its statistics. Where they say nothing it may hold anything, so that a
-   file is never ruled out by mistake. Long texts are cut in statistics, downwards in minima and upwards in maxima.
-3. Rows of a file are those that a reader sees: those of its deletion vector are not counted.
+1. Paths are those of the object store: the log's percent-encoding is decoded here and nowhere else.
+2. The possible content of a file (`Reach`) comes from its statistics. Without statistics it may contain anything, so a
+   file is never ruled out by mistake. Long texts are truncated in statistics, downwards in minima and upwards in
+   maxima.
+3. A file's row count is the number that a reader sees: rows in its deletion vector are not counted.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from common.spans import Span, TopicPartition
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
-_TOLD = ("predicate", "mode", "version", "timestamp")  # parameters that say what an operation was about
+_TOLD = ("predicate", "mode", "version", "timestamp")  # parameters that describe an operation
 _LONGEST_WORDS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Which records a file may hold: lowest and highest of each offset column; None where nothing is known."""
+    """Which records a file may contain: lowest and highest of each offset column; None where unknown."""
 
     topics: tuple[str, str] | None = None
     partitions: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
 
     def may_hold(self, source: TopicPartition, span: Span) -> bool:
-        """Whether a record of the span could be in it."""
+        """Whether it may contain a record of the span."""
         if self.topics is not None and not self.topics[0] <= source.topic <= self.topics[1]:
             return False
         if self.partitions is not None and not self.partitions[0] <= source.partition <= self.partitions[1]:
@@ -50,7 +51,7 @@ class DataFile:
 
     path: str
     rows: int | None
-    """None when its statistics do not say."""
+    """None without statistics."""
     reach: Reach
     size_bytes: int = 0
 
@@ -62,9 +63,9 @@ class TableVersion:
     version: int
     operation: str
     words: str
-    """The operation with what it was about, for people."""
+    """The operation and its subject, for people."""
     metadata: CommitMetadata | None
-    """Ours; None for a commit of somebody else."""
+    """This product's metadata; None for a commit of another program."""
     transactions: Mapping[str, int]
     added: tuple[DataFile, ...]
     removed: tuple[DataFile, ...]
@@ -72,22 +73,22 @@ class TableVersion:
     """False for one that only rearranges rows, such as OPTIMIZE."""
     timestamp_ms: int | None = None
     author: str = ""
-    """Who made it, as far as the log says: a user's name, else the program."""
+    """Who made it, as far as the log says: a user's name, otherwise the program."""
 
     @property
     def added_rows(self) -> int | None:
-        """Rows over all files that it added; None when one does not say."""
+        """Rows in all files that it added; None when a file has no count."""
         return total_rows(self.added)
 
 
 def total_rows(files: tuple[DataFile, ...]) -> int | None:
-    """Rows over all files; None when one does not say."""
+    """Rows in all files; None when a file has no count."""
     known = [file.rows for file in files if file.rows is not None]
     return sum(known) if len(known) == len(files) else None
 
 
 def parse_version(version: int, data: bytes) -> TableVersion:
-    """One commit file of the log. Raises ValueError for what is none."""
+    """One commit file of the log. Raises ValueError if it is not a commit."""
     information: Mapping[str, object] = {}
     transactions: dict[str, int] = {}
     added: list[DataFile] = []
@@ -124,7 +125,7 @@ def _actions(data: bytes) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _metadata(information: Mapping[str, object]) -> str:
-    # delta-rs writes what it is given beside the operation; Spark writes a text.
+    # delta-rs writes the value as an object next to the operation; Spark writes a string.
     found = information.get("userMetadata")
     return found if isinstance(found, str) else ""
 
@@ -149,7 +150,7 @@ def _file(action: Mapping[str, object]) -> DataFile:
 
 
 def reach_of(statistics: Mapping[str, object], partition_values: object) -> Reach:
-    """Which records a file may hold, by its statistics and its partition values (rule 2)."""
+    """Which records a file may contain, by its statistics and its partition values (rule 2)."""
     lowest = cast("dict[str, object]", statistics.get("minValues") or {})
     highest = cast("dict[str, object]", statistics.get("maxValues") or {})
     fixed = cast("dict[str, object]", partition_values or {})

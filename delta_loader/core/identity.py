@@ -1,14 +1,15 @@
-"""Which staged markers are the stream's, and of the topic that its tables' positions belong to, as pure functions.
+"""Which staged markers belong to the stream and to the topic of its tables' positions, as pure functions.
 
 Rules (common/tables/identity.py has the others):
 
-1. A marker names the stream and, where the broker has ids, the topic that it was staged from. One of another stream is
-   held as ``other_stream``; one of a topic that is not the one that a table's positions belong to, as ``other_topic``.
-   Neither is loaded or covered, so neither is settled, and its files stay.
-2. A marker of a lower generation than the stage has begun is a stray (delta_loader/stage/generations.py). One of a
-   lower generation than the *table* has, in a stage that has not begun that one, is of another stage: `other_topic`.
-3. Nothing is compared with what is not known: a marker made by hand, or one without a topic id, is judged by its
-   topic's name alone.
+1. A marker names the stream and, where the broker has ids, the topic that it was staged from. A marker of another
+   stream is held as ``other_stream``; a marker of a topic other than the one that a table's positions belong to, as
+   ``other_topic``. Neither is loaded or covered, so neither is settled, and its files stay.
+2. A marker of a generation lower than the one the stage has started is a stray (delta_loader/stage/generations.py). A
+   marker of a generation lower than the *table's*, in a stage that has not started that one, belongs to another stage:
+   `other_topic`.
+3. Nothing is compared with an unknown value: a marker made by hand, or one without a topic id, is judged by its topic's
+   name alone.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ OTHER_TOPIC = "other_topic"
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """What a stream's markers are judged by."""
+    """What a stream's markers are checked against."""
 
     stream: Stream
     ids: TxnIds
-    """With the newest generations, of the stage or of the own table."""
+    """With the newest generations, of the stage or of the main table."""
     begun: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The generations that the stage has begun."""
+    """The generations that the stage has started."""
     tables: Mapping[str, TableIdentity] = field(default_factory=dict)
-    """By URL, what the positions in each of the stream's tables belong to."""
+    """By URL, the identity of the positions in each of the stream's tables."""
     transactions: Mapping[str, int] = field(default_factory=dict)
-    """Of the own table."""
+    """The main table's txn actions."""
 
     def younger(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
-        """What is judged of one Kafka partition, without the strays of older generations."""
+        """The markers of one Kafka partition that are checked, without the strays of older generations."""
         begun = self.begun.get(source, 0)
         return self.judged(source, (one for one in found if not (isinstance(one, Marker) and one.is_older_than(begun))))
 
     def judged(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
-        """The markers of one Kafka partition, those of them that are not the stream's as `ForeignMarker`."""
+        """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
         instead = self._in_its_place(source)
         topic_id: str | None = None
         judged: list[Found] = []
@@ -103,7 +104,7 @@ class StreamIdentity:
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:
-        """``topic_id`` is that of the markers before it."""
+        """Check the topic; ``topic_id`` is that of the markers before it."""
         source = name.topic_partition
         for url, identity in self.tables.items():
             known = identity.chains.get(source)
@@ -140,7 +141,7 @@ class StreamIdentity:
         )
 
     def _readable(self, found: Found) -> Found:
-        """The marker itself, but for one of a higher generation than its partition's (stage/generations.py, rule 3)."""
+        """The marker itself; unreadable if its generation is above its partition's (stage/generations.py, rule 3)."""
         if not isinstance(found, Marker) or found.manifest is None:
             return found
         generation, known = found.manifest.generation, self.ids.generation_of(found.name.topic_partition)

@@ -1,20 +1,20 @@
-"""A table's history read as a ledger: which commit brought which positions, and which took rows away.
+"""A table's history read as a ledger: which commit loaded which positions, and which removed rows.
 
 Rules:
 
-1. A Kafka partition's spans follow one another: each begins where the one before ends. What moves a txn action without
-   rows, sets it back, or brings a span twice or behind a gap is a fault of that very version.
-2. Rows leave by right through DELETE, UPDATE, MERGE and TRUNCATE, whose purpose it is, and through a replacement that
-   the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
-3. A commit that says that it only rearranges rows has to bring as many as it takes.
-4. A commit of ours brings as many rows as it counts, and its txn actions are its spans' last offsets. One that merges
-   events changes rows, of which nothing is counted here.
-5. A topic that was recreated begins a new generation (common/tables/transactions.py): its positions start over, and
-   what the older one brought is no longer followed. A commit's spans are of the generation that its metadata names, and
-   move that one's txn action; a late commit of an older one is noted, and moves nothing here.
-6. What an operator has answered about a table that went back (`bootstrap accept`) is so by right: the rows that went,
-   and the position that loading goes on from. What is to be loaded again is no longer expected from before.
-7. Where the log has been cleaned, nothing is claimed: the ledger begins with the oldest version that is there.
+1. A Kafka partition's spans follow one another: each starts where the previous one ends. A version that moves a txn
+   action without rows, sets it back, or loads a span twice or after a gap is at fault.
+2. DELETE, UPDATE, MERGE and TRUNCATE remove rows legitimately, since that is their purpose, and so does a replacement
+   that the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
+3. A commit that says that it only rearranges rows must add as many as it removes.
+4. A commit of this product adds as many rows as it counts, and its txn actions are its spans' last offsets. A commit
+   that merges events changes rows, which are not counted here.
+5. A recreated topic starts a new generation (common/tables/transactions.py): its positions start over, and the older
+   generation's loads are no longer followed. A commit's spans are of the generation that its metadata names, and move
+   that generation's txn action; a late commit of an older generation is noted, and moves nothing here.
+6. An operator's resolution of a rollback (`bootstrap accept`) is legitimate: the removed rows, and the position that
+   loading continues from. Rows that will be loaded again are no longer expected from before.
+7. Where the log has been cleaned up, nothing is claimed: the ledger starts with the oldest existing version.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from common.tables.transactions import TxnIds
 
 _BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
-_COPIES = ("CLONE", "CONVERT")  # operations whose rows were somebody else's history
+_COPIES = ("CLONE", "CONVERT")  # operations whose rows have a history in another table
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A span that a commit brought."""
+    """A span that a commit loaded."""
 
     version: int
     span: Span
     counts: Counts | None
-    """None for a commit that does not count: an older release's, or another program's."""
+    """None for a commit that does not count: by an older release or another program."""
     is_foreign: bool = False
-    """Whether another program moved our txn action, as kafka-delta-ingest does."""
+    """Whether another program moved the txn action, as kafka-delta-ingest does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,27 @@ class Replacement:
     version: int
     replaced: Replaced
     net_rows: int | None
-    """Rows that the table has more after it; None when its files do not say."""
+    """How many more rows the table has after it; None when its files have no counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A foreign commit that took files away."""
+    """A foreign commit that removed files."""
 
     version: int
     words: str
     by_right: bool
     rows: int | None
-    """Rows that the table has fewer after it; None when its files do not say."""
+    """How many fewer rows the table has after it; None when its files have no counts."""
     files: tuple[DataFile, ...]
 
     def touches(self, source: TopicPartition, span: Span) -> tuple[str, ...]:
-        """The removed files that may have held records of a span."""
+        """The removed files that may have contained records of a span."""
         return tuple(file.path for file in self.files if file.reach.may_hold(source, span))
 
 
 class Ledger:
-    """One table's ledger; `take` its versions in order."""
+    """One table's ledger; pass its versions to `take` in order."""
 
     def __init__(
         self,
@@ -89,17 +89,17 @@ class Ledger:
         sparse: bool = False,
         merged: bool = False,
     ) -> None:
-        """``topics`` are the stream's; the only one of them stands in no txn id.
+        """``topics`` are the stream's; if there is only one, txn ids do not contain it.
 
-        A ``sparse`` table, as one for dead letters is, gets a commit only for spans of which it has some rows, so that
-        its spans have gaps by right. Into a ``merged`` one events are merged.
+        A ``sparse`` table, such as one for dead letters, gets a commit only for spans with rows for it, so gaps between
+        its spans are legitimate. Events are merged into a ``merged`` table.
         """
         self.url = url
         self._dead_letters = dead_letters
         self._sparse = sparse or dead_letters
         self._merged = merged
         self.ids = ids
-        """As the newest of the stream's commits that says it has them (common/tables/identity.py)."""
+        """From the newest of the stream's commits that records them (common/tables/identity.py)."""
         self._topics = topics
         self._live: dict[str, DataFile] = {}
         self._added_by: dict[str, int] = {}
@@ -111,16 +111,16 @@ class Ledger:
         self.brought: dict[TopicPartition, list[Brought]] = {}
         self.replacements: dict[TopicPartition, list[Replacement]] = {}
         self.generations: dict[TopicPartition, int] = {}
-        """Only of topics that were recreated."""
+        """Only of recreated topics."""
         self.topic_ids: Mapping[TopicPartition, str] = {}
-        """Of the topics that the positions belong to, where they are known."""
+        """The ids of the topics that the positions belong to, where known."""
         self.transactions: dict[str, int] = {}
-        """All that the history has, whoever's."""
+        """All txn actions in the history, of any program."""
         self.removals: list[Removal] = []
         self.findings: list[Finding] = []
 
     def take(self, version: TableVersion) -> None:
-        """The next version."""
+        """Process the next version."""
         if self.first_version is None:
             self.first_version = version.version
         self.version = version.version
@@ -151,7 +151,7 @@ class Ledger:
         return self._added_by.get(path)
 
     def files_of(self, version: int, source: TopicPartition, span: Span) -> tuple[str, ...]:
-        """The files that a version added, that are still there, and that may hold records of a span."""
+        """The files that a version added, that still exist, and that may contain records of a span."""
         return tuple(
             path
             for path, file in self._live.items()
@@ -163,14 +163,14 @@ class Ledger:
         return iter(self._added_by)
 
     def live(self) -> Iterator[tuple[str, int]]:
-        """The files of the newest version that lie below the table, and the versions that added them."""
+        """The files of the newest version that are below the table, and the versions that added them."""
         return ((path, self._added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
 
     def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
-        """The foreign commits after a version that may have taken records of a span."""
+        """The foreign commits after a version that may have removed records of a span."""
         return [found for found in self.removals if found.version > after and found.touches(source, span)]
 
-    # What one version says.
+    # One version's claims.
 
     def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
         before, after = total_rows(removed), version.added_rows
@@ -238,7 +238,7 @@ class Ledger:
             self._find(Verdict.NOTED, "answered", text, version, source)
 
     def _is_newest(self, version: TableVersion, source: TopicPartition, generation: int) -> bool:
-        """Whether what a version says of a Kafka partition is of its newest topic; a new one begins here (rule 5)."""
+        """Whether a version's claim about a Kafka partition is for its newest topic; a new one starts here (rule 5)."""
         newest = self.generations.get(source, 0)
         if generation < newest:
             text = f"version {version.version} is of an older topic {source} (generation {generation}, not {newest})"
@@ -274,7 +274,7 @@ class Ledger:
         self.positions[source] = position
 
     def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
-        """A txn action of ours that came without our metadata."""
+        """Process one of this product's txn actions that came without its metadata."""
         known = self.positions.get(source)
         self.positions[source] = position
         if known is None:
@@ -329,7 +329,7 @@ class Ledger:
             self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
 
     def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
-        """The chain of a txn action, with the generation; None for somebody else's."""
+        """The chain and generation of a txn action; None for another program's."""
         return self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
 
     def _fault(

@@ -1,11 +1,10 @@
-"""The markers of a stage as a listing shows them, held in few bytes: a day's retention may be a million of them.
+"""The markers of a stage as listed, stored in few bytes: a day's retention may be a million of them.
 
 Rules:
 
-1. A marker is its start and the time at which it was written, sixteen bytes; names are made as they are asked for. A
-   path is kept only where it is not the one that the name has (a person typed it without padding, or beside the padded
-   one).
-2. All is in the order of positions.
+1. A marker is its start and the time at which it was written, sixteen bytes; names are created on demand. A path is
+   stored only if it is not the one that the name has (typed by hand without padding, or next to the padded one).
+2. Everything is ordered by position.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class Listed:
 
     source: TopicPartition
     starts: array[int]
-    """Of all markers, ascending."""
+    """The starts of all markers, ascending."""
     written_ms: array[int]
     """When each was written, by the store's clock."""
     spelled: Mapping[Position, tuple[str, ...]]
-    """The objects of a name that has not just its own path (rule 1)."""
+    """The objects of a name that has paths other than its own (rule 1)."""
 
     @property
     def names(self) -> Sequence[MarkerName]:
@@ -49,22 +48,22 @@ class Listed:
         return _Times(self)
 
     def paths(self, name: MarkerName) -> tuple[str, ...]:
-        """The objects that have this name: more than one when a person typed it without padding."""
+        """The objects that have this name: more than one when it was typed by hand without padding."""
         return self.spelled.get(name.start) or (name.path,)
 
     def around(self, position: Position | None, window: int) -> Sequence[MarkerName]:
-        """The last marker before a position, which a plan may have to stand on, and ``window`` from there on."""
+        """The last marker before a position, which a plan may need, and ``window`` markers from there on."""
         if position is None:
             return self.names[:window]
         first = self._first(position)
         return self.names[max(0, first - 1) : first + window]
 
     def waiting(self, position: Position | None) -> int:
-        """How many markers begin at or after a position."""
+        """How many markers start at or after a position."""
         return len(self.starts) - (0 if position is None else self._first(position))
 
     def without(self, gone: frozenset[MarkerName]) -> Listed:
-        """The same without some."""
+        """The same listing without some names."""
         kept = [index for index, name in enumerate(self.names) if name not in gone]
         starts, written_ms = self.starts, self.written_ms
         return Listed(
@@ -82,7 +81,7 @@ Listing = Mapping["TopicPartition", Listed]
 
 
 def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
-    """The listing as it is once these markers are gone; a partition whose markers are all gone is not in it."""
+    """The listing without these markers; a partition left without markers is removed."""
     gone: dict[TopicPartition, set[MarkerName]] = {}
     for name in names:
         gone.setdefault(name.topic_partition, set()).add(name)
@@ -101,7 +100,7 @@ def listing_of(found: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
 
 
 class _Gathered:
-    """What was found of one Kafka partition, in any order."""
+    """The objects found for one Kafka partition, in any order."""
 
     def __init__(self) -> None:
         self._starts = array("q")
@@ -124,14 +123,14 @@ class _Gathered:
         )
 
     def _paths(self, source: TopicPartition, start: int) -> tuple[str, ...]:
-        """All objects of a name of which one at least is spelled in another way."""
+        """All objects of a name, if at least one is spelled in another way."""
         others = self._spelled[start]
         own = MarkerName(source, Position(start)).path
         return tuple(sorted([own, *others] if self._starts.count(start) > len(others) else others))
 
 
 class _Names(Sequence[MarkerName]):
-    """A listing's names, each made as it is asked for."""
+    """A listing's names, each created on demand."""
 
     def __init__(self, listed: Listed) -> None:
         self._listed = listed
@@ -180,7 +179,7 @@ class _Times(Mapping[MarkerName, int]):
 
 
 class _Values(ValuesView[int]):
-    """The times by themselves."""
+    """The times alone."""
 
     def __init__(self, times: array[int]) -> None:
         self._times = times

@@ -1,4 +1,4 @@
-"""A data file that a table's newest version has, as a value; `delta_loader.shell.live_files` reads them."""
+"""A data file of a table's newest version, as a value; `delta_loader.shell.live_files` reads them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """One file."""
+    """One data file."""
 
     path: str
-    """Below the table's root, as the object store knows it."""
+    """Relative to the table's root, as in the object store."""
     size_bytes: int
     modified_ms: int
-    """When the table got it."""
+    """When the file was added to the table."""
     partition_values: Mapping[str, str | None]
-    """By the columns' names in the log, which are others than SQL's under column mapping."""
+    """By column name in the log, which differs from SQL's under column mapping."""
     has_statistics: bool
     statistics: str | None = None
-    """Delta's JSON; None where nobody asked for it."""
+    """Delta's JSON; None if not requested."""
     is_clustered: bool = False
     """By liquid clustering."""
     deleted_rows: int = 0
-    """Rows that its deletion vector takes out."""
+    """How many rows its deletion vector removes."""

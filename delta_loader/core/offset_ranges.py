@@ -1,10 +1,10 @@
-"""Positions whose records can be counted together, and what the commits say of them.
+"""Positions whose records can be counted together, and what the commits say about them.
 
 Rules:
 
-1. Spans that a replacement joined are one *region*: expected rows = what was staged + what replacements changed.
-2. What a replacement changed is known in rows. So where a record can have several rows, or none by right, a region is
-   known only without replacements, or when the last one replaced all of it; else nothing is claimed.
+1. Spans that a replacement joined are one *offset range*: expected rows = staged rows + changes by replacements.
+2. A replacement's change is known in rows. Where a record can have several rows, or legitimately none, an offset range
+   can be counted only without replacements, or when the last one replaced all of it; otherwise nothing is claimed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class OffsetRange:
     replacements: tuple[Replacement, ...]
     dead_letter_replacements: tuple[Replacement, ...]
     routed_replacements: tuple[Replacement, ...] = ()
-    """In the tables of the stream's routes, of the same requests as those in its own."""
+    """In the tables of the stream's routes, by the same requests as those in the main table."""
 
     @property
     def version(self) -> int:
-        """The version that brought its beginning."""
+        """The version that loaded its start."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
         return min([*(found.version for found in self.brought), *(found.version for found in replacements)])
 
     def expected(self, *, dead_letters: bool) -> int | None:
-        """Records that one of the tables should have; None when a commit does not count, or by rule 2."""
+        """How many records one of the tables should have; None when a commit does not count, or by rule 2."""
         replacements = self.dead_letter_replacements if dead_letters else self.replacements
         if not dead_letters and replacements and self._any(_exploded):
             whole = self._whole_replacement
@@ -57,11 +57,11 @@ class OffsetRange:
         return staged + sum(net for net in nets if net is not None)
 
     def filtered(self, *, may_be: bool) -> int | None:
-        """Records that the stream's condition left out; None when a commit that may have left some out does not say."""
+        """Records that the stream's condition left out; None when a commit that may have left some out has no count."""
         return self._known(_filtered, may_be=may_be)
 
     def exploded(self, *, may_be: bool) -> int | None:
-        """Rows beyond the first one of their record; None when a commit that may have brought some does not say."""
+        """Rows beyond the first one of their record; None when a commit that may have added some has no count."""
         return self._known(_exploded, may_be=may_be)
 
     @property
@@ -72,7 +72,7 @@ class OffsetRange:
 
     @property
     def last_replacement(self) -> Replacement | None:
-        """The one that had the last word on its range."""
+        """The newest replacement of its range."""
         return max(self.replacements, key=lambda found: found.version, default=None)
 
     def without_given_up(self) -> Iterator[Span]:
@@ -116,7 +116,7 @@ class OffsetRange:
 def offset_ranges(
     rows: Ledger, dead_letters: Ledger | None, source: TopicPartition, routed: Iterable[Ledger] = ()
 ) -> list[OffsetRange]:
-    """The regions of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
+    """The offset ranges of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
     brought = rows.brought.get(source, [])
     replaced = rows.replacements.get(source, [])
     dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])

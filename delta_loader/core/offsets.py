@@ -1,13 +1,13 @@
-"""Sets of offsets as bits: one for each offset, in buckets, one Kafka partition at a time.
+"""Sets of offsets as bits: one per offset, in buckets, one Kafka partition at a time.
 
 Rules:
 
-1. A bucket is `BUCKET` offsets in one integer; bit k is the offset ``start + k``. So hundreds of millions of rows are
-   some tens of megabytes, each bucket is four kilobytes, and "once each" is one comparison: rows against bits.
+1. A bucket is `BUCKET` offsets in one integer; bit k is the offset ``start + k``. Hundreds of millions of rows thus
+   take tens of megabytes, each bucket is four kilobytes, and "each exactly once" is one comparison: rows against bits.
 2. Buckets come in order and are seen once: nothing here holds more than a bucket of each stream.
-3. Timestamps are bits, too: what remains of each one after a division by a prime, one bitmap for each binary digit.
-   Several rows of one record count once that way, and the offsets that both sides have are compared whatever else each
-   side has. Two different timestamps are taken for the same once in sixteen million times.
+3. Timestamps are bits too: the remainder of each after division by a prime, one bitmap for each binary digit. Several
+   rows of one record then count once, and the offsets that both sides have are compared regardless of the other offsets
+   on each side. Two different timestamps are mistaken for the same once in sixteen million times.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from common.spans import Position, Span
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-BUCKET = 32_768  # what Spark's bitmap functions hold in one bitmap
+BUCKET = 32_768  # the capacity of one bitmap of Spark's bitmap functions
 STAMP_DIGITS = 24
 STAMP_PRIME = 16_777_213
-"""The largest one below ``2 ** STAMP_DIGITS``: no usual interval between records is a multiple of it."""
+"""The largest prime below ``2 ** STAMP_DIGITS``: no usual interval between records is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Stamps:
     """The timestamps of a bucket's records, in milliseconds since 1970 modulo `STAMP_PRIME` (rule 3)."""
 
     known: int
-    """The offsets that have one."""
+    """The offsets that have a timestamp."""
     digits: tuple[int, ...]
     """For each binary digit, the lowest first, the offsets that have it set."""
 
     def joined(self, other: Stamps) -> Stamps:
-        """Those of two tables."""
+        """The timestamps of two tables together."""
         digits = tuple(one | two for one, two in zip(self.digits, other.digits, strict=True))
         return Stamps(self.known | other.known, digits)
 
     def differing(self, other: Stamps) -> int:
-        """The offsets that have a timestamp on both sides, and not the same one."""
+        """The offsets that have a timestamp on both sides that differs."""
         found = 0
         for one, two in zip(self.digits, other.digits, strict=True):
             found |= one ^ two
@@ -59,23 +59,23 @@ class Bucket:
 
     start: int
     rows: int
-    """Rows, as often as they are there."""
+    """The number of rows, including duplicates."""
     bits: int
     stamps: Stamps = NO_STAMPS
 
     @property
     def distinct(self) -> int:
-        """Different offsets."""
+        """The number of distinct offsets."""
         return self.bits.bit_count()
 
     @property
     def span(self) -> Span:
-        """The positions that it speaks of."""
+        """The positions that it covers."""
         return Span(Position(self.start), Position(self.start + BUCKET))
 
 
 def between(bits: int, bucket_start: int, start: int, end: int) -> int:
-    """The bits of a bucket that lie in ``[start, end)``, where they stand."""
+    """The bits of a bucket that are in ``[start, end)``, unshifted."""
     low, high = max(0, start - bucket_start), min(BUCKET, end - bucket_start)
     return bits & (((1 << (high - low)) - 1) << low) if high > low else 0
 
@@ -93,16 +93,16 @@ def ranges(bits: int, bucket_start: int) -> Iterator[tuple[int, int]]:
 
 
 class Ranges:
-    """Ranges of offsets that are gathered in order; beyond ``most`` of them only counted."""
+    """Ranges of offsets that are collected in order; beyond ``most`` of them only counted."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.spans: list[Span] = []
         self.count = 0
-        """Offsets over all ranges, also those that are not kept."""
+        """Offsets in all ranges, including those that are not kept."""
 
     def add(self, start: int, end: int) -> None:
-        """One more range, behind the others."""
+        """Add a range after the others."""
         self.count += end - start
         if self.spans and self.spans[-1].end == start:
             self.spans[-1] = Span(self.spans[-1].start, Position(end))
@@ -116,7 +116,7 @@ class Ranges:
 
 
 class Tally:
-    """How many offsets lie in each of some spans, which may overlap."""
+    """How many offsets are in each of some spans, which may overlap."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         edges = {0}
@@ -143,13 +143,13 @@ class Tally:
         return sum(self._counts)
 
     def outside(self) -> list[tuple[int, int | None, int]]:
-        """Every piece between two edges with its count; the last one has no end."""
+        """Every part between two edges with its count; the last one has no end."""
         ends: list[int | None] = [*self._edges[1:], None]
         return [(start, end, count) for start, end, count in zip(self._edges, ends, self._counts, strict=True) if count]
 
 
 def in_step(*streams: Iterable[Bucket]) -> Iterator[tuple[int, list[Bucket | None]]]:
-    """Walk through several streams of buckets side by side: each start once, with each stream's bucket there."""
+    """Iterate several streams of buckets in parallel: each start once, with each stream's bucket there."""
     iterators = [iter(stream) for stream in streams]
     heads = [next(iterator, None) for iterator in iterators]
     while waiting := [head.start for head in heads if head is not None]:

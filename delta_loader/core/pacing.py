@@ -1,11 +1,11 @@
-"""How soon a stream is loaded again when writers tell of new markers.
+"""How soon a stream is loaded again when writers notify the loader of new markers.
 
 Rules:
 
-1. Loads of one stream that news asks for begin at least ``60 s / max_commits_per_minute`` apart. The first after a
-   quiet time begins at once, so what is rare is loaded soon, and what never ends is loaded at an even pace.
-2. A stream that failed is tried again by itself, after a pause that doubles up to a minute, with or without news. While
-   it is at it, only news asks for another load.
+1. Loads of one stream that notifications request start at least ``60 s / max_commits_per_minute`` apart. The first
+   after a quiet time starts at once, so rare records are loaded soon, and a constant flow is loaded at an even pace.
+2. A stream that failed is retried by itself, after a pause that doubles up to a minute, with or without notifications.
+   While it is loading, only a notification requests another load.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LONGEST_PAUSE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What is known of one stream; times are of a steady clock."""
+    """The load times of one stream, on a monotonic clock."""
 
     spacing_s: float
     began_s: float | None = None
-    """When its last load began."""
+    """When its last load started."""
     has_news: bool = False
     failures: int = 0
     ended_s: float = 0.0
@@ -33,7 +33,7 @@ class Pace:
         return replace(self, has_news=True)
 
     def begun(self, now_s: float) -> Pace:
-        """A load begins, which sees all that was told of."""
+        """A load starts, which sees everything notified so far."""
         return replace(self, began_s=now_s, has_news=False)
 
     def ended(self, now_s: float, *, failed: bool) -> Pace:
@@ -42,7 +42,7 @@ class Pace:
 
     @property
     def due_s(self) -> float | None:
-        """When to load next; None while nothing asks for it."""
+        """When to load next; None while no load is requested."""
         if self.failures and (self.began_s is None or self.began_s <= self.ended_s):
             return self.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 10))
         if not self.has_news:

@@ -1,13 +1,13 @@
-"""What has to be true before the loader may start, as pure functions: one line for each thing that was looked at.
+"""What must be true before the loader may start, as pure functions: one line per check.
 
 Rules:
 
 1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
-   Whatever is not ok says what to do.
-2. An error of a stream concerns that stream alone, and keeps no loader from starting: what was staged before may fit
-   all the same, and each pass judges by the files. One without a stream concerns all of them.
-3. An error that may end by itself, because something is away, is told apart: a loader that runs waits for it, and only
-   what a person has to fix keeps it from starting.
+   A warning or error has a remedy.
+2. An error of a stream concerns that stream alone, and keeps no loader from starting: files staged before may still be
+   compatible, and each pass judges by the files. An error without a stream concerns all of them.
+3. An error that may resolve by itself, because a dependency is unavailable, is marked as such: a running loader waits
+   for it, and only errors that a person has to fix keep it from starting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOG_RETENTION = "delta.logRetentionDuration"
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity."""
 
     OK = "ok"
     WARNING = "warning"
@@ -59,7 +59,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     level: Level
@@ -68,22 +68,22 @@ class Check:
     app_id: str | None = None
     """The stream that it concerns; None for all."""
     away: bool = False
-    """Whether it is an error that may end by itself (rule 3)."""
+    """Whether it is an error that may resolve by itself (rule 3)."""
     code: ExitCode = ExitCode.HELD
-    """What a command ends with for an error that does not end by itself."""
+    """The exit code of a command for an error that does not resolve by itself."""
 
     @property
     def exit_code(self) -> ExitCode:
-        """What a command ends with for it."""
+        """The exit code of a command."""
         if self.level is not Level.ERROR:
             return ExitCode.DONE
         return ExitCode.FAILED if self.away else self.code
 
 
 def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Iterator[Check]:
-    """What a table for rows says (protocol, features, columns, properties), by default the stream's own one.
+    """The checks of a table for rows (protocol, features, columns, properties), by default the stream's main table.
 
-    None is a table to be made.
+    A ``state`` of None is a table that will be created.
     """
     app_id, url = stream.app_id, url or stream.table
     stream = stream.at(url)
@@ -125,7 +125,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
 
 
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
-    """A soft delete of a key that the table has not makes a row that has nothing else."""
+    """A soft delete of a key that the table does not have creates a row with nothing else."""
     merge = stream.merge
     if merge is None or merge.soft_delete is None:
         return
@@ -133,7 +133,7 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
     try:
         wanted = [field.name for field in schema_from_json(state.schema) if not field.nullable]
     except SchemaError:
-        return  # told by `differences`
+        return  # reported by `differences`
     without = [name for name in wanted if name not in given]
     if without:
         yield Check(
@@ -147,40 +147,40 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
 
 
 def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
-    """Columns that writers make, and the table lacks. Their types are not known here, so that it is all to be told."""
+    """Columns that writers add and the table lacks. Their types are not known here, so all of them are reported."""
     if stream.evolves or stream.evolution is not Evolution.STRICT:
         return ()
     try:
         known = schema_from_json(schema)
     except SchemaError:
-        return ()  # told by `differences`
+        return ()  # reported by `differences`
     made = table_columns_of(stream).names[len(stream.declared_columns_of_table) :]
     return tuple(f"the column {name}, which writers make, is not in it" for name in made if known.field(name) is None)
 
 
 def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
-    """The declared columns and those that writers make, of which only the names are known here."""
+    """The declared columns and those that writers add, of which only the names are known here."""
     made = {*stream.derive, *stream.jmespath}
     made |= {stream.rescue_column} if stream.rescues else set()
     made |= {"_cdc"} if stream.has_events else set()
     try:
         table = schema_from_json(schema)
     except SchemaError:
-        return declared  # told by `differences`
+        return declared  # reported by `differences`
     return declared.with_fields(field for field in table if field.name in made and declared.field(field.name) is None)
 
 
 def _with_what_it_gains(schema: str, declared: StructType) -> str:
-    """A table that evolves gets the columns that it lacks by the first load (delta_loader/tables/evolving.py)."""
+    """A table that evolves gets the columns that it lacks in the first load (delta_loader/tables/evolving.py)."""
     try:
         table = schema_from_json(schema)
     except SchemaError:
-        return schema  # told by `differences`
+        return schema  # reported by `differences`
     return schema_to_json(with_additions(table, additions(table, declared)))
 
 
 def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:
-    """Properties that make a table forget what the loader needs."""
+    """Checks of properties that make a table forget what the loader needs."""
     retained = state.properties.get(TXN_RETENTION)
     if retained is not None:
         yield Check(
@@ -205,14 +205,14 @@ def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]
 def vacuum_check(
     app_id: str, url: str, state: TableState | None, oldest_waiting_ms: int | None, marker_retention_ms: int
 ) -> Check:
-    """Whether VACUUM could take files that are staged and not loaded (core/vacuum.py).
+    """Whether VACUUM could delete files that are staged and not loaded (core/vacuum.py).
 
     ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none. A load
-    that comes a day late has to find its files, too.
+    that is a day late must still find its files.
     """
     properties: Mapping[str, str] = {} if state is None else state.properties
     raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
-    waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for people
+    waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for display
     problem = vacuum_problem(properties, waits_h * 3600.0)
     if problem is not None:
         return Check("vacuum", Level.WARNING, f"{app_id}: of {url}, {problem}", raise_it, app_id)
@@ -234,7 +234,7 @@ def vacuum_check(
 
 
 def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
-    """Streams that load into one table: allowed, and to be known."""
+    """A note on streams that load into one table, which is allowed."""
     by_table: dict[str, list[str]] = {}
     for stream in streams:
         for url in stream.row_tables:
@@ -250,7 +250,7 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
 
 
 def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> Iterator[Check]:
-    """Topics that several streams take, for each of these: a writer that runs reads such a topic for none of them."""
+    """Topics that several streams take, one check each: a running writer reads such a topic for none of them."""
     for topic, error in shared_topics(streams, topics).items():
         for stream in (one for one in streams if one.takes(topic)):
             text = f"{stream.app_id}: {error.problem}: no writer reads it"
@@ -258,17 +258,17 @@ def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> I
 
 
 def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """The errors that keep a loader from starting until somebody fixes them: those of all streams (rule 2)."""
+    """The errors of all streams, which keep a loader from starting until an operator fixes them (rule 2)."""
     return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
 
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:
-    """Of `delta-loader check`: 1 something is away now, 2 a setting or right is wrong, 3 a table is not compatible."""
+    """Exit code of `delta-loader check`: 1 dependency unavailable, 2 bad setting or right, 3 incompatible table."""
     return ExitCode.of(check.exit_code for check in checks)
 
 
 def checks_as_text(checks: Sequence[Check]) -> str:
-    """A line for each check, and what to do about it."""
+    """A line for each check, and its remedy."""
     lines: list[str] = []
     for check in checks:
         lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
@@ -282,7 +282,7 @@ def checks_as_text(checks: Sequence[Check]) -> str:
 
 
 def checks_as_json(checks: Sequence[Check]) -> Json:
-    """The same for machines. Keys are only ever added."""
+    """The checks as JSON. Keys are only ever added."""
     return {
         "fit": all(check.level is not Level.ERROR for check in checks),
         "checks": [

@@ -1,19 +1,19 @@
-"""One Kafka partition reconciled: its offsets in the tables, against what the history says was brought.
+"""Reconciles one Kafka partition: its offsets in the tables against what the history says was loaded.
 
 Rules:
 
-1. What was brought and replaced is counted by region (delta_loader/core/offset_ranges.py).
-2. Fewer rows than expected are explained by a commit that took them by right and could reach them, and the sum of what
-   is explained so never exceeds what these commits took. Else they are a fault, which names the commit that took them
-   or, if no commit did, the one that brought them.
-3. Each offset is in the tables once: rows against bits in every bucket, and no offset is a row and a dead letter. Of a
-   stream that leaves records out, or makes several rows of one, delta_loader/core/shaped.py tells. Whether the record
-   that Kafka has at an offset is the one that was loaded, delta_loader/core/same_records.py.
-4. What no commit counted is not proved, and never a fault. Nor is it one that no row names a record which another
-   program brought, if none of its rows there names any: kafka-delta-ingest has no columns for that.
-5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once.
-   What a table is still owed (common/tables/debts.py) is not proved; what another one has beyond the own table's
-   position is of a load that has not reached that one yet.
+1. Loaded and replaced rows are counted by offset range (delta_loader/core/offset_ranges.py).
+2. Fewer rows than expected are explained by a commit that removed rows legitimately and could reach them, and the sum
+   of these explanations never exceeds the number that these commits removed. Otherwise they are a fault, which names
+   the commit that removed them or, if no commit did, the one that loaded them.
+3. Each offset is in the tables once: rows against bits in every bucket, and no offset is both a row and a dead letter.
+   For a stream that leaves records out, or makes several rows of one, see delta_loader/core/shaped.py. For whether the
+   record that Kafka has at an offset is the one that was loaded, see delta_loader/core/same_records.py.
+4. What no commit counted is not proved, and never a fault. Nor is it a fault if no row names a record which another
+   program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
+5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
+   table's deferred ranges (common/tables/debts.py) are not proved; rows that a secondary table has past the main
+   table's position belong to a load that has not reached the main table yet.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MOST_RANGES = 1000  # of each kind, named in a report
 
 @dataclass(slots=True)
 class Explained:
-    """Rows that are missing and were taken by right, over all partitions of a table (rule 2)."""
+    """Missing rows that were removed legitimately, over all partitions of a table (rule 2)."""
 
     rows: int = 0
     removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
     """By table and version."""
 
     def findings(self, url: str) -> Iterator[Finding]:
-        """Whether these commits took as many."""
+        """Whether these commits removed as many rows as that."""
         taken = [removal.rows for removal in self.removals.values()]
         most = sum(rows for rows in taken if rows is not None)
         names = ", ".join(
@@ -64,7 +64,7 @@ class Explained:
 
 @dataclass(slots=True)
 class Seen:
-    """What a walk over one partition's buckets saw."""
+    """The results of a walk over one partition's buckets."""
 
     rows: Tally
     dead_letters: Tally
@@ -74,26 +74,26 @@ class Seen:
     lowest: int | None = None
     highest: int | None = None
     twice: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """Where a bucket of the table has more rows than offsets; whole buckets, to be looked at closely."""
+    """Buckets in which the table has more rows than offsets; whole buckets, to be checked closely."""
     twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
     missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """What Kafka has and neither table, but for `left_out`."""
+    """What Kafka has and neither table has, except for `left_out`."""
     left_out: LeftOut = field(default_factory=LeftOut)
     vanished: int = 0
-    """Offsets that a table has and Kafka has no more, above Kafka's first one."""
+    """Offsets that a table has and Kafka no longer has, above Kafka's first one."""
     expired: int = 0
     """Offsets that a table has below Kafka's first one."""
     other_times: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """Offsets with a timestamp in Kafka that is not the tables'."""
+    """Offsets whose timestamp in Kafka differs from the tables'."""
     same_times: int = 0
     """Offsets with the same timestamp in Kafka and in the tables."""
     without_times: int = 0
-    """Offsets that Kafka and the tables have, and whose timestamps say nothing."""
+    """Offsets that Kafka and the tables have, without comparable timestamps."""
     kafka_records: int = 0
     kafka_tombstones: int = 0
     kafka_end: Position | None = None
-    """Where Kafka ends; None when it was not asked."""
+    """The end of Kafka's log; None when Kafka was not asked."""
 
 
 def walk(
@@ -107,9 +107,9 @@ def walk(
     left_out: LeftOut | None = None,
     staged: Sequence[Span] = (),
 ) -> Seen:
-    """Walk over the tables' and Kafka's offsets side by side.
+    """Walk over the tables' and Kafka's offsets in parallel.
 
-    ``kafka`` gives records with a value, with the timestamps of all, and tombstones; it is compared from
+    ``kafka`` yields records with a value, with the timestamps of all, and tombstones; it is compared from
     ``kafka_first`` up to ``position``, and timestamps within ``staged``. None when it is not to be compared.
     """
     known = list(spans)
@@ -168,7 +168,7 @@ def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Positi
         if row.rows > row.distinct:
             seen.twice.add(row.span.start, row.span.end)
     if dead is not None:
-        # Beyond the position are those of a load that has not reached the table itself yet.
+        # Offsets past the position belong to a load that has not reached the main table yet.
         seen.dead_letters.add(dead)
         seen.dead_total += between(dead.bits, dead.start, 0, position).bit_count()
         if dead.rows > dead.distinct:
@@ -180,7 +180,7 @@ def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Positi
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The ledgers of a stream, and the URLs of its own table and the one for dead letters."""
+    """The ledgers of a stream, and the URLs of its main table and the one for dead letters."""
 
     rows: Ledger
     dead_letters: Ledger | None
@@ -188,21 +188,21 @@ class Tables:
     dead_letters_url: str
     shape: Shape = field(default_factory=Shape)
     routed: tuple[Ledger, ...] = ()
-    """Of the tables of its routes that are there."""
+    """Of the existing tables of its routes."""
     debts: tuple[Debt, ...] = ()
-    """What tables may still lack (rule 5)."""
+    """The ranges that tables may still lack (rule 5)."""
 
     def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
-        """The regions of one Kafka partition, in order."""
+        """The offset ranges of one Kafka partition, in order."""
         return offset_ranges(self.rows, self.dead_letters, source, self.routed)
 
     @property
     def row_ledgers(self) -> tuple[Ledger, ...]:
-        """Of all tables for rows, the own first."""
+        """The ledgers of all tables for rows, the main table first."""
         return (self.rows, *self.routed)
 
     def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
-        """Foreign commits that may have taken rows of a span, of the own table those after a version."""
+        """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
         own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
         return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
 
@@ -218,7 +218,7 @@ class Tables:
 def reconcile(
     tables: Tables, source: TopicPartition, seen: Seen, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
-    """One Kafka partition's report and findings, but for duplicates, which need another look at the table."""
+    """One Kafka partition's report and findings, except for duplicates, which need another read of the table."""
     ledger, found = tables.rows, tables.offset_ranges(source)
     findings: list[Finding] = []
     unproved = 0
@@ -309,10 +309,10 @@ def _difference(
 
 
 def _replaced_as_counted(tables: Tables, source: TopicPartition, region: OffsetRange, seen: Seen) -> Iterator[Finding]:
-    """Whether a replaced range holds more than was staged for it, or less although nobody has deleted since."""
+    """Whether a replaced range holds more rows than were staged for it, or fewer although nothing was deleted since."""
     last = region.last_replacement
     if last is None or last.replaced.positions is not None:
-        return  # what single offsets of a range have changed is in the region's sum
+        return  # changes of single offsets of a range are in the sum of the offset range
     span, counts = last.replaced.span, last.replaced.counts
     for tally, ledger, what, url, expected in (
         (seen.rows, tables.rows, "rows", tables.url, counts.records_with_rows),
@@ -336,7 +336,7 @@ def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange],
 
 
 def _strangers(tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: Seen) -> Iterator[Finding]:
-    """Rows in positions that no commit of the history brought."""
+    """Rows in positions that no commit of the history loaded."""
     ledger = tables.rows
     begins = found[0].span.start if found else ledger.positions.get(source)
     whole = all(one.first_version == 0 and not one.is_copy for one in tables.row_ledgers)
@@ -374,7 +374,7 @@ def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
 def kafka_findings(
     tables: Tables, source: TopicPartition, seen: Seen, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
-    """What Kafka has and the tables have not, told apart by what the other findings explain."""
+    """What Kafka has and the tables do not, distinguished by what the other findings explain."""
     excused = [
         span
         for finding in findings
@@ -430,7 +430,7 @@ def kafka_findings(
 
 
 def _nameless(found: Iterable[OffsetRange], seen: Seen) -> list[Span]:
-    """What another program brought in rows that do not name their records, neighbours joined (rule 4)."""
+    """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
     joined: list[Span] = []
     for region in found:
         if all(one.is_foreign for one in region.brought) and region.brought and not seen.rows.within(region.span):
@@ -452,7 +452,7 @@ def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
 
 
 def _kafka_differs(tables: Tables, source: TopicPartition, seen: Seen) -> Iterator[Finding]:
-    """What the tables have and Kafka has not."""
+    """What the tables have and Kafka does not."""
     position = tables.rows.positions.get(source)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
         text = f"Kafka ends at {seen.kafka_end} of {source}, before the table's {position}: the topic lost records"

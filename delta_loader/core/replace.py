@@ -1,21 +1,22 @@
-"""What the loader does with a request to replace a range: wait, refuse, or the next step.
+"""The loader's action for a request to replace a range: wait, refuse, or the next step.
 
 Rules:
 
-1. A range is replaced only when the table has all of it: beyond the table's position the chain brings the rows.
-2. A record of the range is in at least one table of the stream at any time. So what goes to another table than the
-   own (a route's, or the one for dead letters) is added first, beside what is there; then the own table's rows are
-   replaced, in one commit; then what went elsewhere goes from the others. Between these commits a record may be seen in
-   two tables, and after a crash the next pass goes on with the next step.
-3. Each step is marked by a txn action of the request's own, in the same commit. So it is done once, whoever tries.
+1. A range is replaced only when the table has all of it: past the table's position the chain loads the rows.
+2. A record of the range is in at least one table of the stream at any time. Rows for secondary tables (a route's, or
+   the one for dead letters) are therefore added first, next to the existing ones; then the main table's rows are
+   replaced, in one commit; then the old rows are deleted from the secondary tables. Between these commits a record may
+   be visible in two tables, and after a crash the next pass continues with the next step.
+3. Each step is marked by the request's own txn action, in the same commit. It is therefore done once, no matter which
+   loader tries.
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
    could leave a record in neither table.
-5. A txn action outlives the rows that came with it: RESTORE takes these and leaves that. So a step is done if the
-   commit that did it is on the table's line (common/tables/rollback.py), which is looked at before each next step and
-   after the last. One that was taken back, or that the log does not show any more, is not done again (Delta would pass
-   over it) and not gone on from: the request is refused, and one that is made again puts all right.
-6. A record that a table has and the request has not was deleted from Kafka since (compaction): such a request is
-   refused, for replacing would lose it.
+5. A txn action outlives the rows that were committed with it: RESTORE removes the rows and keeps the txn action. A step
+   is therefore done if its commit is on the table's lineage (common/tables/rollback.py), which is checked before each
+   next step and after the last. A step that was rolled back, or that the log no longer shows, is not repeated (Delta
+   would skip it) and not continued from: the request is refused, and a new request repairs everything.
+6. A record that a table has and the request does not was deleted from Kafka since (compaction): such a request is
+   refused, because replacing would lose the record.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ if TYPE_CHECKING:
 class Step(IntEnum):
     """The commits of a request; the version of its txn action in each table."""
 
-    ROWS = 1  # in the stream's own table
-    ADD = 1  # in another one, before that
-    DROP = 2  # there, after that
+    ROWS = 1  # in the main table
+    ADD = 1  # in a secondary table, before that
+    DROP = 2  # in a secondary table, after that
 
 
 def txn_id(request: str) -> str:
-    """The app id of a request's txn actions. It begins with no stream's app id."""
+    """The app id of a request's txn actions. It starts with no stream's app id."""
     return f"kafka-delta-express-replace-{request}"
 
 
@@ -64,7 +65,7 @@ class Request:
     content: Replacement
 
     def metadata(self, commit_id: str) -> CommitMetadata:
-        """What its commits say: no span is brought, one is replaced."""
+        """The metadata of its commits: no span is loaded, one is replaced."""
         content = self.content
         filtered = sum(span.positions for span in content.filtered)
         letters = sum(content.dead_letters.values())
@@ -74,7 +75,7 @@ class Request:
 
     @property
     def condition(self) -> str:
-        """The rows of its range, as SQL."""
+        """The condition for the rows of its range, as SQL."""
         source, span = self.name.topic_partition, self.content.span
         # A topic's name has letters, digits, dots, dashes and underscores only.
         condition = (
@@ -83,7 +84,7 @@ class Request:
         )
         if not self.content.only:
             return condition
-        # Beside the bounds, by which Delta leaves out files.
+        # In addition to the bounds, by which Delta skips files.
         offsets = ", ".join(str(offset) for run in self.content.only for offset in range(run.start, run.end))
         return f"{condition} AND _kafka_offset IN ({offsets})"
 
@@ -94,12 +95,12 @@ class Request:
 
     @property
     def give_up(self) -> str:
-        """How an operator takes it back."""
+        """The command with which an operator withdraws it."""
         return f"delete {self.name.path} from the stage"
 
     @property
     def give_up_and_ask_again(self) -> str:
-        """How an operator has its range staged once more."""
+        """The commands with which an operator stages its range once more."""
         span = self.content.span
         return f"{self.give_up}, and ask again with `{replay(self.name.topic_partition, span.start, span.end)}`"
 
@@ -125,7 +126,7 @@ def waits(request: Request, stream: Stream, position: Position | None) -> Held |
 
 
 def misfit(request: Request, target: Target) -> Held | None:
-    """Why staged rows do not fit their table; None when they do."""
+    """Why staged rows are incompatible with their table; None when they are compatible."""
     table = request.content.of(target.url)
     if table is None or not table.files:
         return None
@@ -142,7 +143,7 @@ def misfit(request: Request, target: Target) -> Held | None:
 
 
 def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
-    """The refusal of rule 5, for a table whose txn action says that it has seen a step; None when it has its rows."""
+    """The refusal of rule 5 for a table whose txn action says that it has a step; None when it has its rows."""
     next_version: int | None = None
     for number, commit in enumerate(history, 1):
         on_line = next_version is None or commit.version == next_version
@@ -171,7 +172,7 @@ def _is_of(commit: LoggedCommit, request: Request) -> bool:
 
 
 def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
-    """Why a request waits for those that were made before it and are not done (rule 4)."""
+    """Why a request waits for unfinished ones that were made before it (rule 4)."""
     span = request.content.span
     for other in earlier:
         theirs = other.content.span

@@ -2,14 +2,14 @@
 
 Rules:
 
-1. Offsets alone do not tell: a topic that was replaced, or that lost records and got others, has the same ones. The
+1. Offsets alone cannot tell: a topic that was replaced, or that lost records and got others, has the same ones. The
    topic that a position belongs to has an id, which the table's commits name (common/tables/identity.py). A record
-   keeps its timestamp for as long as Kafka has it, whatever the topic is set to later, and its rows and its dead letter
-   have it to the millisecond.
-2. Timestamps are compared where both sides have one, and in spans that the stream's own commits brought: other programs
-   write into the column what they like. What is not compared is counted and reported.
-3. A record with the same millisecond in another one's place is taken for it. So a fault names the first offset that
-   differs, and says that the ones before it are not proved.
+   keeps its timestamp for as long as Kafka has it, even if the topic's settings change, and its rows and its dead
+   letter have it to the millisecond.
+2. Timestamps are compared where both sides have one, and in spans that the stream's own commits loaded: other programs
+   may write anything to the column. What is not compared is counted and reported.
+3. A different record with the same millisecond is mistaken for the original. A fault therefore names the first offset
+   that differs, and says that the ones before it are not proved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
-    """The positions of some regions, in order, of which the stream's own commits brought all; neighbors are joined."""
+    """The positions of offset ranges that the stream's own commits loaded in full, in order; neighbors are joined."""
     joined: list[Span] = []
     for region in found:
         if any(one.is_foreign for one in region.brought):
@@ -43,7 +43,7 @@ def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
 
 
 def other_topic(tables: Tables, source: TopicPartition, topic_id: str | None) -> Finding | None:
-    """A fault if the table's position is of another topic than the one that Kafka has, whose id is ``topic_id``."""
+    """A fault if the table's position is of a topic other than the one that Kafka has, whose id is ``topic_id``."""
     loaded = tables.rows.topic_ids.get(source)
     if loaded is None or topic_id is None or loaded == topic_id:
         return None

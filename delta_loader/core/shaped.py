@@ -1,11 +1,12 @@
-"""Records that have no row or several by right: those that `where` left out, and those that `explode` made rows of.
+"""Records that legitimately have no row or several: filtered by `where`, or split into rows by `explode`.
 
 Rules:
 
-1. Which records were filtered no commit says, only how many. So what Kafka has of a region and no table has is compared
-   with that number: more are lost, fewer were compacted or deleted in Kafka since.
-2. The rows beyond the first one of each record are as many as the commits counted; more are there twice.
-3. Where a commit does not count, or rows were deleted by right, nothing is claimed.
+1. Commits do not say which records were filtered, only how many. The records of an offset range that Kafka has and no
+   table has are therefore compared with that number: if there are more, some are lost; if fewer, some were compacted or
+   deleted in Kafka since.
+2. There are as many rows beyond the first of each record as the commits counted; any more are duplicates.
+3. Where a commit does not count, or rows were deleted legitimately, nothing is claimed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the settings and the history say of a stream's records."""
+    """What the settings and the history say about a stream's records."""
 
     filters: bool = False
     """Whether records may be filtered."""
@@ -34,7 +35,7 @@ class Shape:
     """Whether a record may have several rows."""
 
     def of(self, found: Iterable[OffsetRange]) -> Shape:
-        """With what the commits of one Kafka partition say, whatever the settings are now."""
+        """With what the commits of one Kafka partition say, regardless of the current settings."""
         found = list(found)
         filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
         explodes = self.explodes or any(region.exploded(may_be=False) != 0 for region in found)
@@ -43,21 +44,21 @@ class Shape:
 
 @dataclass(slots=True)
 class LeftOut:
-    """What Kafka has and no table, in regions of which some records were filtered."""
+    """What Kafka has and no table has, in offset ranges with filtered records."""
 
     spans: Sequence[Span] = ()
-    """Of such regions, in order."""
+    """Such offset ranges, in order."""
     tally: Tally = field(default_factory=lambda: Tally(()))
 
     @classmethod
     def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
-        """For a partition's regions."""
+        """For the offset ranges of a partition."""
         filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
         spans = [span for region in filtered for span in region.without_given_up()]
         return cls(spans, Tally([*spans, *(region.span for region in filtered)]))
 
     def take(self, missing: int, bucket_start: int) -> int:
-        """Count those bits of a bucket that lie in such a region; the others."""
+        """Count the bits of a bucket that are in such an offset range; returns the others."""
         mine = 0
         for span in self.spans if missing else ():
             mine |= between(missing, bucket_start, span.start, span.end)
@@ -71,7 +72,7 @@ def filtered_findings(
 ) -> Iterator[Finding]:
     """Whether no more records are in Kafka and in no table than were filtered (rule 1).
 
-    ``excused`` are spans of which other findings say why records are in no table.
+    ``excused`` are spans for which other findings say why records are in no table.
     """
     found = tables.offset_ranges(source) if left_out.spans else []
     shape = tables.shape.of(found)

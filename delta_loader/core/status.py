@@ -1,7 +1,7 @@
-"""What ``delta-loader status`` says, as values.
+"""The content of ``delta-loader status``, as values.
 
-Rule: every figure comes from the stage, the table's own log, or Kafka; nothing is asked of a running loader. Positions
-are the next ones wanted; a lag is a difference of positions, so that holes in Kafka count as records.
+Rule: every figure comes from the stage, the table's own log, or Kafka; a running loader is not queried. Positions are
+the next ones wanted; a lag is a difference of positions, so holes in Kafka count as records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PartitionStatus:
     waiting_markers: int
     held: Held | None
     writers_hold: Held | None = None
-    """Why writers stage nothing of it, as far as Kafka and the stage tell."""
+    """Why writers stage nothing of it, as far as Kafka and the stage show."""
 
     @property
     def lag(self) -> int | None:
@@ -53,7 +53,7 @@ class PartitionStatus:
 
     @property
     def kafka_lag(self) -> int | None:
-        """Positions in Kafka and not loaded."""
+        """Positions in Kafka that are not loaded."""
         if self.kafka_end is None or self.loaded_to is None:
             return None
         return max(0, self.kafka_end - self.loaded_to)
@@ -61,12 +61,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """Markers that were put aside, below ``stray/``."""
+    """Markers that were moved aside, below ``stray/``."""
 
     late: int = 0
-    """Late claims of freed positions, by the loader."""
+    """Late claims of freed positions, moved by the loader."""
     rewound: int = 0
-    """By an operator's rewind."""
+    """Moved by an operator's rewind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +81,39 @@ class StreamStatus:
     partitions: tuple[PartitionStatus, ...]
     aside: Aside = Aside()
     failure: str | None = None
-    """Why nothing more could be found out."""
+    """Why nothing more could be determined."""
     failure_code: ExitCode = ExitCode.FAILED
-    """What a command ends with for it."""
+    """The exit code of a command for that failure."""
     last_failure: LastFailure | None = None
-    """Why the last load failed; None where it did not."""
+    """Why the last load failed; None if it did not."""
     unfit: tuple[Check, ...] = ()
-    """Why the table does not take what the stream declares; empty when it does."""
+    """Why the table does not accept what the stream declares; empty when it does."""
     owed: tuple[Debt, ...] = ()
-    """What others of the stream's tables may still lack of what its own one has."""
+    """What secondary tables may still lack of what the main table has."""
     gained: tuple[Gained, ...] = ()
-    """The columns that it gained because records had their fields, as writers were told."""
+    """The columns that it gained because records had their fields, as published to writers."""
     valid_through_ms: int | None = None
-    """All records up to this time are in the table; None while that cannot be said."""
+    """All records up to this time are in the table; None while unknown."""
     undeclared: UndeclaredFields | None = None
-    """The fields of records that no column takes, by the newest markers; None where these name none."""
+    """The fields of records that no column takes, from the newest markers; None if these name none."""
     drops_on_purpose: bool = False
-    """Whether the config says that they are left out: then people are not told."""
+    """Whether the config drops them on purpose: then they are not reported."""
     name: str | None = None
-    """The table's name in a catalog, by the settings."""
+    """The table's name in a catalog, from the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """Which loader holds the lease. Whether it is alive cannot be told by looking once."""
+    """Which loader holds the lease. A single read cannot tell whether it is alive."""
 
     holder: str
     epoch: int
     released: bool
-    """Whether the holder let it go, so that nobody holds it."""
+    """Whether the holder released it, so no loader holds it."""
     renewed_ms: int
     """By the store's clock."""
     grants: tuple[tuple[str, frozenset[str] | None], ...] = ()
-    """Which loader loads which streams; None for a loader of a release that does not say."""
+    """Which loader loads which streams; None for a loader of a release that does not record that."""
 
     def unheld(self, app_ids: Iterable[str]) -> list[str]:
         """The streams that no loader has the lease of."""
@@ -128,7 +128,7 @@ Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
-    """Of `delta-loader status`."""
+    """The exit code of `delta-loader status`."""
     codes: set[ExitCode] = set()
     for stream in streams:
         codes |= {stream.failure_code} if stream.failure is not None else set()
@@ -139,7 +139,7 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
 
 
 def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:
-    """The status for machines. Keys are only ever added."""
+    """The status as JSON. Keys are only ever added."""
     streams = list(streams)
     return {
         "lease": None if lease is None else _lease_json(lease, streams),
@@ -223,7 +223,7 @@ def _held_json(held: Held | None) -> Json:
 
 
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
-    """The status for people."""
+    """The status as text."""
     streams = list(streams)
     blocks = [joined(_stream_lines(stream)) for stream in streams]
     return "\n".join([*([] if lease is None else map(one_line, _lease_lines(lease, streams))), *blocks]) + "\n"

@@ -1,28 +1,31 @@
-"""Which markers are strays: late claims of positions that had been freed. Recognised by evidence that is certain.
+"""Which markers are strays: late claims of positions that had been freed. Recognized by evidence that is certain.
 
-A writer that was stopped for a day claims the position that it wanted then. The table has it, its marker was settled,
-so the name is free and the claim succeeds. The writer finds out at once and stops there (stage_writer/shell/staging.py,
-rule 3); the marker that it left behind is a stray.
+A writer that was stopped for a day claims the position that it wanted then. The table has that position and its marker
+was settled, so the name is free and the claim succeeds. The writer notices at once and stops there
+(stage_writer/shell/staging.py, rule 3); the marker that it left behind is a stray.
 
 Rules:
 
-1. Markers are settled from the low end only, and never the last. So a freed position lies below the living chain, and a
-   stray is at the low end of the listing: only what stands there is looked at, and the lowest *branch* is taken or left
-   as a whole. A branch is a marker and those that go on from it, each naming the one before it.
-2. The last marker of a Kafka partition is where writers go on. A branch that it belongs to is left.
-3. A branch goes only if nothing is lost by it: the table covers it, or the living chain has staged, without a gap from
-   the table's position on, whatever the branch claims beyond that. One that reaches further stays until then. (If
-   nothing else begins at the table's position, the planner may even load from it: Kafka's records are the same.)
-4. The evidence is the lowest marker beside the branch. It goes on from another marker than those of the branch, and
-   what it goes on from is not where the branch ends: that would be a chain from which a marker was lost. One that
-   goes on from nothing (hand-made, or by an operator) is no evidence.
+1. Markers are settled from the low end only, and never the last. A freed position is therefore below the living chain,
+   and a stray is at the low end of the listing: only the low end is checked, and the lowest *branch* is taken or left
+   as a whole. A branch is a marker and those that continue it, each naming the one before it.
+2. Writers continue from the last marker of a Kafka partition. A branch that contains it is left.
+3. A branch is moved only if nothing is lost by it: the table covers it, or the living chain has staged, without a gap
+   from the table's position on, everything that the branch claims past that. A branch that reaches further stays until
+   then. (If nothing else starts at the table's position, the planner may even load from it: Kafka's records are the
+   same.)
+4. The evidence is the lowest marker next to the branch. It continues from a marker other than those of the branch, and
+   that marker is not at the branch's end: that would be a chain from which a marker was lost. A marker that continues
+   from none (made by hand or by an operator) is not evidence.
 5. The other evidence is time, by the store's own clock: a branch whose last marker was written long after a marker
-   above it, which in a chain cannot be. So is a late claim known that looks exactly like the marker that was settled.
-6. What ends in a marker that an operator made (to close a gap, say, long after what lies above it) is no stray.
-7. Whatever is not certain is left: what the table covers is settled in its time.
-8. A late claim is younger than something above it: the marker whose settling freed its position was not the last, and
-   nothing above the claim is settled before the claim itself. So where the lowest marker is older than all others by
-   the listing, nothing is read; the times of one second may be of any order.
+   above it, which is impossible in a chain. This recognizes even a late claim that looks exactly like the marker that
+   was settled.
+6. A branch that ends in a marker that an operator made (to close a gap, say, long after the markers above it) is not a
+   stray.
+7. Anything uncertain is left: what the table covers is settled in time.
+8. A late claim is younger than some marker above it: the marker whose settling freed its position was not the last, and
+   nothing above the claim is settled before the claim itself. If the lowest marker is older than all others by the
+   listing, nothing is read; times within one second may be in any order.
 """
 
 from __future__ import annotations
@@ -40,40 +43,40 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import Found
 
 SKEW_MS = 60_000
-"""How far the store's times of two markers may be off."""
+"""The possible error between the store's times of two markers."""
 _SAME_MS = 1_000
-"""How finely a store tells the time."""
+"""The resolution of a store's times."""
 _LONGEST_BRANCH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class LowEnd:
-    """What is known of the markers of one Kafka partition, of which the lowest are looked at."""
+    """What is known of the markers of one Kafka partition whose low end is checked."""
 
     names: Sequence[MarkerName]
-    """All of the partition, by position; at least one."""
+    """All markers of the partition, by position; at least one."""
     modified_ms: Mapping[MarkerName, int]
     position: Position
-    """The table's."""
+    """The table's position."""
     known: Mapping[MarkerName, Found]
     """The markers that have been read so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Strays, if the chain does without them: highest first, which is the order in which they may go."""
+    """Strays, if the chain does without them: highest first, the order in which they may be moved."""
 
     markers: tuple[Marker, ...]
 
     @property
     def end(self) -> Position:
-        """The position up to which something else has to be loaded or staged (rule 3)."""
+        """The position up to which another marker has to be loaded or staged (rule 3)."""
         return self.markers[0].span.end
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Nothing can be said before these markers are read."""
+    """No decision before these markers are read."""
 
     names: tuple[MarkerName, ...]
 
@@ -84,7 +87,7 @@ class NoStray:
 
 
 def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
-    """The branch at the low end, if it is one of strays."""
+    """The branch at the low end, if it consists of strays."""
     if not may_be_late(low.names, low.modified_ms, low.position):
         return NoStray()
     branch = _branch(low)
@@ -93,7 +96,7 @@ def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
     if not _is_a_writers(branch[-1]):
         return NoStray()
     inside = {marker.name for marker in branch}
-    witness_name = next(name for name in low.names if name not in inside)  # the last one is not in it
+    witness_name = next(name for name in low.names if name not in inside)  # the last one is not inside
     witness = low.known.get(witness_name)
     if witness is None:
         return Unread((witness_name,))
@@ -103,7 +106,7 @@ def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
 
 
 def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position) -> bool:
-    """Whether the lowest of a Kafka partition's markers may be a stray, by what a listing tells (rules 2, 3 and 8)."""
+    """Whether the lowest of a Kafka partition's markers may be a stray, by the listing alone (rules 2, 3 and 8)."""
     lowest = names[0]
     if len(names) == 1 or lowest.start >= position:
         return False
@@ -112,7 +115,7 @@ def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, in
 
 
 def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:
-    """The lowest marker and those that go on from it, lowest first; NoStray when the last one is among them."""
+    """The lowest marker and those that continue it, lowest first; NoStray when the last one is among them."""
     branch: list[Marker] = []
     name = low.names[0]
     while name in low.modified_ms and len(branch) < _LONGEST_BRANCH:
@@ -133,7 +136,7 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:
 
 
 def _speaks_against(witness: Found, tip: Marker) -> bool:
-    """Whether the lowest marker beside a branch shows that the branch is not of the chain (rule 4)."""
+    """Whether the lowest marker next to a branch shows that the branch is not part of the chain (rule 4)."""
     if not isinstance(witness, Marker) or witness.manifest is None or witness.manifest.origin is Origin.BOOTSTRAP:
         return False
     if witness.previous is None:

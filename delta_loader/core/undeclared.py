@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 def undeclared_of(found: Iterable[Found]) -> UndeclaredFields | None:
-    """The sum of what these markers tell; None where none of them tells of any field."""
+    """The sum over these markers; None if none of them has such a field."""
     manifests = (marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None)
     return together(manifest.undeclared for manifest in manifests if manifest.undeclared is not None)

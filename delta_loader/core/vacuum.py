@@ -1,16 +1,16 @@
-"""VACUUM against files that are staged and not committed yet.
+"""Protects files that are staged and not committed yet from VACUUM.
 
-VACUUM deletes what a table's log does not speak of and what is older than the table's retention. It lists first and
-deletes later, so that a look right before a commit does not help: the file that is still there, and is committed, may
-be on VACUUM's list.
+VACUUM deletes files that a table's log does not refer to and that are older than the table's retention. It lists first
+and deletes later, so a check right before a commit does not help: the file that still exists, and is committed, may be
+on VACUUM's list.
 
 Rules:
 
-1. A file that is younger than the retention when it is looked at is on no list that was made before. So a file that is
-   older than a guarded share of the retention is not committed as it is: a copy of it is, which has a new name and is
-   younger than any list. The share is half of the retention, and at least a day less than it: a commit takes its time.
-2. A crash between copy and commit leaves a file that nothing refers to, and nothing else.
-3. Against a retention of nothing there is no guard: then VACUUM takes also what was copied a moment ago.
+1. A file that is younger than the retention when it is checked is on no list that was made before. A file that is older
+   than a guarded share of the retention is therefore not committed as it is: a copy of it is, which has a new name and
+   is younger than any list. The share is half of the retention, and at least a day less than it: a commit takes time.
+2. A crash between copy and commit leaves an unreferenced file, and nothing else.
+3. There is no guard for a retention of zero: then VACUUM deletes even a file that was copied a moment ago.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAY_S = 86_400.0
 
 
 def retention_s(properties: Mapping[str, str]) -> float | None:
-    """The age at which VACUUM takes what a table does not speak of; None when its property cannot be read."""
+    """The age at which VACUUM deletes unreferenced files of a table; None when its property cannot be read."""
     text = properties.get(RETENTION)
     if text is None:
         return DEFAULT_RETENTION_S
@@ -42,7 +42,7 @@ def retention_s(properties: Mapping[str, str]) -> float | None:
 
 
 def guarded_age_s(properties: Mapping[str, str]) -> float:
-    """The age from which on a file is committed as a copy of it (rule 1). All are, where nothing else is safe."""
+    """The age from which a file is committed as a copy (rule 1). Zero, so always a copy, where nothing else is safe."""
     retention = retention_s(properties)
     return 0.0 if retention is None else max(0.0, min(retention / 2, retention - _DAY_S))
 
@@ -63,7 +63,7 @@ def vacuum_problem(properties: Mapping[str, str], waits_s: float) -> str | None:
 
 
 def fresh_path(path: str, unique: str) -> str:
-    """A new name in the same folder for a copy of a data file; ``unique`` is one that nobody else has."""
+    """A new name in the same folder for a copy of a data file; ``unique`` is a globally unique string."""
     folder, slash, name = path.rpartition("/")
     digits = hashlib.sha256(f"{unique}/{path}".encode()).hexdigest()[:32]
     try:

@@ -1,10 +1,10 @@
-"""Through what time a table is complete, by its history; and how the table's property says it.
+"""The time through which a table is complete, from its history, and its format in the table's property.
 
 Rules:
 
-1. The newest commit of the stream's own on the table's line (common/tables/rollback.py) that brought positions tells,
-   also when it says that nothing can be told. A RESTORE continues at the version that it put back.
-2. As a property it is a moment in ISO 8601, UTC, which sorts as text does.
+1. The newest commit of the stream on the table's lineage (common/tables/rollback.py) that loaded positions decides,
+   even when it says that the time is unknown. A RESTORE continues at the version that it restored.
+2. The property is a time in ISO 8601, UTC, which sorts as text does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def valid_through_of(history: Iterable[LoggedCommit], app_id: str) -> int | None:
-    """Milliseconds; None when it cannot be said. The history comes from the newest commit down."""
+    """Milliseconds; None when unknown. The history is ordered from the newest commit down."""
     wanted: int | None = None
     for commit in islice(history, MOST_COMMITS):
         if wanted is not None and commit.version > wanted:
@@ -42,5 +42,5 @@ def valid_through_of(history: Iterable[LoggedCommit], app_id: str) -> int | None
 
 
 def moment_text(time_ms: int) -> str:
-    """The moment as the property has it (rule 2)."""
+    """The time in the property's format (rule 2)."""
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """A verification's report as text and as JSON.
 
-Rule: the first line of a stream is the answer; faults come before everything else, and each names what, where, and the
+Rule: the first line of a stream is the result; faults come before everything else, and each names what, where, and the
 version and files behind it.
 """
 
@@ -19,7 +19,7 @@ _FILES = 5
 
 
 def to_text(streams: Sequence[StreamReport]) -> str:
-    """For people."""
+    """The report as text."""
     return "\n\n".join(joined(_stream_lines(stream)) for stream in streams)
 
 
@@ -71,7 +71,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def to_json(streams: Sequence[StreamReport]) -> dict[str, object]:
-    """For machines."""
+    """The report as JSON."""
     return {
         "proved": all(stream.is_clean for stream in streams),
         "streams": [

@@ -1,18 +1,18 @@
-"""What a loader can know of its writers, whom it never asks: from where their chains end, and from what Kafka says.
+"""What a loader can know of its writers without asking them: from the ends of their chains, and from Kafka.
 
 Rules:
 
-1. A chain is compared with what Kafka had said when the chain was looked at, and with nothing later: between two passes
-   writers go on, and may be further than the last pass saw.
-2. What holds a Kafka partition at its writers by Kafka's word (its records are gone, its topic is another one) is told
-   with the command that fixes it, as ``delta-loader status`` does. Whatever else keeps writers from staging, their end
-   included, shows by records that wait for longer than a flush and its retries explain.
-3. What lies beyond a chain's end may be no record: a transaction ends with one of Kafka's own, and aborted ones leave
-   theirs behind. Only a writer knows; so nothing waits for longer than since it last said that there was nothing new
-   (common/stage/idle.py).
-4. A Kafka partition without any chain is judged by what came since it was first seen, or by all that Kafka has of it
-   where its stream begins there: only its writer knows where else a chain would begin, so its report counts wherever
-   that was.
+1. A chain is compared with Kafka's ends at the time the chain was read, and not with later ones: between two passes
+   writers continue, and may be further than the last pass saw.
+2. If Kafka shows why writers hold a Kafka partition (its records are gone, its topic is another one), that is reported
+   with the command that fixes it, as ``delta-loader status`` does. Any other reason for not staging, including writers
+   that died, shows as records that wait longer than a flush and its retries explain.
+3. Offsets past a chain's end may not be records: a transaction ends with a control record of Kafka's, and aborted ones
+   leave theirs behind. Only a writer knows; waiting is therefore counted from the last time the writer reported that
+   there was nothing new (common/stage/idle.py).
+4. A Kafka partition without any chain is judged by the records that arrived since it was first seen, or by all that
+   Kafka has of it if its stream starts there: only its writer knows where else a chain would start, so the writer's
+   report counts at any position.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _RETRIES_S = 600.0
 
 
 def late_after_s(flush_after_s: float) -> float:
-    """For how long records may wait in Kafka while all is well, seconds."""
+    """How long records may wait in Kafka in normal operation, in seconds."""
     return _FLUSHES * flush_after_s + _RETRIES_S
 
 
 @dataclass(frozen=True, slots=True)
 class Unstaged:
-    """Records that wait in Kafka for longer than that."""
+    """Records that have waited in Kafka for longer than that."""
 
     source: TopicPartition
     records: int
@@ -53,16 +53,16 @@ class Unstaged:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A stream's, as they were at a moment."""
+    """A stream's chains at one point in time."""
 
     seen: Mapping[TopicPartition, SeenPartition]
     looked_s: float
-    """The moment, by the monotonic clock."""
+    """That time, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A writer's word that there was nothing new beyond a position."""
+    """A writer's report that there was nothing new past a position."""
 
     source: TopicPartition
     position: Position
@@ -72,7 +72,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSaid:
-    """What Kafka has told of the partitions of all streams."""
+    """What Kafka has reported about the partitions of all streams."""
 
     ends: EndHistory
     firsts: EndHistory
@@ -96,7 +96,7 @@ def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Hel
 def without_chain(
     stream: Stream, seen: Collection[TopicPartition], partitions: Iterable[TopicPartition]
 ) -> Iterator[TopicPartition]:
-    """The Kafka partitions of a stream of which nothing is staged; which chain of several topics lacks is not known."""
+    """The Kafka partitions of a stream of which nothing is staged; unknown for chains of several topics."""
     if not stream.may_merge:
         covered = {one for source in seen for one in inputs_of(source)}
         yield from (source for source in partitions if stream.takes(source.topic) and source not in covered)
@@ -105,7 +105,7 @@ def without_chain(
 def unstaged(
     stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
 ) -> list[Unstaged]:
-    """The Kafka partitions of a stream whose records wait to be staged for longer than ``limit_s``; the worst first."""
+    """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
     places = {source: one.staged if one.ends else None for source, one in chains.seen.items()}
     unbegun = frozenset(without_chain(stream, chains.seen, partitions))
     begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends

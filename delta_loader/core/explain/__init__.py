@@ -1,1 +1,1 @@
-"""What ``delta-loader explain`` says, as values: of a table's version, and of a Kafka offset."""
+"""The content of ``delta-loader explain``, as values: of a table's version, and of a Kafka offset."""

@@ -1,15 +1,15 @@
-"""Which commit brought a Kafka offset into a table, by the table's history: a pure search from the newest commit down.
+"""Which commit loaded a Kafka offset into a table: a pure search of the table's history from the newest commit down.
 
 Rules:
 
-1. Only commits on the table's *line* count (common/tables/rollback.py): a RESTORE continues at the version that it put
-   back, and a replacement of the table ends the line. So an offset that a RESTORE took away is not said to be there,
-   and one that was loaded again afterwards is told with the commit that did.
-2. Of several commits on the line that speak of an offset the newest is the one whose rows are there. A commit that
-   replaced a range (`stage-writer replay`) is told beside it: it wrote the rows again that another one had brought.
-3. The log may have been cleaned up. What is older than its oldest commit is not known, and that is what is said.
-4. The offsets of a topic that was recreated start over: commits of the generation that is asked for count, and what an
-   older one brought is told as such.
+1. Only commits on the table's *lineage* count (common/tables/rollback.py): a RESTORE continues at the version that it
+   restored, and a replacement of the table ends the lineage. An offset that a RESTORE removed is therefore not reported
+   as present, and one that was loaded again afterwards is reported with the commit that loaded it again.
+2. If several commits on the lineage contain an offset, the newest one's rows are in the table. A commit that replaced a
+   range (`stage-writer replay`) is reported in addition: it rewrote rows that another commit had loaded.
+3. The log may have been cleaned up. Anything older than its oldest commit is reported as unknown.
+4. The offsets of a recreated topic start over: commits of the requested generation count, and loads of an older one are
+   reported as such.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The offset that is asked for."""
+    """The requested offset."""
 
     app_id: str
     source: TopicPartition
@@ -37,31 +37,31 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRange:
-    """What a history says of an offset."""
+    """What a history says about an offset."""
 
     brought: LoggedCommit | None = None
-    """The commit on the line whose span has it."""
+    """The commit on the lineage whose span has it."""
     replaced: LoggedCommit | None = None
-    """The newest commit on the line that wrote its rows again."""
+    """The newest commit on the lineage that rewrote its rows."""
     lost: LoggedCommit | None = None
-    """A commit off the line that had it; only where none on the line has."""
+    """A commit off the lineage that had it; only set if no commit on it has."""
     taken_by: LoggedCommit | None = None
-    """What took that one off it."""
+    """The commit that took ``lost`` off the lineage."""
     older: LoggedCommit | None = None
-    """A commit that brought this offset of an older topic of that name."""
+    """A commit that loaded this offset of an older topic of that name."""
     oldest_version: int | None = None
-    """The oldest commit that was looked at; None for an empty history."""
+    """The oldest commit that was read; None for an empty history."""
     begins_at: Position | None = None
-    """Where the oldest commit that speaks of the Kafka partition began."""
+    """The start of the oldest commit that contains the Kafka partition."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the history reaches back to the table's beginning."""
+        """Whether the history reaches back to the table's first version."""
         return self.oldest_version == 0
 
 
 def find_loading_commit(history: Iterable[LoggedCommit], asked: Asked) -> LoadedRange:
-    """Search a history, which comes from the newest commit down and is read as far as needed."""
+    """Search a history, which is ordered from the newest commit down and is read as far as needed."""
     brought = replaced = lost = taken_by = turn = older = oldest = None
     begins_at: Position | None = None
     next_version: int | None = None

@@ -1,12 +1,13 @@
-"""Where a Kafka offset is: a verdict over what the table's history, its files, the stage and Kafka say.
+"""Where a Kafka offset is: a verdict from the table's history, its files, the stage and Kafka.
 
 Rules:
 
-1. The table's position decides first: below it an offset is done, whatever became of it; from it on it is staged, or
-   held, or still to come.
-2. Only what was read is claimed: a row in a file is named because the file's offset column was read. Where it could not
-   be (the file is gone, the stream has no such columns) that is said, and the files that may hold it are named.
-3. What the log no longer tells is said to be unknown, never guessed.
+1. The table's position decides first: an offset below it is done; from the position on, it is staged, held, or still to
+   come.
+2. Only what was read is claimed: a row is reported in a file because the file's offset column was read. Where that was
+   not possible (the file is gone, the stream has no such columns), the output says so and names the files that may
+   contain it.
+3. Information that the log no longer has is reported as unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Place(StrEnum):
     DEAD_LETTER = "dead_letter"
     NO_ROW = "no_row"
     BROUGHT = "brought"
-    """Done, and which file has it cannot be told."""
+    """Done, but the file that has it cannot be determined."""
     GIVEN_UP = "given_up"
     TAKEN_BACK = "taken_back"
     OLDER_TOPIC = "older_topic"
     BEFORE_BEGINNING = "before_beginning"
     FORGOTTEN = "forgotten"
-    """Done, and the log no longer tells more."""
+    """Done, but the log no longer has the details."""
     STAGED = "staged"
     HELD = "held"
     GAP = "gap"
@@ -47,36 +48,36 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A file of the newest version that may hold the offset, by its statistics."""
+    """A file of the newest version that may contain the offset, by its statistics."""
 
     url: str
-    """Of its table."""
+    """The URL of its table."""
     path: str
     is_dead_letters: bool = False
     rows: int | None = None
-    """Rows of this very offset in it; None where it could not be read."""
+    """How many rows of this very offset it has; None where it could not be read."""
     problem: str = ""
-    """Why not."""
+    """Why it could not be read."""
     deleted_rows: int = 0
-    """Rows of the file that a deletion vector takes out, this one's perhaps."""
+    """How many rows of the file its deletion vector removes, possibly this one."""
     error: str = ""
-    """Of a dead letter: its class and sentence."""
+    """For a dead letter, its class and message."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetStory:
-    """All that was found out about one offset."""
+    """All that is known about one offset."""
 
     asked: Asked
     table: str
-    """The stream's own."""
+    """The stream's main table."""
     position: Position | None
-    """The next one that the table wants; None when it has none of the Kafka partition."""
+    """The next position that the table wants; None when it has none of the Kafka partition."""
     bringing: LoadedRange
     holders: tuple[Holder, ...] = ()
     kafka_columns: bool = True
     staged: Marker | None = None
-    """The marker that covers it, where that is still in the stage."""
+    """The marker that covers it, if it is still in the stage."""
     staged_to: Position | None = None
     held: Held | None = None
     kafka_end: Position | None = None
@@ -86,7 +87,7 @@ class OffsetStory:
 
     @property
     def is_done(self) -> bool:
-        """Whether the table's position is behind it."""
+        """Whether the table's position is past it."""
         return self.position is not None and self.asked.offset < self.position
 
     @property

@@ -1,4 +1,4 @@
-"""What one version of a table brought, and what became of it."""
+"""What one version of a table added, and what happened to it since."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A later version that took files of this one out of the table."""
+    """A later version that removed files of this one from the table."""
 
     version: int
     words: str
     files: int
     keeps_rows: bool
-    """Whether it only put the rows elsewhere, as OPTIMIZE does."""
+    """Whether it only moved the rows, as OPTIMIZE does."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionStory:
-    """A version, or that the log no longer tells of it."""
+    """A version, or the fact that the log no longer has it."""
 
     url: str
     number: int
     newest: int
     oldest: int
-    """What the log still has."""
+    """The oldest version in the log."""
     version: TableVersion | None = None
     """None where the log was cleaned up."""
     markers: Mapping[MarkerName, bool] = field(default_factory=dict)
-    """The flushes that its files are from, by the files' names, and whether the marker is still in the stage."""
+    """The flushes that its files are from, by file name, and whether each marker is still in the stage."""
     gone: tuple[Gone, ...] = ()
-    """What took its files away since, oldest first."""
+    """Which later versions removed its files, oldest first."""
     live_files: int = 0
-    """Files of it that the newest version still has."""
+    """How many of its files the newest version still has."""
 
 
 def markers_of(version: TableVersion) -> tuple[MarkerName, ...]:
@@ -64,7 +64,7 @@ def _marker(file: DataFile, topics: Mapping[str, Topic]) -> MarkerName | None:
 
 
 def since(added: Iterable[DataFile], later: Iterable[TableVersion]) -> tuple[tuple[Gone, ...], int]:
-    """What took a version's files away, and how many are left after ``later`` ones. A RESTORE may bring some back."""
+    """Which later versions removed a version's files, and how many files are left. A RESTORE may bring some back."""
     every = {file.path for file in added}
     alive, gone = set(every), []
     for version in later:

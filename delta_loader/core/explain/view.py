@@ -25,7 +25,7 @@ _SHOWN = 10
 
 
 def version_to_text(story: VersionStory) -> str:
-    """A version for people."""
+    """A version as text."""
     return joined(_version_lines(story))
 
 
@@ -64,7 +64,7 @@ def _version_lines(story: VersionStory) -> Iterator[str]:
 
 
 def _others_words(version: TableVersion) -> str:
-    """What a commit of somebody else, or of the table services, did."""
+    """The description of a commit by another program or by the table services."""
     if not version.added and not version.removed:
         return "changed no files"
     kind = "changed rows" if version.changes_data else "changed no rows, and rearranged them"
@@ -103,7 +103,7 @@ def _counts_words(counts: Counts) -> str:
 
 
 def version_to_json(story: VersionStory) -> Json:
-    """A version for machines."""
+    """A version as JSON."""
     version = story.version
     found: dict[str, Json] = {
         "table": story.url,
@@ -178,7 +178,7 @@ def _counts_json(counts: Counts | None) -> Json:
 
 
 def offset_to_text(story: OffsetStory) -> str:
-    """An offset for people."""
+    """An offset as text."""
     asked = story.asked
     lines = [f"{asked.source} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
     brought = story.bringing.brought
@@ -196,7 +196,6 @@ def offset_to_text(story: OffsetStory) -> str:
 
 
 def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
-    """The place in words."""
     match story.place:
         case Place.ROW:
             rows = sum(holder.rows or 0 for holder in story.holders if not holder.is_dead_letters)
@@ -285,7 +284,7 @@ def _commit_words(commit: LoggedCommit) -> str:
 
 
 def offset_to_json(story: OffsetStory) -> Json:
-    """An offset for machines."""
+    """An offset as JSON."""
     asked, found = story.asked, story.bringing
     return {
         "app_id": asked.app_id,
@@ -334,6 +333,6 @@ def _commit_json(commit: LoggedCommit | None) -> Json:
 
 
 def moment(time_ms: int) -> str:
-    """A moment for people, in UTC, to the millisecond where it has one."""
+    """A time as text, in UTC, with milliseconds if it has any."""
     found = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(timespec="seconds")
     return found if time_ms % 1000 == 0 else found.replace("+", f".{time_ms % 1000:03d}+")

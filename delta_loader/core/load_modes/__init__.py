@@ -1,1 +1,1 @@
-"""The ways by which staged rows reach a table: which one a table takes, and whether what is staged fits it."""
+"""Load modes: how staged rows get into a table, which mode a table needs, and whether the rows are compatible."""

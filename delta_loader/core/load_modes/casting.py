@@ -1,14 +1,15 @@
-"""Staged types that are not the table's: which of them Spark may cast, and to which type a column is widened. Pure.
+"""Staged types that differ from the table's: which may be cast, and to which type a column is widened. Pure.
 
 Rules:
 
-1. Only numbers are cast into numbers, and a DATE into a TIMESTAMP_NTZ; at any depth. Text is never read as a number,
-   nor the other way round: what it means is the stream's to say.
-2. A cast is made value by value and only where casting back gives the same value. What would be cut, rounded or too
-   large is a record that the table refuses (refused.py). Maps cannot be compared, so a column with one inside is cast
-   only where its types are the same.
-3. A column is widened only as Delta's type widening allows, to the least type that takes both. Where there is none it
-   stays, and rule 2 decides. A type only ever grows, so two writers that disagree never send it to and fro.
+1. Only numbers are cast to numbers, and a DATE to a TIMESTAMP_NTZ; at any depth. Text is never parsed as a number, nor
+   the reverse: its meaning is the stream's decision.
+2. A cast is made value by value and only where casting back gives the same value. A value that would be truncated,
+   rounded or too large makes a record that the table refuses (refused.py). Maps cannot be compared, so a column with
+   one inside is cast only where its types are the same.
+3. A column is widened only as Delta's type widening allows, to the narrowest type that takes both. Where there is none
+   the type stays, and rule 2 decides. A type is only ever widened, so two writers that disagree never make it
+   alternate.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 ELEMENT, KEY, VALUE = "element", "key", "value"
 _FRACTIONS = (Primitive.FLOAT, Primitive.DOUBLE)
 _DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
-"""Digits before the point of the least DECIMAL that Delta widens an integer to."""
+"""Digits before the decimal point of the narrowest DECIMAL that Delta widens an integer to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,17 @@ class Cast:
 
     @property
     def value(self) -> str:
-        """The value in the table's type, in SQL; null where it has none there."""
+        """The value in the table's type, in SQL; null where it cannot be represented."""
         return f"try_cast({quote_name(self.column)} AS {self.type})"
 
     @property
     def loses(self) -> str:
-        """Whether the value would not be the same, in SQL (rule 2)."""
+        """Whether the value would change, in SQL (rule 2)."""
         return f"NOT (try_cast({self.value} AS {self.staged}) <=> {quote_name(self.column)})"
 
     @property
     def problem(self) -> str:
-        """What is said of such a value."""
+        """The error message for such a value."""
         return f"a value of {self.column}, staged as {self.staged}, is none of the column's type {self.type}"
 
 
@@ -79,7 +80,7 @@ class Widening:
 
 @lru_cache(maxsize=256)
 def casts_of(table_schema: str, staged_schema: str) -> tuple[Cast, ...]:
-    """Which columns of staged files Spark casts for a table; none where the types are the same, or cannot be cast."""
+    """The columns of staged files that Spark casts for a table; none where types are the same, or cannot be cast."""
     if table_schema == staged_schema:
         return ()
     try:
@@ -118,14 +119,14 @@ def _cast_struct(table: StructType, staged: StructType) -> StructType | None:
     for field in staged:
         there = table.field(field.name)
         if there is None:
-            fields.append(field)  # told by whoever looks for columns that the table lacks
+            fields.append(field)  # reported by the check for columns that the table lacks
             continue
         found = cast_type(there.type, field.type)
         if found is None:
             return None
         fields.append(replace(field, type=found))
     cast = StructType(tuple(fields))
-    # A map's values cannot be compared, so nothing beside one is cast (rule 2).
+    # A map's values cannot be compared, so nothing next to one is cast (rule 2).
     return None if _has_map(staged) and type_to_ddl(cast) != type_to_ddl(staged) else cast
 
 
@@ -152,7 +153,7 @@ def _is_number(data_type: DataType) -> bool:
 
 
 def widenings(table: StructType, staged: StructType) -> tuple[Widening, ...]:
-    """What a table's columns would have to become to take staged ones, as far as Delta widens them (rule 3)."""
+    """The changes that a table's columns need to accept staged ones, as far as Delta widens them (rule 3)."""
     found: list[Widening] = []
     for field in staged:
         there = table.field(field.name)
@@ -180,7 +181,7 @@ def _widenings(path: tuple[str, ...], table: DataType, staged: DataType) -> Iter
 
 
 def widened(table: DataType, staged: DataType) -> DataType | None:
-    """The least type that Delta widens a table's type to and that takes a staged one; None where there is none."""
+    """The narrowest type that Delta widens a table's type to and that takes a staged one; None if there is none."""
     found: DataType | None = None
     match table, staged:
         case _ if table == staged:

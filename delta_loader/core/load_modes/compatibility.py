@@ -1,18 +1,19 @@
-"""Whether what is staged fits a table: its columns, types and partitioning, by the way that loads it.
+"""Whether staged files are compatible with a table: columns, types and partitioning, by load mode.
 
 Rules:
 
-1. A table's columns that a file lacks are null in its rows; that is Delta's own rule. A column that the table lacks,
-   or another type, is never loaded: rows would be lost or unreadable.
-2. Names are compared as Parquet readers do it, by case: Spark would forgive a difference, delta-rs would read nulls.
+1. A table's columns that a file lacks are null in its rows; that is Delta's own rule. A column that the table lacks, or
+   a column with another type, is never loaded: rows would be lost or unreadable.
+2. Names are compared as Parquet readers do, case-sensitively: Spark would forgive a difference, delta-rs would read
+   nulls.
 3. A file that is added has the table's partitioning. Where Spark writes, it splits the rows again, and a staged file's
    partitioning does not matter; but each partition column has to come from somewhere.
-4. With ``casting`` (the stream's `evolution` is not strict) a type that Spark may cast to the table's is no difference
-   (casting.py); whether its values fit is looked at record by record.
-5. Where Spark writes, a column that Delta makes itself (generated, identity, default) need not be staged, and an
-   identity column that is GENERATED ALWAYS must not be. One that is NOT NULL has to come from somewhere.
-6. Columns that are missing are told with the statement that adds them: who comes from another tool has a table without
-   Kafka's columns, and would have to look their types up.
+4. With ``casting`` (the stream's `evolution` is not strict) a type that Spark may cast to the table's is not a
+   difference (casting.py); whether its values can be cast is checked record by record.
+5. Where Spark writes, a column that Delta computes itself (generated, identity, default) need not be staged, and an
+   identity column that is GENERATED ALWAYS must not be. A NOT NULL column has to come from somewhere.
+6. Missing columns are reported with the statement that adds them: a table that another tool created lacks Kafka's
+   columns, and its owner would have to look their types up.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
 def require_compatible(
     table: TableShape, staged: TableShape, url: str, way: LoadMode = PLAIN, *, casting: bool = False, restage: str = ""
 ) -> None:
-    """Raises NotCompatibleError, which says what differs, when staged files do not fit the table.
+    """Raises NotCompatibleError, with the differences, when staged files are incompatible with the table.
 
-    ``restage`` has the commands that stage the records again, once the stream's columns are others.
+    ``restage`` has the commands that stage the records again, once the stream's columns have changed.
     """
     found = differences(table, staged, way, casting=casting)
     if found:
@@ -57,9 +58,10 @@ def require_compatible(
 def remedy_for(
     table: TableShape, staged: TableShape, url: str, setting: str, way: LoadMode = PLAIN, *, restage: str = ""
 ) -> str:
-    """What ends a difference: the statement itself where columns are missing, or another value of ``setting``.
+    """The remedy for a difference: the statement itself where columns are missing, or another value of ``setting``.
 
-    Of what no statement can change, the setting that the table has. ``restage`` is as of `require_compatible`.
+    For a difference that no statement can remove, the setting that matches the table. ``restage`` is as in
+    `require_compatible`.
     """
     and_again = f" and {restage}" if restage else ""
     otherwise = f"{setting}{and_again}"
@@ -96,7 +98,7 @@ def _has_kafkas(columns: StructType) -> bool:
 def differences(
     table: TableShape, staged: TableShape, way: LoadMode = PLAIN, *, casting: bool = False
 ) -> tuple[str, ...]:
-    """What keeps files of one shape out of a table of another; empty when they fit."""
+    """The differences that keep files of one shape out of a table of another; empty when they are compatible."""
     try:
         columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
     except SchemaError as error:
@@ -113,7 +115,7 @@ def differences(
 
 
 def _cast(table: StructType, staged: StructType) -> StructType:
-    """The staged columns once Spark has cast what it may."""
+    """The staged columns after Spark's casts."""
     fields = []
     for field in staged:
         there = table.field(field.name)
@@ -123,7 +125,7 @@ def _cast(table: StructType, staged: StructType) -> StructType:
 
 
 def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
-    """What Delta's writer would refuse whole (rule 5)."""
+    """What Delta's writer would refuse altogether (rule 5)."""
     for field in table:
         metadata = json.loads(field.metadata_json)
         if staged.field(field.name) is not None:

@@ -1,12 +1,12 @@
-"""What a new table looks like beside its columns and partitioning, and what of another table it is made like: pure.
+"""The properties of a new table other than its columns and partitioning, and what it copies from a template. Pure.
 
 Rules:
 
-1. Of a template the columns are taken with all that they ask of rows (NOT NULL, generated, identity, default), the
-   partitioning, the clustering and the properties (constraints among them), as CREATE TABLE … LIKE does. What Delta
-   wrote there for that very table (ids of column mapping, high-water marks, earlier types) is not.
-2. What the stream says wins over the template.
-3. A table that would not take what is staged is not made: it would be there, and be in the way of a better one.
+1. From a template come the columns with all their constraints on rows (NOT NULL, generated, identity, default), the
+   partitioning, the clustering and the properties (constraints among them), as with CREATE TABLE … LIKE. What Delta
+   wrote for that very table (ids of column mapping, high-water marks, earlier types) is not copied.
+2. The stream's settings override the template.
+3. A table that would not accept the staged rows is not created: it would exist and be in the way of a better one.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ _NAMED = ("allowColumnDefaults",)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table is made."""
+    """How a table is created."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     cluster_by: tuple[str, ...] = ()
 
     def partitioned_by(self, columns: tuple[str, ...]) -> Layout:
-        """The same for a table that is partitioned, which cannot be clustered."""
+        """The same layout for a partitioned table, which cannot be clustered."""
         return replace(self, cluster_by=()) if columns else self
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Another table."""
+    """Another table to copy from."""
 
     state: TableState
     cluster_by: tuple[str, ...]
 
 
 def layout_of(stream: Stream) -> Layout:
-    """What the stream says itself."""
+    """The layout in the stream's settings."""
     return Layout(dict(stream.table_properties), stream.cluster_by)
 
 
 def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
-    """A new table's shape and layout, after another one's (rules 1 and 2)."""
+    """A new table's shape and layout, copied from another one (rules 1 and 2)."""
     state = template.state
     columns = _fresh(schema_from_json(state.schema))
     partition_by = () if stream.cluster_by else state.partition_by

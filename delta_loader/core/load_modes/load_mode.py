@@ -1,13 +1,14 @@
-"""By which way staged rows reach a table, judged from the table's own protocol, properties and schema, and the setting.
+"""The load mode of a table, decided from its protocol, properties and schema, and the setting.
 
 Rules:
 
-1. Zero-copy add is right only where Delta asks nothing of a row but to be in a file with its statistics. Whatever else
-   it asks is done by Delta's own writer, through Spark: append.
-2. A feature that is not known is refused by its name: a new one may ask for anything, of a row or of a commit.
-3. The setting may ask for more work than the table does (``append``, ``merge``), never for less: ``add`` to a table
-   that has to be appended to is refused.
-4. It is decided again at each look at the table, so a table that gains a constraint is appended to from then on.
+1. Zero-copy add is right only where Delta requires nothing of a row except to be in a file with its statistics. Any
+   other requirement is fulfilled by Delta's own writer, through Spark: append.
+2. An unknown feature is refused by its name: a new one may require anything, of a row or of a commit.
+3. The setting may require more work than the table does (``append``, ``merge``), never less: ``add`` to a table that
+   has to be appended to is refused.
+4. The mode is decided again each time the table is read, so a table that gains a constraint is appended to from then
+   on.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Spark reads staged rows, and Delta's own writer writes them into files of the table."""
+    """Spark reads staged rows, and Delta's own writer writes them to files of the table."""
 
     reason: str
     checks_rows: bool = False
-    """Whether there may be rows that the table refuses."""
+    """Whether the table may refuse rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Merge:
 
     reason: str
     checks_rows: bool = False
-    """As of `Append`."""
+    """As in `Append`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ PLAIN = Add("the table's protocol, properties and columns need no rewrite of row
 
 
 def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO) -> LoadMode:
-    """How rows may reach a table, and why."""
+    """How rows may be loaded into a table, and why."""
     refused = refused_for(state)
     if refused is not None:
         return Refused(*refused)
@@ -93,19 +94,19 @@ def _merging(state: TableState) -> Merge | Refused:
     if padded is not None:
         name, kind = padded
         remedy = "load a table that has STRING in its place"
-        if kind.lower().startswith("char("):  # of one within another column Spark's type stays, whatever is altered
+        if kind.lower().startswith("char("):  # ALTER TABLE does not change one within another column
             remedy = f"make it a STRING (ALTER TABLE {TABLE} ALTER COLUMN {backticks(name)} TYPE STRING), or {remedy}"
         return Refused(f"its column {name} is {kind}, and Spark pads CHAR when it reads; load is merge", remedy)
     return Merge("load is merge", may_refuse_rows(state))
 
 
 def through_spark(way: LoadMode) -> bool:
-    """Whether Spark reads all that is staged."""
+    """Whether Spark reads all staged rows."""
     return isinstance(way, Append | Merge)
 
 
 def checks_rows(way: LoadMode) -> bool:
-    """Whether there may be rows that the table refuses."""
+    """Whether the table may refuse rows."""
     return isinstance(way, Append | Merge) and way.checks_rows
 
 
@@ -117,7 +118,7 @@ def require_loadable(way: LoadMode, url: str) -> None:
 
 
 def load_mode_name(way: LoadMode) -> str:
-    """The way's name in status and metrics."""
+    """The mode's name in status and metrics."""
     match way:
         case Add():
             return "add"

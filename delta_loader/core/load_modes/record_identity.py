@@ -1,4 +1,4 @@
-"""Which columns of staged rows tie them to their Kafka records (common/stage/row_places.py). Pure."""
+"""Which columns of staged rows carry the identity of their Kafka records (common/stage/row_places.py). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOPIC, _PARTITION, _OFFSET, _ = KAFKA_COLUMNS
 
 
 def place_of(table: StagedTable) -> Place | None:
-    """The columns that say of which record a row of some staged files is; None where nothing does."""
+    """The columns of staged files that carry each row's record identity; None if there are none."""
     if table.merge is not None:
         return table.merge.place
     return table.place or _kafkas(table.schema)

@@ -1,16 +1,17 @@
-"""Records whose rows the table refuses: they end as dead letters, and the rest is loaded. Pure.
+"""Records whose rows the table refuses: they become dead letters, and the rest is loaded. Pure.
 
 Rules:
 
-1. What a table refuses is known before its commit: Delta's own checks are evaluated on the rows that Spark is to write.
-   A record of which one row is refused has no row at all.
-2. Its dead letter, with its bytes, is in the dead-letter table before the commit that passes over it. It comes there by
-   a commit of its own: no position moves in it, and two txn actions of the dead-letter table say what it was:
-   ``…:refused``, the highest offset that was ever refused (of a chain of several topics, whose positions are no
-   offsets, the last position of the load in which that was), and ``…:refusals``, how often there were some (so that of
-   two loaders one fails). No id of a Kafka partition has a colon behind its number.
-3. Where the highest one is not below the table's position, a loader died between the two commits. Then the dead letters
-   that are there are refused again, whatever the table's checks are by now: none is a row as well.
+1. What a table refuses is known before its commit: Delta's own checks are evaluated on the rows that Spark is going to
+   write. If one row of a record is refused, the record has no row at all.
+2. Its dead letter, with its bytes, is in the dead-letter table before the commit that passes over it. It is written
+   there by a separate commit: no position moves in it, and two txn actions of the dead-letter table record it:
+   ``…:refused``, the highest offset that was ever refused (for a chain of several topics, whose positions are not
+   offsets, the last position of that load), and ``…:refusals``, how often there were some (so one of two loaders
+   fails). No id of a Kafka partition has a colon after its number.
+3. Where the highest refused offset is not below the table's position, a loader died between the two commits. Then the
+   records of the existing dead letters are refused again, regardless of the table's current checks: none may also
+   become a row.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ if TYPE_CHECKING:
 REFUSED_BY_TABLE = "refused_by_table"
 """The error class of their dead letters."""
 MOST_REFUSED = 10_000
-"""In one commit. What refuses more is no matter of single records."""
+"""In one commit. A table that refuses more does not have a problem with single records."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RefusedRecord:
-    """A record that has a row which the table does not take."""
+    """A record with a row that the table does not accept."""
 
     source: TopicPartition
-    """Its own, also in a chain of several topics."""
+    """The record's own partition, also in a chain of several topics."""
     offset: Offset
     problem: str
     rows: int | None = 1
-    """How many rows it would have had; None where nobody has looked."""
+    """How many rows it would have had; None if not counted."""
 
     @property
     def place(self) -> RecordPlace:
-        """Which record it is."""
+        """The record's identity."""
         return self.source, self.offset
 
 
@@ -66,7 +67,7 @@ class RefusalIds:
 
     @classmethod
     def of(cls, ids: TxnIds, source: TopicPartition) -> RefusalIds:
-        """Those of a partition's chain."""
+        """The ids of a partition's chain."""
         return cls(f"{ids.of(source)}:refused", f"{ids.of(source)}:refusals")
 
     def half_done(self, transactions: Mapping[str, int], start: Position) -> bool:
@@ -75,14 +76,14 @@ class RefusalIds:
 
 
 def chains_of(sources: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
-    """By the Kafka partition of a record, the one of these chains that it is in."""
+    """By the Kafka partition of a record, the one of these chains that contains it."""
     return {one: chain for chain in sources for one in inputs_of(chain)}
 
 
 def letters_commit(
     target: Target, ids: TxnIds, letters: Sequence[Letter], spans: Mapping[TopicPartition, Span], commit_id: str
 ) -> TableCommit:
-    """The commit that brings refused records of a load, which brings ``spans``, to the dead-letter table."""
+    """The commit of a load's refused records to the dead-letter table; ``spans`` are what the load covers."""
     chains = chains_of(spans)
     highest: dict[TopicPartition, int] = {}
     for letter in letters:
@@ -108,7 +109,7 @@ def letters_commit(
 def without_refused(commit: TableCommit, refused: Iterable[RefusedRecord], *, counted: bool) -> TableCommit:
     """The commit without the rows of refused records, which it counts as dead letters.
 
-    ``counted``: whether this commit's counts are of this table alone. Where it is not known how many rows are left out
+    ``counted``: whether this commit's counts are of this table alone. Where it is not known how many rows are left out,
     the Kafka partition has no counts.
     """
     chains = chains_of(commit.metadata.spans)
@@ -141,7 +142,7 @@ def _without_rows(counts: Counts, rows_of_each: Sequence[int]) -> Counts:
 
 
 def too_many(source: TopicPartition, position: Position, refused: Sequence[RefusedRecord], url: str) -> Held:
-    """More is refused of a load from ``position`` on than can be a matter of single records."""
+    """Too much of a load from ``position`` on is refused to be a problem of single records."""
     ((problem, _),) = Counter(record.problem for record in refused).most_common(1)
     return Held(
         "too_many_refused",
@@ -152,7 +153,7 @@ def too_many(source: TopicPartition, position: Position, refused: Sequence[Refus
 
 
 def without_bytes(record: RefusedRecord, url: str, why: str) -> Held:
-    """A refused record cannot become a dead letter, because its bytes are not to be had."""
+    """A refused record cannot become a dead letter because its bytes cannot be fetched."""
     source, offset = record.source, record.offset
     return Held(
         "refused_record",

@@ -1,10 +1,10 @@
-"""Columns of a table that are VARIANT: they are staged as JSON text, and Spark makes the values of it.
+"""VARIANT columns of a table: they are staged as JSON text, and Spark converts it to values.
 
 Rules:
 
-1. Only a column of the table itself, and no field inside of one, is filled like that.
-2. A writer has no VARIANT: it keeps a value's text exactly (``formats: {column: json}``). Whether the text stays text
-   or becomes a VARIANT is the table's own matter, so it is decided when rows are loaded.
+1. Only a column of the table itself, not a field inside of one, is converted like that.
+2. Writers have no VARIANT type: they keep a value's text exactly (``formats: {column: json}``). Whether the text stays
+   text or becomes a VARIANT depends on the table, so it is decided when rows are loaded.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What becomes of a table with one row for each key when change events come: as SQL text, without Spark."""
+"""How change events are merged into a table with one row per key: as SQL text, without Spark."""

@@ -1,12 +1,12 @@
-"""What the events of a load say of the rows that they may be about: the lowest and highest of each key column.
+"""The lowest and highest value of each key column among a load's events, which bound the rows that they may change.
 
 Rules:
 
-1. The bounds are those of the staged files' statistics, which are never tighter than the data. Where a file does not
-   tell, or the type has no exact literal, there is no bound: the merge then reads more, and does the same.
-2. They stand in the merge's condition as literals, so that Delta leaves out partitions, and files by their statistics,
-   that hold no such key. Partition columns that are no keys are never narrowed: the row that an event changes may lie
-   in another partition than the event's.
+1. The bounds are those of the staged files' statistics, which are never tighter than the data. Where a file has no
+   statistics, or the type has no exact literal, there is no bound: the merge then reads more, with the same result.
+2. They are literals in the merge's condition, so Delta skips partitions, and files by their statistics, that contain no
+   such key. Partition columns that are not keys are never narrowed: the row that an event changes may be in another
+   partition than the event's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN_TEXT_END = 0x7F
 def key_bounds(
     files: Iterable[StagedFile], columns: StructType, keys: Sequence[str], quote: Callable[[str], str]
 ) -> tuple[str, ...]:
-    """Conditions over the table ``t`` that hold for every row with a key of these files."""
+    """Conditions on the table ``t`` that are true for every row with a key of these files."""
     told = [_statistics(file) for file in files]
     found: list[str] = []
     for key in keys:
@@ -54,7 +54,7 @@ def _statistics(file: StagedFile) -> tuple[dict[str, object], dict[str, object]]
 
 
 def _literals(data_type: object, values: Iterable[object]) -> list[tuple[object, str]]:
-    """Each value with its literal, comparable with one another; nothing for a type that has none."""
+    """Each value with its literal, mutually comparable; empty for a type without literals."""
     known = list(values)
     if data_type in _WHOLE and all(isinstance(value, int) for value in known):
         suffix = "L" if data_type is Primitive.LONG else ""
@@ -68,9 +68,10 @@ def _literals(data_type: object, values: Iterable[object]) -> list[tuple[object,
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is a literal as it is, in any dialect; a maximum that was cut ends with the highest character.
+    """Whether a text is a literal as it is, in any dialect; a truncated maximum ends with the highest character.
 
-    Spark puts variables into a statement's text, of its settings, Java's and the environment, also within literals.
+    Spark substitutes variables in a statement's text, from its settings, Java's and the environment, even within
+    literals.
     """
     return "${" not in text and all(
         ord(char) >= ord(" ") and ord(char) != _PLAIN_TEXT_END and char not in "'\\" for char in text

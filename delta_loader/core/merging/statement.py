@@ -2,21 +2,21 @@
 
 Rules:
 
-1. Of a load's events of one key the last one wins: the last in Kafka's order (topic, partition, offset), so that of one
-   key in two partitions the higher partition counts. With a sequence an event counts only if none of the key's events
+1. Of a load's events of one key, the last one wins: the last in Kafka's order (topic, partition, offset), so if one key
+   is in two partitions, the higher partition counts. With a sequence, an event counts only if none of the key's events
    before it in the load, and not the table's row, has a higher one; of equal ones the later counts. A delete without a
    sequence always counts.
-2. So a load needs one row for each key of it (`source`), and a row of the table is changed by it or not, whatever it
-   was that the other events said. What the merge then does is what a replay of all events, one by one, would have done:
-   tests hold it to that.
-3. A delete takes the row out; what its sequence was is then forgotten at the end of the load. With soft deletes the row
-   stays as it was, or as the load's last upsert that counts made it, but for the flag and the sequence; of a key that
-   the table has not there will be a row with nothing else, so that older upserts that come later are known to be older.
-4. Rows that no event of the load is about are not read where the table's statistics allow: the lowest and highest key
-   of the load stand in the condition as literals (`bounds` beside this).
-5. Columns of the table that the stream has not are left as they are.
+2. A load thus needs one row per key (`source`), and that row alone decides whether a row of the table changes, no
+   matter what the other events were. The result of the merge is the same as a replay of all events, one by one: tests
+   verify that.
+3. A delete removes the row; its sequence is forgotten at the end of the load. With soft deletes the row stays as it
+   was, or as the load's last upsert that counts made it, except for the flag and the sequence; a key that the table
+   does not have gets a row with nothing else, so that older upserts that arrive later are recognized as older.
+4. Rows that no event of the load is about are not read where the table's statistics allow it: the lowest and highest
+   key of the load are literals in the condition (see `bounds`).
+5. Columns of the table that the stream does not have are left as they are.
 
-The text is run by Spark, and by DuckDB in tests: both read it alike but for quotes.
+The text is run by Spark, and by DuckDB in tests: both parse it in the same way except for quotes.
 """
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
@@ -46,17 +46,17 @@ _RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
-    """Everything that a merge is made of; ``text`` is the statement."""
+    """All inputs of a merge; ``text`` is the statement."""
 
     target: str
-    """The table, as SQL names it."""
+    """The table's name in SQL."""
     staged: str
     """The view of the staged rows."""
     columns: tuple[str, ...]
     """The staged rows' columns that the table has."""
     by: MergeBy
     bounds: tuple[str, ...] = ()
-    """Conditions over ``t``, that all rows hold which an event of the load may be about."""
+    """Conditions on ``t`` that are true for all rows that an event of the load may be about."""
     quote: Callable[[str], str] = backticks
 
     @property
@@ -75,12 +75,12 @@ class MergeStatement:
 
     @property
     def source(self) -> str:
-        """One row for each key of the load (rules 1 and 2)."""
+        """One row per key of the load (rules 1 and 2)."""
         if self.by.soft_delete is None:
             return self._last_events()
         return self._last_images(self.by.soft_delete)
 
-    # One row a key.
+    # One row per key.
 
     def _last_events(self) -> str:
         """Each key's last event that counts."""
@@ -95,7 +95,7 @@ class MergeStatement:
         )
 
     def _last_images(self, soft_delete: str) -> str:
-        """Each key's last upsert that counts, beside what its last event does; null where there is no upsert."""
+        """Each key's last upsert that counts, with the effect of its last event; null where there is no upsert."""
         q, delete = self._q, self._q(DELETE_COLUMN)
         image = f"({q(_APPLIES)} AND NOT {delete})"
         last = f"OVER (PARTITION BY {self._keys()} ORDER BY {q(_APPLIES)} DESC, {self._place('DESC')})"
@@ -150,7 +150,7 @@ class MergeStatement:
     def _place(self, direction: str) -> str:
         return ", ".join(f"{self._q(name)} {direction}" for name in self.by.place)
 
-    # What is done to the rows.
+    # The changes to the rows.
 
     def _hard(self) -> Sequence[str]:
         delete, newer = self._s(DELETE_COLUMN), None
@@ -188,7 +188,7 @@ class MergeStatement:
         )
 
     def _newer(self, event: str, sequence: str) -> str:
-        """Whether an event counts, by the row's sequence; one without a sequence does."""
+        """Whether an event counts, by the row's sequence; an event without a sequence does."""
         row = self._t(sequence)
         return f"({row} IS NULL OR {event} IS NULL OR {event} >= {row})"
 

@@ -1,16 +1,17 @@
-"""Which change events a table forbids, told for each event by itself, so that it is the same however they are loaded.
+"""Which change events a table forbids, decided for each event by itself, independent of how events are batched.
 
 Rules:
 
-1. An upsert is refused where the table would not take its row: its own columns, whatever comes before or after it, and
-   whether or not a later event, or one with a higher sequence, would have won. What is refused is as if it had never
-   been sent: the event before it stands, and its sequence does not count. So neither the table nor its dead letters
-   depend on how events are cut into loads, and both are what a replay of one event at a time gives.
-2. A delete takes a row out, and a table forbids no row that it has not. A soft delete changes a row that the table took
-   before; only of a key without row, which it makes one for that has key, sequence and flag alone, is it judged by that
-   row. A key has a row where the table has one, or where an event of the load before it was not refused.
-3. What is forbidden of sequence and flag themselves is so of a soft delete too, whatever the row has besides.
-4. Columns of the table that the stream has not are, of a check, what the table's row has, or their defaults.
+1. An upsert is refused where the table would not accept its row: its own columns, regardless of the events before or
+   after it, and of whether a later event, or one with a higher sequence, would have won. A refused event is treated as
+   if it had never been sent: the event before it stands, and its sequence does not count. Neither the table nor its
+   dead letters therefore depend on how events are split into loads, and both match a replay of one event at a time.
+2. A delete removes a row, and a table cannot forbid a row that it does not have. A soft delete changes a row that the
+   table accepted before; only if its key has no row, so that it creates one with just key, sequence and flag, is it
+   checked by that row. A key has a row where the table has one, or where an event of the load before it was not
+   refused.
+3. A constraint on sequence and flag alone also applies to a soft delete, regardless of the row's other columns.
+4. In a check, columns of the table that the stream does not have take the values of the table's row, or their defaults.
 
 The text is run by Spark, and by DuckDB in tests, like that of the merge.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
 
 JUDGED_PLACE: Place = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
-"""An event's place beside its row: the row of a soft delete has Kafka's columns empty."""
+"""An event's record identity next to its row: the row of a soft delete has Kafka's columns empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,18 @@ class UnmatchedDeletes:
     """Soft deletes whose row the table forbids (rule 2); ``text`` selects them."""
 
     doubtful: str
-    """The view of the deletes of which the table does not take the row that has nothing else."""
+    """The view of the deletes whose row, with nothing else in it, the table does not accept."""
     fine: str
-    """The view of the load's events of which it takes the row."""
+    """The view of the load's events whose row it accepts."""
     target: str
     by: MergeBy
     bounds: Sequence[str] = ()
-    """As those of the merge."""
+    """As in the merge."""
     quote: Callable[[str], str] = backticks
 
     @property
     def text(self) -> str:
-        """A SELECT of all that ``doubtful`` has of them."""
+        """A SELECT of those deletes with all columns of ``doubtful``."""
         is_before = f"({self._place('e')}) < ({self._place('d')})"
         earlier = f"SELECT 1 FROM {self.fine} AS e WHERE {self._same('e')} AND {is_before}"
         bounds = "".join(f" AND {bound}" for bound in self.bounds)
@@ -70,7 +71,7 @@ class UnmatchedDeletes:
 
 
 def kept_columns_asked(texts: Iterable[str], schema: str, staged: Collection[str]) -> tuple[str, ...]:
-    """The table's columns that nobody stages or computes, and that some of these expressions may speak of (rule 4)."""
+    """The table's columns that are neither staged nor computed and that these expressions may use (rule 4)."""
     words = set(_words(" ".join(texts)))
     known = {name.casefold() for name in staged}
     kept = [field for field in schema_from_json(schema) if field.name.casefold() not in known]

@@ -1,1 +1,1 @@
-"""The table services' pure part: what a table is like, what is due for it, and what is said of it."""
+"""The pure part of the table services: a table's facts, what is due for it, and how it is shown."""

@@ -1,20 +1,19 @@
-"""What is due for a table, as pieces of work: a pure function of its facts, the settings and the time.
+"""The maintenance that is due for a table, as tasks: a pure function of its facts, the settings and the time.
 
 Rules:
 
-1. OPTIMIZE takes what is no longer written to. Delta can restrict it to partitions and to nothing finer: so a partition
-   is taken whole, once its newest file is old enough; one that is never quiet, once it has so many small files that are
-   old enough that it pays to rewrite the newer ones with them. Of a table that is looked at as a whole (no partitions,
-   or liquid clustering) the files that are old enough are counted.
-2. It has to be worth it: what is rewritten leaves so many files fewer behind. After a run that is no longer so, so that
-   nothing is rewritten forever. Liquid clustering, and Z-order of a table without partitions, rewrite much for little
-   that is new: there the new part has to be a tenth of the table, or of `_CUBE_BYTES`, too.
-3. A piece is one commit: some partitions, until they come to `piece_bytes`, and at most `_MOST_PARTITIONS`. Those that
-   leave the most files behind less come first.
-4. VACUUM goes by the table's own retention. It is refused where nothing then protects a file that is staged and not
-   loaded (core/vacuum.py): the retention is none, or shorter than what a flush and a load may take. And it is put off
-   while such a file waits for so long already that it is near it, unless VACUUM asks the log and not the folder (lite),
-   which never meets one.
+1. OPTIMIZE takes partitions that are no longer written to. Delta can restrict it to partitions and nothing finer, so a
+   partition is taken whole, once its newest file is old enough; a partition that is never quiet is taken once it has so
+   many small files that are old enough that rewriting the newer ones with them is worth it. For a table that is treated
+   as a whole (no partitions, or liquid clustering) the files that are old enough are counted.
+2. It has to be worth it: the rewrite must reduce the number of files by a minimum. After a run that is no longer the
+   case, so nothing is rewritten forever. Liquid clustering, and Z-order of a table without partitions, rewrite much for
+   little that is new: there the new part must also be a tenth of the table, or `_CUBE_BYTES`.
+3. A task is one commit: some partitions, up to `piece_bytes`, and at most `_MOST_PARTITIONS`. Those that reduce the
+   number of files the most come first.
+4. VACUUM follows the table's own retention. It is refused if nothing then protects a file that is staged and not loaded
+   (core/vacuum.py): the retention is zero, or shorter than a flush and a load may take. It is postponed while such a
+   file has waited almost that long, unless VACUUM reads the log instead of the folder (lite), which never contains one.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """What the settings say of one table."""
+    """The settings for one table."""
 
     settings: TableServicesSettings
     quiet_s: float
     z_order: tuple[str, ...] = ()
     safe_age_s: float = 0.0
-    """How long a file may lie below the table before a commit speaks of it: a flush, its retries and a load."""
+    """How long a file may exist below the table before a commit refers to it: a flush, its retries and a load."""
 
     @property
     def small_below_bytes(self) -> int:
@@ -64,16 +63,16 @@ class Piece:
     url: str
     why: str
     partitions: tuple[PartitionValues, ...] = ()
-    """Those that it is about; empty for the whole table."""
+    """The partitions that it is about; empty for the whole table."""
     size_bytes: int = 0
-    """About how much is rewritten or read."""
+    """Approximately how much is rewritten or read."""
     z_order: tuple[str, ...] = ()
     mode: VacuumMode = VacuumMode.AUTO
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A service that would be due, and must not run."""
+    """A service that would be due, but must not run."""
 
     service: Service
     why: str
@@ -82,19 +81,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be done for a table now."""
+    """What is due for a table now."""
 
     pieces: tuple[Piece, ...] = ()
     refused: tuple[Refused, ...] = ()
     vacuum_waits: str = ""
-    """Why no VACUUM is due, which nobody sees by looking at the table; empty where one is due, or refused."""
+    """Why no VACUUM is due, which the table itself does not show; empty where one is due, or refused."""
 
 
 NOTHING = Due()
 
 
 def due(facts: TableFacts, rules: TableRules, now_ms: int) -> Due:
-    """The pieces in the order in which they are done: what makes the others cheaper first."""
+    """The tasks in the order in which they are done: first the ones that make the others cheaper."""
     vacuum = _vacuum(facts, rules, now_ms)
     return Due(
         (
@@ -146,7 +145,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Pie
 
 
 def _of_whole(facts: TableFacts, whole: PartitionFacts, rules: TableRules) -> tuple[int, int]:
-    """The files that OPTIMIZE of a whole table is about; none where there is too little of them (rule 2)."""
+    """The files that OPTIMIZE of a whole table is about; none where there are too few (rule 2)."""
     files, size_bytes = whole.small_files, whole.small_bytes
     if facts.is_clustered:
         files, size_bytes = whole.unclustered_files, whole.unclustered_bytes
@@ -174,7 +173,7 @@ def _saved_in(found: PartitionFacts, rules: TableRules) -> int:
 
 
 def _saved(files: int, size_bytes: int, target_bytes: int) -> int:
-    """How many files fewer there are once these are put together."""
+    """How many fewer files there are once these are combined."""
     return files - -(-size_bytes // target_bytes)
 
 
@@ -183,7 +182,7 @@ def _rewritten(found: PartitionFacts, rules: TableRules) -> int:
 
 
 def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterator[list[PartitionFacts]]:
-    """The partitions in their order, as pieces (rule 3)."""
+    """The partitions in order, grouped into tasks (rule 3)."""
     group: list[PartitionFacts] = []
     size_bytes = 0
     for found in partitions:

@@ -1,10 +1,10 @@
-"""What the table services know of a table, as values. All of it comes from the table's log and from the stage.
+"""What the table services know of a table, as values, all from the table's log and the stage.
 
 Rules:
 
-1. The files are added up by partition as they are read, so that a million of them cost time and no memory.
-2. A service's last runs are the table's own commits. So nothing else remembers when a table was served, and a run of
-   somebody else counts like one of ours.
+1. The files are summed up by partition as they are read, so a million of them cost time and no memory.
+2. A service's last runs are the table's own commits. Nothing else remembers when a table was maintained, and a run by
+   another program counts like one of this loader's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PartitionValues = tuple[tuple[str, str | None], ...]
 
 
 class Service(StrEnum):
-    """What can be done for a table."""
+    """A kind of maintenance of a table."""
 
     CHECKPOINT = "checkpoint"
     OPTIMIZE = "optimize"
@@ -40,21 +40,21 @@ class PartitionFacts:
     files: int = 0
     size_bytes: int = 0
     small_files: int = 0
-    """Small ones that are old enough."""
+    """Small files that are old enough."""
     small_bytes: int = 0
     newest_ms: int = 0
-    """When its newest file came."""
+    """When its newest file was added."""
     unclustered_files: int = 0
-    """Old enough, and not yet clustered."""
+    """Files that are old enough and not yet clustered."""
     unclustered_bytes: int = 0
     bare_files: int = 0
-    """Without statistics."""
+    """Files without statistics."""
     bare_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceRun:
-    """One run of a service, as the table's history has it."""
+    """One run of a service, from the table's history."""
 
     service: Service
     version: int
@@ -64,10 +64,10 @@ class ServiceRun:
     bytes_removed: int = 0
     bytes_added: int = 0
     words: str = ""
-    """What it was about, for people."""
+    """Its subject, for people."""
     completed: bool = True
     only_began: bool = False
-    """A VACUUM that the history knows the beginning of, and no end."""
+    """A VACUUM with a start and no end in the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class LogFacts:
     version: int
     commits_since_checkpoint: int
     commits: int
-    """Commit files that are there."""
+    """The number of commit files."""
     oldest_version: int
     oldest_ms: int
     size_bytes: int
@@ -85,33 +85,33 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table at one moment."""
+    """A table at one point in time."""
 
     url: str
     log: LogFacts
     partition_by: tuple[str, ...]
-    """Its partition columns, as SQL knows them."""
+    """Its partition columns, as named in SQL."""
     properties: Mapping[str, str]
     is_clustered: bool
     """By liquid clustering."""
     partitions: tuple[PartitionFacts, ...]
     runs: tuple[ServiceRun, ...]
-    """Of its services, the newest first; at most some of each."""
+    """The runs of its services, newest first; at most some of each."""
     waiting_ms: int | None = None
     """When the oldest marker was written that has files for the table and is not loaded; None for none."""
 
     @property
     def served_ms(self) -> int:
-        """When a service last ran; 0 when none is known."""
+        """When a service last ran; 0 when unknown."""
         return max((run.at_ms for run in self.runs), default=0)
 
     def last(self, service: Service) -> ServiceRun | None:
-        """The last run of a service that came to its end."""
+        """The last completed run of a service."""
         return next((run for run in self.runs if run.service is service and run.completed), None)
 
     @property
     def files(self) -> int:
-        """Data files in all."""
+        """The number of data files."""
         return sum(partition.files for partition in self.partitions)
 
     @property
@@ -127,17 +127,17 @@ class TableFacts:
 
 @dataclass(slots=True)
 class Gathering:
-    """Adds files up by partition (rule 1)."""
+    """Sums files up by partition (rule 1)."""
 
     small_below_bytes: int
     quiet_before_ms: int
-    """Only what is older counts as small or unclustered."""
+    """Only older files count as small or unclustered."""
     columns: Mapping[str, str]
     """From the partition columns' names in the log to those in SQL, in order."""
     found: dict[PartitionValues, PartitionFacts] = field(default_factory=dict)
 
     def add(self, files: Iterable[LiveFile]) -> tuple[PartitionFacts, ...]:
-        """All partitions, once all files are through."""
+        """All partitions, once all files are counted."""
         for file in files:
             values = tuple((sql, file.partition_values.get(name)) for name, sql in self.columns.items())
             known = self.found.get(values) or PartitionFacts(values)
@@ -164,7 +164,7 @@ class Gathering:
 
 
 def run_of(version: int, info: Mapping[str, object]) -> ServiceRun | None:
-    """The service that a commit's ``commitInfo`` tells of; None for any other commit."""
+    """The service run in a commit's ``commitInfo``; None for any other commit."""
     operation, parameters = str(info.get("operation") or ""), _mapping(info.get("operationParameters"))
     metrics, at_ms = _mapping(info.get("operationMetrics")), _number(info.get("timestamp"))
     match operation:
@@ -180,7 +180,7 @@ def run_of(version: int, info: Mapping[str, object]) -> ServiceRun | None:
                 words=_words(parameters),
             )
         case "VACUUM START":
-            # What it is going to delete; that it did is said by its end.
+            # The planned deletes; the matching end says that they happened.
             return ServiceRun(
                 Service.VACUUM,
                 version,
@@ -205,9 +205,9 @@ def run_of(version: int, info: Mapping[str, object]) -> ServiceRun | None:
 
 
 def joined_vacuums(runs: Iterable[ServiceRun]) -> tuple[ServiceRun, ...]:
-    """The runs, newest first, each VACUUM's beginning and end as one; one without an end is not completed."""
+    """The runs, newest first, each VACUUM's start and end as one; one without an end is not completed."""
     joined: list[ServiceRun] = []
-    ended: int | None = None  # where the VACUUM stands whose beginning is still to come
+    ended: int | None = None  # the index of the VACUUM whose start is still to come
     for run in runs:
         if run.only_began and ended is not None:
             joined[ended] = replace(joined[ended], bytes_removed=run.bytes_removed)

@@ -1,4 +1,4 @@
-"""What a run of the table services sees and does, as values; how a piece of it ends is closed."""
+"""What a run of the table services sees and does, as values; the results of a task are a closed set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is in the table."""
+    """The task's commit is in the table."""
 
     files_removed: int = 0
     files_added: int = 0
@@ -24,14 +24,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Another commit came in between, or it was stopped: nothing was changed, and the next run looks again."""
+    """Another commit came in between, or the run was stopped: nothing was changed, and the next run checks again."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It could not be done."""
+    """The task could not be done."""
 
     problem: str
 
@@ -41,7 +41,7 @@ Outcome = Done | GivenUp | Failed
 
 @dataclass(frozen=True, slots=True)
 class PieceReport:
-    """What a run did with one piece."""
+    """A run's result for one task."""
 
     piece: Piece
     outcome: Outcome
@@ -54,7 +54,7 @@ class TableLook:
 
     url: str
     facts: TableFacts | None
-    """None when there is no table yet, or it could not be looked at."""
+    """None when there is no table yet, or it could not be read."""
     rules: TableRules
     due: Due = NOTHING
     failure: str | None = None
@@ -67,6 +67,6 @@ class RunReport:
     pieces: tuple[PieceReport, ...]
     looks: tuple[TableLook, ...]
     left: tuple[Piece, ...] = ()
-    """What it did not come to."""
+    """The tasks that it did not get to."""
     stopped_by: str = ""
-    """Why not; empty when nothing is left."""
+    """Why; empty when nothing is left."""

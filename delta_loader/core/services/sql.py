@@ -1,7 +1,7 @@
-"""The SQL of a service's piece.
+"""The SQL of a service's task.
 
-Rule: a value is compared as what its column is, by a cast of Delta's own text of it, so that each partition is met and
-no other.
+Rule: a value is compared with its column's type, by casting Delta's own text of it, so exactly the partition itself is
+matched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def where(partitions: Sequence[PartitionValues], types: Mapping[str, DataType]) -> str:
-    """The condition that these partitions fulfil; empty for the whole table."""
+    """The condition that selects these partitions; empty for the whole table."""
     found = [" AND ".join(_is(name, value, types.get(name)) for name, value in values) for values in partitions]
     return " OR ".join(f"({text})" for text in found if text)
 
@@ -32,6 +32,6 @@ def _is(name: str, value: str | None, data_type: DataType | None) -> str:
 
 
 def z_order_by(columns: Sequence[str]) -> str:
-    """The clause; empty for none."""
+    """The ZORDER BY clause; empty for no columns."""
     names = [".".join(quote_name(part) for part in column.split(".")) for column in columns]
     return f" ZORDER BY ({', '.join(names)})" if names else ""

@@ -1,4 +1,4 @@
-"""What ``delta-loader services`` shows: the last runs of each table, and what is due.
+"""The output of ``delta-loader services``: the last runs of each table, and what is due.
 
 Rule: JSON keys are only ever added. Figures are those of the tables' own logs.
 """
@@ -23,7 +23,7 @@ Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def tables_to_json(looks: Sequence[TableLook]) -> Json:
-    """All tables for machines."""
+    """All tables as JSON."""
     return {"tables": [_table_json(look) for look in looks]}
 
 
@@ -83,7 +83,7 @@ def _piece_json(piece: Piece) -> Json:
 
 
 def tables_to_text(looks: Sequence[TableLook]) -> str:
-    """All tables for people."""
+    """All tables as text."""
     nothing = "no table: `table_services.enabled` is false for each stream"
     return "\n".join(line for look in looks for line in _table_lines(look)) or nothing
 
@@ -146,7 +146,7 @@ def _run_words(run: ServiceRun) -> str:
 
 
 def run_to_json(run: RunReport) -> Json:
-    """A run for machines."""
+    """A run as JSON."""
     return {
         "done": [
             {
@@ -185,7 +185,7 @@ def _outcome_json(outcome: Outcome) -> Json:
 
 
 def run_to_text(run: RunReport) -> str:
-    """A run for people."""
+    """A run as text."""
     lines = [
         f"{report.piece.url}: {report.piece.service.value}: {_outcome_words(report)} ({report.duration_s:.1f} s)"
         for report in run.pieces
@@ -215,5 +215,5 @@ def _outcome_words(report: PieceReport) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """A moment for people, in UTC."""
+    """A time as text, in UTC."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
