@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from delta_loader.table_services.thread import ScheduledServices
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
-"""How often a stream that another loader loads is looked at."""
+"""How often a stream that another loader loads is inspected."""
 _CHECKS_EVERY_S = 15.0
 _CLEAN_UP_LOOK_EVERY_S = 30.0
 _SPARK_LOOK_EVERY_S = 5.0
@@ -98,7 +98,7 @@ def run(
 ) -> None:
     """Load on the schedule until stopped; or with --once, load everything that can be loaded now, and exit."""
     settings = settings_from(config, print_config=print_config)
-    Schedule(settings.loader.schedule)  # a wrong one is told before Spark starts
+    Schedule(settings.loader.schedule)  # report a wrong schedule before Spark starts
     if settings.table_services.is_on:
         Schedule(settings.table_services.schedule, "table_services.schedule")
     log = set_up_logs(settings.logs, "delta-loader")
@@ -109,7 +109,7 @@ def run(
             raise typer.Exit(ExitCode.FAILED if once else ExitCode.DONE)
         if loader.lease_thread is not None:
             loader.lease_thread.contend()
-            stack.callback(loader.lease_thread.close)  # before Spark stops, which takes its time
+            stack.callback(loader.lease_thread.close)  # before Spark stops, which takes a while
         stack.callback(loader.end_streams)
         if once:
             _wait_for_lease_once(loader, stopped, log)
@@ -123,7 +123,7 @@ def run(
         try:
             _run(loader, stopped)
         except Exception:
-            # A thread of a stream begins by a call of Java's, which raises anything once that is gone.
+            # A stream's thread starts with a call to Java, which raises arbitrary exceptions once the JVM is gone.
             if loader.spark_is_gone.wait(2 * _SPARK_LOOK_EVERY_S):
                 _require_spark(loader)
             raise
@@ -133,9 +133,9 @@ def run(
 def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, stopped: Event, *, once: bool) -> Loader:
     """The service over Spark, fsspec and a thread pool, all of which ``stack`` closes; it watches the lease.
 
-    It is ready to load, unless ``stopped`` was set by a signal meanwhile.
+    It is ready to load, unless a signal has set ``stopped`` in the meantime.
     """
-    # Spark is needed to load and for nothing else: `status` answers without it.
+    # Spark is needed only to load: `status` works without it.
     from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.wiring import spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
@@ -147,7 +147,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     jobs = Jobs(clock, log)
     serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
     serving.serve(settings, stack, log=log, metrics=metrics)
-    # A lease is watched from here on, so that the time in which Spark starts counts.
+    # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
     _stop_on_signals(stopped, log)
     log.info("starting spark")
@@ -155,7 +155,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     stack.callback(_stop_spark, spark)
     stack.callback(jobs.close)
     if not stopped.is_set():
-        _stop_on_signals(stopped, log)  # again: Spark brings a handler of its own
+        _stop_on_signals(stopped, log)  # again: Spark installs its own handler
     fitness = _fitness(settings, spark, parallel, log, metrics)
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
@@ -211,7 +211,7 @@ def _services(
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> ScheduledServices | None:
-    """What maintains the tables of the streams that this loader loads; None when the settings want nothing."""
+    """Maintains the tables of the streams that this loader loads; None when the settings have no services."""
     from delta_loader.table_services.wiring import scheduled_services  # noqa: PLC0415 - see _loader
 
     return scheduled_services(
@@ -230,7 +230,7 @@ def _services(
 def _fitness(
     settings: Settings, spark: SparkSession, parallel: ParallelMap, log: FilteringBoundLogger, metrics: Metrics
 ) -> ReadinessCheck:
-    """What is looked at before the first load, and again for streams that are not fit."""
+    """The checks before the first load, repeated for streams that are not ready."""
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
     from delta_loader.wiring import catalog_checks  # noqa: PLC0415 - the same
 
@@ -248,7 +248,7 @@ def _fitness(
 
 
 def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callable[[], bool]) -> None:
-    """What is done beside the loads, each by a job of its own."""
+    """Add the background work, a separate job for each."""
 
     def clean() -> None:
         if loader.may_serve():
@@ -266,11 +266,11 @@ def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callab
 def _lease(
     settings: Settings, log: FilteringBoundLogger, metrics: Metrics, stack: ExitStack
 ) -> tuple[LoaderLease, LeaseThread] | tuple[None, None]:
-    """The lease, if the settings want one, and the thread that turns it, which ``stack`` closes."""
+    """The lease, if the settings have one, and the thread that runs it, which ``stack`` closes."""
     if not settings.loader.lease_s:
         return None, None
     me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    # A store of its own, so that a slow upload of the loader's does not keep a renewal waiting.
+    # A separate store, so a slow upload of the loader's does not delay a renewal.
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     streams = [stream.app_id for stream in settings.streams]
     lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, streams, log=log, metrics=metrics)
@@ -280,9 +280,9 @@ def _lease(
 
 
 def _run(loader: Loader, stopped: Event) -> None:
-    """Load now, and whenever it is time again, until stopped; what another loader loads is only looked at.
+    """Load now, and whenever it is due again, until stopped; streams that another loader loads are only inspected.
 
-    It does no I/O: streams are loaded and looked at in their own threads, all else is a job's (delta_loader/jobs.py).
+    Does no I/O: streams are loaded and inspected in their own threads, all else is done by jobs (delta_loader/jobs.py).
     Raises TableError when Spark is gone.
     """
 
@@ -313,10 +313,10 @@ def _run(loader: Loader, stopped: Event) -> None:
 
 
 def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
-    """Wait for the lease of all streams until their holders were seen alive for so long that they will keep it.
+    """Wait for the lease of all streams until their holders have been seen alive long enough to count as live.
 
-    Then this pass goes beside the holder's, which is as safe (core/lease.py, rule 5): who asked for it was promised
-    that everything is loaded when it ends.
+    Then this pass runs concurrently with the holders', which is just as safe (core/lease.py, rule 7): ``run --once``
+    promises that everything is loaded when it ends.
     """
     began_s = time.monotonic()
     streams = loader.service.book.entries.keys()
@@ -327,7 +327,7 @@ def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogg
 
 
 def _stop_spark(spark: SparkSession) -> None:
-    """End Java. One that is gone already raises what its gateway's sockets do, and would hide why this program ends."""
+    """End Java. If it is already gone, its gateway's sockets raise, which would hide why this program ends."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - see _loader
 
     with suppress(Py4JError, OSError):
@@ -341,7 +341,7 @@ def _require_spark(loader: Loader) -> None:
 
 
 def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
-    """Have SIGTERM and SIGINT set the event; a second signal ends the process as if there were no handler."""
+    """Make SIGTERM and SIGINT set the event; a second signal ends the process as if there were no handler."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         log.info("stopping after the commit under way", signal=signal.Signals(number).name)
@@ -353,7 +353,7 @@ def _stop_on_signals(stopped: Event, log: FilteringBoundLogger) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    """End the process, also while threads wait for a store that hangs: Python would wait for those of each pool."""
+    """End the process even while threads wait for a store that hangs: Python would wait for each pool's threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     watchdog = threading.Timer(_EXIT_WITHIN_S, os._exit, [code])
@@ -364,7 +364,7 @@ def _exit(code: int) -> NoReturn:
 
 def main() -> None:
     """The entry point of the package."""
-    # PySpark says so on each import of it; the loader uses nothing of pandas.
+    # PySpark warns on each import; the loader does not use pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     _exit(run_app(app))
 

@@ -1,14 +1,14 @@
-"""What the loader does when its commits meet other writers' commits: it tries again, and pauses more and more.
+"""Retries commits that conflict with other writers' commits, with increasing pauses.
 
 Rules:
 
-1. A first conflict is tried again at once: a foreign writer's change of the table is a single event. From the second in
-   a row on there is a pause, each up to twice as long as the one before it, because somebody is writing in a loop, and
-   of a length by chance, because two loaders that keep step would meet forever.
-2. It is a failure only after many conflicts *and* a long time: a loop of ALTER TABLE beside the loader may well win ten
-   times running within a few seconds, and a load that waits some seconds longer is no news.
-3. Nothing waits while a stop is asked for.
-4. Chance comes from names that nobody else has, so that a simulation decides about it.
+1. After a first conflict the commit is retried at once: another writer's change of the table is a single event. From
+   the second in a row on there is a pause, up to twice as long as the previous one, because another program is writing
+   in a loop, and of random length, because two loaders in lockstep would conflict forever.
+2. It is a failure only after many conflicts *and* a long time: a loop of ALTER TABLE during loads may well win ten
+   times in a row within a few seconds, and a load that waits some seconds longer does no harm.
+3. Nothing waits once a stop is requested.
+4. Randomness comes from unique names, so a simulation can control it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ _LOOK_S = 0.1  # how long a stop may go unnoticed
 
 
 class ConflictBackoff:
-    """Counts one stream's conflicts in a row, and pauses between them."""
+    """Counts one stream's consecutive conflicts, and pauses between them."""
 
     def __init__(self, clock: Clock, new_id: NewId) -> None:
-        """No conflict yet."""
         self._clock = clock
         self._new_id = new_id
         self._since_s = 0.0
         self.conflicts = 0
-        """In a row."""
+        """Consecutive conflicts."""
 
     def reset(self) -> None:
-        """A commit was made."""
+        """Record a successful commit."""
         self.conflicts = 0
 
     def wait(self, stop: Callable[[], bool]) -> bool:
-        """Count a conflict and pause; False when it was one too many (rule 2)."""
+        """Count a conflict and pause; False when there were too many (rule 2)."""
         if not self.conflicts:
             self._since_s = self._clock.monotonic_s()
         self.conflicts += 1

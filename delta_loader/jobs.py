@@ -1,17 +1,18 @@
-"""The loader's work that goes by the clock or by request, as jobs of APScheduler, so that its main loop does no I/O.
+"""The loader's scheduled and requested background work, as APScheduler jobs, so its main loop does no I/O.
 
 Rules:
 
-1. Each run of a job has a thread of its own. One that hangs, as when its store does not answer, delays no other job, no
+1. Each run of a job has its own thread. A run that hangs, as when its store does not answer, delays no other job, no
    load, and not the main loop.
-2. A job never runs twice at a time. A time that passes while it runs is not made up for.
-3. An exception costs the run, is logged, and the next time is the next try.
+2. A job never runs twice at a time. A time that passes while it runs is skipped.
+3. An exception fails the run and is logged; the next scheduled time is the next try.
 4. Threads are daemons: one that hangs does not keep the process from ending, and `close` waits for a bounded time.
-5. What runs for longer than `LONG_S`, or what is said of it, is told with its name and time (`long_running`).
-6. A loop of another kind keeps a thread of its own: the lease, whose steps say when the next is due, before the jobs
+5. A job that runs for longer than `LONG_S`, or the limit given for it, is reported with its name and time
+   (`long_running`).
+6. Other kinds of loops have their own threads: the lease, whose steps decide when the next is due, before the jobs
    start and after they end; the listener of the control topic, which is always in a poll; the watch of Kafka's ends,
-   which the writer, without jobs, has as well; the streams' turns and checkpoints, whose threads take on what Spark
-   keeps for each thread.
+   which the writer, without jobs, has as well; the streams' turns and checkpoints, whose threads keep Spark's
+   thread-local state.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _LOOK_S = 0.05
 
 
 class _OwnThreads(BaseExecutor):  # type: ignore[misc,unused-ignore]
-    """A daemon thread for each run: APScheduler's own pool has threads that Python waits for at its end."""
+    """A daemon thread for each run: APScheduler's own pool has threads that Python waits for when it exits."""
 
     def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
         def run() -> None:
@@ -58,7 +59,6 @@ class Jobs:
     """The jobs of one loader."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
-        """Without a job, and not started."""
         self._clock = clock
         self._log = log
         self._running: dict[str, float] = {}
@@ -73,9 +73,9 @@ class Jobs:
         )
 
     def add(self, name: str, work: Callable[[], None], *, every_s: float | None = None, long_s: float = LONG_S) -> None:
-        """Have ``work`` done at intervals, the first time after one; without an interval whenever `soon` is called.
+        """Run ``work`` at intervals, the first time after one; without an interval whenever `soon` is called.
 
-        A run of more than ``long_s`` is told (rule 5).
+        A run of more than ``long_s`` is reported (rule 5).
         """
         self._long_s[name] = long_s
 
@@ -92,16 +92,16 @@ class Jobs:
         self._scheduler.add_job(run, trigger, id=name)
 
     def soon(self, name: str) -> None:
-        """Have a job done now; nothing happens while it runs, and before `start` or after `close`."""
+        """Run a job now; does nothing while it runs, before `start` or after `close`."""
         if self._scheduler.running and name not in self._running:
             self._scheduler.modify_job(name, next_run_time=datetime.now(UTC))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the jobs."""
         self._scheduler.start()
 
     def close(self, last_wait_s: float = _CLOSE_WITHIN_S) -> None:
-        """Begin none any more; those under way are waited for, but not for long. May be called twice."""
+        """Start no more runs; wait for those in progress, but not for long. May be called twice."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
         end_s = time.monotonic() + last_wait_s
@@ -112,7 +112,7 @@ class Jobs:
 
     @property
     def long_running(self) -> tuple[str, ...]:
-        """Jobs that have run for long, and for how long."""
+        """Jobs that have been running for long, and for how long."""
         now_s = self._clock.monotonic_s()
         return tuple(
             f"the job {name!r} has been running for {now_s - since_s:.0f} s"
@@ -122,4 +122,4 @@ class Jobs:
 
 
 _NEVER_S = 10 * 365 * 86_400.0
-"""Between two runs of what is done by request only."""
+"""The interval of jobs that run only on request."""

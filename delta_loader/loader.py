@@ -33,7 +33,7 @@ class Loader:
     spark_is_gone: Event
     """Set once Spark's process has ended."""
     lease: LoaderLease | None
-    """None when the settings want none."""
+    """None when the settings have none."""
     lease_thread: LeaseThread | None
     fitness: ReadinessCheck
     pausing: Pausing
@@ -42,26 +42,26 @@ class Loader:
     checkpoints: BackgroundCheckpoints
     jobs: Jobs
     services: ScheduledServices | None = None
-    """None when the settings want none."""
+    """None when the settings have none."""
     control: Listener | None = None
-    """Who hears the control topic; None where there is none."""
+    """Listens to the control topic; None if there is none."""
 
     @property
     def unheard(self) -> BrokerError | None:
-        """Why the control topic is not heard; None where all is well."""
+        """Why the control topic is not being read; None if it is."""
         return None if self.control is None else self.control.problem
 
     def end_streams(self) -> None:
-        """Wait for the commits under way. One that hangs is left: whoever loads next finds what became of it."""
+        """Wait for the commits in progress. One that hangs is left: the next loader determines its result."""
         for app_id in self.streams.close():
             structlog.get_logger().warning("stopping while a commit hangs", app_id=app_id)
 
     def loading(self) -> AbstractContextManager[None]:
-        """While a pass runs, in which no table service begins anything."""
+        """While a pass runs, no table service starts anything."""
         return nullcontext() if self.services is None else self.services.loading()
 
     def may_serve(self) -> bool:
-        """Whether table services may run: a first pass is done, nobody paused the loader, and no other one loads."""
+        """Whether table services may run: a pass has finished, the loader is not paused, and no other one loads."""
         return self.service.ready and not self.pausing.is_on and self.may_load()
 
     def may_load(self) -> bool:

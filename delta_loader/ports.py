@@ -29,55 +29,55 @@ class DeltaTables(Protocol):
     """Delta tables by URL. Every method raises `common.errors.TableError` when a table cannot be used."""
 
     def state(self, url: str) -> TableState | None:
-        """The newest state of a table; None when there is none."""
+        """The newest state of a table; None when it does not exist."""
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
-        """The table's commits from a version down to the oldest that its log still has; read as they are asked for."""
+        """The table's commits from a version down to the oldest in its log; read lazily."""
 
     def create(self, url: str, shape: TableShape) -> None:
-        """Make an empty table; nothing happens when there is one, whatever it looks like."""
+        """Create an empty table; does nothing when one exists, even with another shape."""
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Carry a commit out, if the table is still what it stands on. Atomic; an unknown end is looked up.
+        """Carry out a commit, if the table is unchanged since the plan. Atomic; an unknown result is looked up.
 
-        A table that went back since its version that the target names is not what the commit stands on.
+        A rollback since the version in the target counts as a change.
         """
 
 
 class ColumnAdder(Protocol):
-    """Gives tables columns, and columns wider types."""
+    """Adds columns to tables, and widens their types."""
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns to a table, also inside of its structs, by one commit that does nothing else.
+        """Add columns to a table, also inside its structs, by a commit that does nothing else.
 
-        Raises TableError for what the table does not take, or has already.
+        Raises TableError for a column that the table does not accept or already has.
         """
 
     def widen(self, url: str, widening: Widening) -> None:
         """Give a column, or a part of one, a wider type, by a commit that does nothing else.
 
-        Raises TableError for what the table does not take.
+        Raises TableError for a type that the table does not accept.
         """
 
 
 class TableMaker(Protocol):
-    """Makes tables that are more than columns."""
+    """Creates tables with more than columns."""
 
     def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
-        """Make an empty table by one commit; nothing happens when there is one, whatever it looks like.
+        """Create an empty table by one commit; does nothing when one exists, even with another shape.
 
-        ``nullable``: every column takes nulls, whatever the shape says. Raises TableError.
+        ``nullable``: every column accepts nulls, regardless of the shape. Raises TableError.
         """
 
     def template(self, url: str) -> Template | None:
-        """A table to make others like; None when there is none. Raises TableError."""
+        """The table to use as a template; None when it does not exist. Raises TableError."""
 
 
 class ParallelMap(Protocol):
     """``map`` with several calls at a time; raises what a call raises."""
 
     def __call__(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
-        """Call ``function`` on each item; the results stand in the items' order."""
+        """Call ``function`` on each item; returns the results in the items' order."""
 
 
 def in_turn(function: Callable[[Item], Result], items: Iterable[Item], /) -> list[Result]:
@@ -86,24 +86,24 @@ def in_turn(function: Callable[[Item], Result], items: Iterable[Item], /) -> lis
 
 
 class StreamTurn(Protocol):
-    """What a stream does when it is its turn."""
+    """A stream's work in its turn."""
 
     def run(self, app_id: str, gives_way: Callable[[], bool], /) -> bool:
-        """Load a stream; whether it ended early because it was asked, between two commits, to give way."""
+        """Load a stream; returns whether it ended early, between two commits, because it was asked to yield."""
 
     def progress(self, app_id: str, /) -> object:
-        """Something that is another one once a stream under way has come further; asked from any thread."""
+        """A value that changes when a running stream makes progress; called from any thread."""
 
 
 class Hurries(Protocol):
-    """Asked while a pass waits for streams at their turns."""
+    """Called while a pass waits for streams whose turns run."""
 
     def __call__(self, at_it: frozenset[str], /) -> bool:
-        """Whether another pass is due, of a stream that is not one of these."""
+        """Whether another pass is due for a stream other than these."""
 
 
 def never(_at_it: frozenset[str], /) -> bool:
-    """`Hurries` where nothing is due before the pass has ended."""
+    """`Hurries` for a pass that is never interrupted."""
     return False
 
 
@@ -113,9 +113,10 @@ class Turns(Protocol):
     def __call__(
         self, turn: StreamTurn, app_ids: Sequence[str], /, *, to_the_end: bool = False, hurries: Hurries = never
     ) -> frozenset[str]:
-        """Take each stream's turn; one that is at one from before has another one then. Which of all are still at it.
+        """Run each stream's turn; a stream already in a turn gets another one after it. Returns all still running.
 
-        With ``to_the_end`` none of ``app_ids`` is. ``hurries`` is asked meanwhile, and ends the wait, not the turns.
+        With ``to_the_end`` none of ``app_ids`` is left running. ``hurries`` is polled, and ends the wait, not the
+        turns.
         """
 
 
@@ -141,21 +142,21 @@ class ScannedStore(ObjectStore, Protocol):
 
 
 class OpenScannedStore(Protocol):
-    """Gives such a store below a table's URL."""
+    """Opens such a store below a table's URL."""
 
     def __call__(self, url: str, /) -> ScannedStore:
-        """The store."""
+        """Open the store."""
 
 
 class OpenStore(Protocol):
-    """Gives the object store below a table's URL."""
+    """Opens the object store below a table's URL."""
 
     def __call__(self, url: str, /) -> ObjectStore:
-        """The store."""
+        """Open the store."""
 
 
 class NewId(Protocol):
-    """Gives a name that nobody else has."""
+    """Makes unique names."""
 
     def __call__(self) -> str:
-        """A new one at each call."""
+        """A new name at each call."""

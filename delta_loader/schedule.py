@@ -1,7 +1,6 @@
 """When the loader runs: an interval, or a cron line, by apscheduler's triggers.
 
-Rule: a run that takes longer than its interval makes the next one late, and two never overlap; missed times are not
-made up for.
+Rule: a run that takes longer than its interval delays the next one, and two never overlap; missed times are skipped.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from common.settings.values import ON_MARKER, parse_duration_s
 
 _CRON_FIELDS = 5
 _EVERYTHING_EVERY_S = 60.0
-"""With ``on-marker``: how often to look for what no writer told of (delta_loader/on_marker/load_trigger.py)."""
+"""With ``on-marker``: the interval of full scans for markers without a notification
+(delta_loader/on_marker/load_trigger.py)."""
 
 
 class Schedule:
     """The times at which to load."""
 
     def __init__(self, text: str, key: str = "loader.schedule") -> None:
-        """From the text of a setting; raises ConfigError for a cron line that is none."""
+        """From a setting's text; raises ConfigError for an invalid cron line."""
         try:
             if len(text.split()) == _CRON_FIELDS:
                 self._trigger = CronTrigger.from_crontab(text, timezone=UTC)
@@ -35,7 +35,7 @@ class Schedule:
             raise ConfigError(msg, 'write an interval such as 15m, or a cron line such as "*/15 * * * *"') from error
 
     def next_after(self, last: datetime, now: datetime) -> datetime:
-        """The next time to load, after a run that began at ``last``; never before ``now``."""
+        """The next time to load, after a run that started at ``last``; never before ``now``."""
         if isinstance(self._trigger, IntervalTrigger):
             return max(now, last + timedelta(seconds=float(self._trigger.interval_length)))
         found = self._trigger.get_next_fire_time(None, now)

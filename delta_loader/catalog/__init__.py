@@ -1,1 +1,1 @@
-"""Tables that a catalog knows by a name."""
+"""Tables that have a name in a catalog."""

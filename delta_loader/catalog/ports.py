@@ -10,25 +10,25 @@ from common.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a catalog says of one name."""
+    """A catalog's entry for one name."""
 
     kind: str
-    """As Spark calls it: ``EXTERNAL``, ``MANAGED``, ``VIEW``."""
+    """Spark's term: ``EXTERNAL``, ``MANAGED``, ``VIEW``."""
     provider: str
-    """The format, ``delta`` for one; empty for what has none."""
+    """The format, for example ``delta``; empty if there is none."""
     location: str
-    """Where the table lies; empty for what lies nowhere."""
+    """The table's location; empty if it has none."""
 
 
 class UnknownCatalogError(ConfigError):
-    """The settings name a catalog that Spark was not told of."""
+    """The settings name a catalog that Spark is not configured for."""
 
 
 class Catalog(Protocol):
-    """Spark's catalogs. A method raises TableError when one cannot be asked, ConfigError where it has to be fixed."""
+    """Spark's catalogs. Methods raise TableError for a catalog that does not answer, ConfigError for a wrong setup."""
 
     def entry(self, name: str) -> Entry | None:
-        """What a name stands for; None for nothing. Raises ConfigError when there is no such catalog, or schema."""
+        """The entry of a name, or None. Raises ConfigError when there is no such catalog or schema."""
 
     def register(self, name: str, url: str) -> None:
-        """Give the Delta table that lies at ``url`` a name; nothing happens when the name is taken."""
+        """Register the Delta table at ``url`` under a name; does nothing when the name is taken."""

@@ -1,12 +1,12 @@
-"""Sees to it that a stream's tables are in the catalog under the names that the settings give them.
+"""Ensures that a stream's tables are in the catalog under the names in the settings.
 
 Rules:
 
-1. A name has to stand for a Delta table at the location that the settings say. A view, a table of another format, or
-   one that lies elsewhere keeps the stream from being loaded: what is loaded would not be what is read by that name.
-2. A table that the catalog does not know is registered, as an external one, once it is there. The catalog's schemas are
-   their owner's to make.
-3. A table that was found right is not asked for again by this process, so a load costs nothing more.
+1. A name must stand for a Delta table at the location in the settings. A view, a table of another format, or one at
+   another location keeps the stream from being loaded: readers of that name would not see what is loaded.
+2. A table that the catalog does not have is registered, as an external one, once it exists. The catalog's schemas are
+   created by their owner.
+3. A table that was found correct is not checked again by this process, so a load costs nothing more.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ if TYPE_CHECKING:
 
 
 class Registering:
-    """What one process knows of a catalog."""
+    """What one process knows about a catalog."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Asks nothing yet."""
         self._catalog = catalog
         self._right: set[tuple[str, str]] = set()
 
     def see_to(self, stream: Stream, url: str, *, exists: bool) -> bool:
-        """Register one of a stream's tables if it has to be; whether that was done. Raises TableError, ConfigError.
+        """Register one of a stream's tables if necessary; returns whether it did. Raises TableError, ConfigError.
 
-        ``exists`` says whether there is a Delta table at its URL by now.
+        ``exists`` says whether a Delta table exists at its URL by now.
         """
         name = name_of_table(stream, url)
         if name is None or (name, url) in self._right:
@@ -46,14 +45,14 @@ class Registering:
         registers = entry is None and exists
         if registers:
             self._catalog.register(name, url)
-            entry = self._catalog.entry(name)  # another loader may have been faster, or not
+            entry = self._catalog.entry(name)  # another loader may have been faster
         if entry is not None:
             require_right(name, url, entry)
             self._right.add((name, url))
         return registers
 
     def checks(self, stream: Stream) -> Iterator[Check]:
-        """What a catalog says of a stream's tables, before anything is loaded."""
+        """The catalog's checks of a stream's tables, before anything is loaded."""
         for url in stream.tables:
             name = name_of_table(stream, url)
             if name is None:

@@ -1,1 +1,1 @@
-"""Checkpoints of tables, written beside the loads."""
+"""Checkpoints of tables, written in the background."""

@@ -1,16 +1,16 @@
-"""Writes checkpoints that are due in threads of its own, so that no commit waits for one.
+"""Writes checkpoints that are due in its own threads, so no commit waits for one.
 
 Rules:
 
-1. Never two of one table at once. While one is written, only the newest that is due after it is kept: a checkpoint has
-   all that an older one has.
+1. Never two of one table at once. While one is written, only the newest that becomes due is kept: a checkpoint contains
+   everything that an older one does.
 2. At most `_MOST_THREADS` are written at once; the other tables wait in line. A thread ends when nothing is in line.
-3. A table whose checkpoint took long rests: of its time at most a fifth goes into checkpoints. One of a million files
-   takes minutes of CPU time, and on some tables each is due before the last has ended.
-4. One that fails is logged and counted, and tried again, `MOST_TRIES` times at most: the log has all that the table
-   is, and the next is due soon. A table on which so many failed in a row is a problem of the loader's health.
-5. What is torn is removed before a checkpoint is written, which may have its name, and after one has failed
-   (common/tables/log_files.py); and when a loader starts, of one that has died.
+3. A table whose checkpoint took long rests: at most a fifth of its time goes into checkpoints. A checkpoint of a
+   million files takes minutes of CPU time, and on some tables each is due before the last has ended.
+4. A failed checkpoint is logged and counted, and retried at most `MOST_TRIES` times: the log is complete without it,
+   and the next is due soon. A table with that many failures in a row is a problem in the loader's health.
+5. Torn files are removed before a checkpoint is written, which may have the same name, and after one has failed
+   (common/tables/log_files.py); and, when a loader starts, those of a loader that died.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from delta_loader.ports import ParallelMap
 
 MOST_TRIES = 3
-"""Of one checkpoint, and of failures in a row until the health says so (rule 4)."""
+"""For one checkpoint, and for failures in a row before the health reports it (rule 4)."""
 FAILING_REMEDY = (
     "nothing is lost, and each read of the table takes longer; see `checkpoint failed` in the loader's log: the store's"
     " rights and space, spark.driver.memory, and a scratch folder that Java may execute from (java.io.tmpdir)"
@@ -42,32 +42,32 @@ _MOST_THREADS = 2
 _LAST_WAIT_S = 10.0
 _LOOK_S = 0.1
 _RESTS_FOR = 4.0
-"""Times what its last checkpoint took (rule 3)."""
+"""Times the duration of its last checkpoint (rule 3)."""
 _LOOK_AT_RESTING_S = 1.0
 _RETRY_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class DueCheckpoint:
-    """A checkpoint to be written."""
+    """A checkpoint to write."""
 
     url: str
     version: int
     write: Callable[[], None]
     """Raises TableError."""
     tries: int = 0
-    """How often it was tried, and failed."""
+    """How often it was tried and failed."""
 
 
 class RemoveTorn(Protocol):
-    """Removes what is torn of a table's checkpoints."""
+    """Removes torn files of a table's checkpoints."""
 
     def __call__(self, url: str, /) -> Collection[str]:
-        """The paths of what was removed. Raises TableError and StoreError."""
+        """The removed paths. Raises TableError and StoreError."""
 
 
 class Checkpoints(Protocol):
-    """Takes checkpoints that are due; never raises for what becomes of one."""
+    """Accepts checkpoints that are due; never raises if one fails."""
 
     def ask(self, due: DueCheckpoint, /) -> None:
         """Have it written now or soon."""
@@ -88,7 +88,6 @@ class BackgroundCheckpoints:
         remove_torn: RemoveTorn,
         new_thread: Callable[[Callable[[], None]], Thread] = _a_thread,
     ) -> None:
-        """Starts nothing yet."""
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -100,10 +99,10 @@ class BackgroundCheckpoints:
         """The tables whose checkpoint is being written."""
         self._rests_until_s: dict[str, float] = {}
         self._failures: dict[str, tuple[int, str]] = {}
-        """How many failed in a row of a table, and what was wrong with the last."""
+        """By table, the number of failures in a row and the last one's problem."""
         self._threads = 0
         self._resting = 0
-        """The threads that wait until a table has rested."""
+        """How many threads wait until a table has rested."""
         self._finishing = False
         self._closed = False
 
@@ -115,7 +114,7 @@ class BackgroundCheckpoints:
             self._due[due.url] = due
             self._changed.notify_all()
             if due.url in self._written or self._resting or self._threads == _MOST_THREADS:
-                return  # a thread is there that takes it
+                return  # an existing thread takes it
             self._threads += 1
         thread = self._new_thread(self._work)
         thread.daemon = True  # a store that hangs does not keep the process from ending
@@ -123,7 +122,7 @@ class BackgroundCheckpoints:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The tables whose checkpoints failed again and again, each with what is wrong."""
+        """The tables whose checkpoints failed repeatedly, each with its problem."""
         return tuple(
             f"{count} checkpoints of {url} failed in a row: {problem}"
             for url, (count, problem) in sorted(self._failures.copy().items())
@@ -131,11 +130,11 @@ class BackgroundCheckpoints:
         )
 
     def begin(self, urls: Collection[str], parallel: ParallelMap) -> None:
-        """Remove what a loader that has died left torn in the logs of these tables."""
+        """Remove torn files that a loader that died left in the logs of these tables."""
         parallel(self._tidy, urls)
 
     def finish(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all that are due are written, without a rest, or until it is stopped."""
+        """Wait until all due checkpoints are written, without rests, or until stopped."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()
@@ -144,7 +143,7 @@ class BackgroundCheckpoints:
             self._finishing = False
 
     def close(self, last_wait_s: float = _LAST_WAIT_S) -> None:
-        """Begin none any more; those under way are waited for, but not for long: a half one is nobody's."""
+        """Start no more; wait for those in progress, but not for long: readers ignore an incomplete checkpoint."""
         end_s = time.monotonic() + last_wait_s
         with self._changed:
             self._closed = True
@@ -189,7 +188,7 @@ class BackgroundCheckpoints:
             self._changed.notify_all()
 
     def _write(self, due: DueCheckpoint) -> bool:
-        """Whether it is there now."""
+        """Write it; returns whether it exists now."""
         log, began_s = self._log.bind(table=due.url, version=due.version), self._clock.monotonic_s()
         self._tidy(due.url)
         try:
@@ -210,7 +209,7 @@ class BackgroundCheckpoints:
         return True
 
     def _tidy(self, url: str) -> None:
-        """Remove what is torn (rule 5). Readers pass over what cannot be removed now."""
+        """Remove torn files (rule 5). Readers skip those that cannot be removed now."""
         try:
             for path in self._remove_torn(url):
                 self._log.warning("torn checkpoint removed", table=url, path=path)

@@ -1,1 +1,1 @@
-"""What is looked at before the loader begins, and what proves afterwards that each record is there once."""
+"""Checks before the loader starts, and the proof afterwards that each record is in the tables once."""

@@ -1,12 +1,12 @@
-"""Looks at everything that the loader needs before it starts: behind `delta-loader check`, and on each start.
+"""Checks everything that the loader needs before it starts: for `delta-loader check`, and on each start.
 
 Rules:
 
-1. Nothing of the user's is changed. What is made to prove a right has a name that nobody else has, and is removed.
+1. Nothing of the user's is changed. Objects created to prove a right have a unique name and are removed.
 2. The loader needs to list, read, create and delete in the stage; to list and read a table's folder, and to create
    below it, which Spark does for commits and this program for the probe of a right.
-3. A store that does not answer is an error, and one that may end by itself (`Check.away`); one that says no is an
-   error that a person has to fix. Kafka is only warned of, because loading needs none.
+3. A store that does not answer is an error that may resolve by itself (`Check.away`); a store that denies access is an
+   error that a person has to fix. Kafka only produces warnings, because loading does not need it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from delta_loader.core.preflight import (
 from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.waiting import oldest_waiting_ms
 
-_TABLE_PROBES = "_probe"  # readers of tables and VACUUM pass over names that begin so
+_TABLE_PROBES = "_probe"  # readers of tables and VACUUM ignore names with this prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -50,27 +50,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Everything that is looked at."""
+    """All checks."""
 
     settings: Settings
     store: ObjectStore
-    """The stage's."""
+    """The stage's store."""
     stage: Stage
     open_store: OpenStore
     kafka_ends: KafkaEnds
     clock: Clock
     require_control_topic: Callable[[], None] | None = None
-    """Raises the error of a control topic that cannot be read; None where there is none."""
+    """Raises an error if the control topic cannot be read; None if there is none."""
     side_by_side: SideBySide = field(default_factory=SideBySide)
 
     def checks(self) -> Iterator[Check]:
-        """The stage first; then the streams, whose tables are looked at side by side."""
+        """The stage's checks first, then the streams', whose tables are checked in parallel."""
         streams = self.settings.streams
         yield Check("config", Level.OK, f"{len(streams)} stream(s)")
         stage = self._stage()
         yield stage
         if stage.away:
-            return  # every further look would take as long to say the same
+            return  # every further check would take as long to find the same
         yield from shared_tables(streams)
         by_id = {stream.app_id: stream for stream in streams}
         found = self.side_by_side(lambda app_id: self._checked(by_id[app_id]), list(by_id))
@@ -83,7 +83,7 @@ class Preflight:
             yield self._control(self.require_control_topic)
 
     def stream_checks(self, app_id: str) -> Iterator[Check]:
-        """Those of one stream's tables, and of what waits for it."""
+        """The checks of one stream's tables and of its waiting markers."""
         for stream in self.settings.streams:
             if stream.app_id == app_id:
                 yield from self._checked(stream)
@@ -96,7 +96,7 @@ class Preflight:
             yield failed("table", error, stream.app_id)
 
     def _left_behind(self, app_id: str | None) -> Iterator[Check]:
-        """Of topics that were taken out of a stream, or of any."""
+        """Checks for topics that were removed from a stream, or from any."""
         try:
             yield from left_behind(self.stage, self.settings.streams, self.open_store, app_id)
         except KafkaDeltaExpressError as error:
@@ -137,7 +137,7 @@ class Preflight:
             yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
 
     def _template(self, stream: Stream) -> Iterator[Check]:
-        """Of a table that is to be made; ``stream`` is as if it was its own."""
+        """The check of the template of a table to be created, which is the given ``stream``'s main table."""
         if stream.template and read_table_state(self.open_store(stream.template)) is None:
             problem = f"{stream.app_id}: the template {stream.template} of {stream.table} is not there"
             remedy = "create it, or name another one as template"
@@ -183,7 +183,7 @@ class Preflight:
         return Check("kafka", Level.OK, f"{stream.app_id} has {len(ends)} partition(s)", app_id=stream.app_id)
 
     def _topics(self, stream: Stream) -> set[str]:
-        """Those of a stream, as far as Kafka tells."""
+        """The topics of a stream, as far as Kafka reports them."""
         try:
             return {str(source.topic) for source in self.kafka_ends(stream) or ()}
         except KafkaDeltaExpressError:
@@ -211,7 +211,7 @@ def _try_rights(store: ObjectStore, folder: str) -> None:
 
 
 def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) -> Check:
-    """What an error says about one thing (rule 3)."""
+    """The check for an error (rule 3)."""
     message = error.problem if app_id is None else f"{app_id}: {error.problem}"
     away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
     code = ExitCode.HELD if isinstance(error, TableError) else error.exit_code

@@ -1,13 +1,16 @@
-"""Whether the loader may begin, and which streams it then says are not fit.
+"""Whether the loader may start, and which streams it reports as not ready.
 
 Rules:
 
-1. What concerns all streams and only a person can fix (a stage that says no, a store without conditions) ends the
-   start with exit code 2. A stream that is not fit does not: its passes load what fits, and fail at what does not.
-2. What may come back by itself, a store that does not answer, is waited for: the process stays, says that it is not
-   ready and why, and loads nothing before every proof was given. Who asked for one pass only gets the error instead.
-3. A stream that is not fit is told in the log, and by the health until a check finds it fit: a job checks it several
-   times a minute. So it is told also while nothing is staged for it, and its passes have nothing to fail at.
+1. A problem of all streams that only a person can fix (a stage that denies access, a store without conditional writes)
+   ends the start with exit code 2. A stream that is not ready does not: its passes load what is compatible, and fail at
+   what is not.
+2. A problem that may resolve by itself, a store that does not answer, is waited for: the process stays up, reports that
+   it is not ready and why, and loads nothing until every proof has succeeded. With ``--once`` the error is raised
+   instead.
+3. A stream that is not ready is logged, and reported by the health until a check finds it ready: a job checks it
+   several times a minute. It is thus reported even while nothing is staged for it, when its passes have nothing to fail
+   at.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class ReadinessCheck:
-    """What is known about it in one process."""
+    """The readiness known in one process."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class ReadinessCheck:
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """``look`` at everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
+        """``look`` checks everything, ``look_at`` one stream; ``prove`` raises StoreError where loading is not safe."""
         self._app_ids = app_ids
         self._look = look
         self._look_at = look_at
@@ -56,22 +59,22 @@ class ReadinessCheck:
         self._told: tuple[Check, ...] = ()
         self._unfit: dict[str, Check] = {}
         self.away: str | None = None
-        """What is waited for; None when nothing is."""
+        """The unavailable dependency that is waited for, or None."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The streams that are not fit, and why. Empty when all are."""
+        """The streams that are not ready, and why. Empty when all are."""
         return tuple(with_remedy(f"not ready to load: {found.message}", found.remedy) for found in self._unfit.values())
 
     @property
     def unfit(self) -> tuple[Check, ...]:
-        """The same, as they were found."""
+        """Their failed checks."""
         return tuple(self._unfit.values())
 
     def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:
-        """Return when loading may begin, or when ``wait`` (in seconds) says that the process is to stop.
+        """Return when loading may start, or when ``wait`` (in seconds) says that the process is to stop.
 
-        Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and something is away.
+        Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and a dependency is unavailable.
         """
         pause_s = _FIRST_PAUSE_S
         while (away := self._try()) is not None:
@@ -85,7 +88,7 @@ class ReadinessCheck:
         self.away = None
 
     def look_again(self) -> None:
-        """Look at the streams that were not fit (rule 3)."""
+        """Check the streams that were not ready again (rule 3)."""
         for app_id, checks in self._side_by_side(self._look_at, tuple(self._unfit)).items():
             found = _first_error(checks)
             if found is None:
@@ -100,7 +103,7 @@ class ReadinessCheck:
             self._metrics.set(catalogue.LOADER_UNFIT, app_id in self._unfit, app_id=app_id)
 
     def _try(self) -> StoreError | None:
-        """What is away; None when loading may begin."""
+        """The error of an unavailable dependency; None when loading may start."""
         checks = tuple(self._look())
         self._tell(checks)
         for found in fatal(checks):

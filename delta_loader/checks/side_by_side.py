@@ -1,10 +1,11 @@
-"""The checks of several streams at the same time: a store that does not answer delays its own streams' alone.
+"""Runs the checks of several streams in parallel: a store that does not answer delays only its own streams.
 
 Rules:
 
-1. Each stream's checks have a daemon thread. One that hangs keeps neither the others nor the process's end waiting.
-2. At most `MOST` run at a time; one that is overdue no longer counts.
-3. What is not known in time is an error that may end by itself. It is not asked again while the first try still hangs.
+1. Each stream's checks have a daemon thread. One that hangs delays neither the others nor the end of the process.
+2. At most `MOST` run at a time; an overdue one no longer counts.
+3. Checks that do not finish in time are an error that may resolve by itself. They are not repeated while the first try
+   still hangs.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 MOST = 8
 WITHIN_S = 60.0
-"""Longer than the stores' own time-outs for a request."""
+"""Longer than the stores' own timeouts for a request."""
 
 Checks = tuple[Check, ...]
 
 
 class SideBySide:
-    """Runs checks; of those that hang it remembers which streams they are of."""
+    """Runs checks, and remembers the streams whose checks hang."""
 
     def __init__(self, within_s: float = WITHIN_S) -> None:
         """One stream's checks may take ``within_s``."""
@@ -36,7 +37,7 @@ class SideBySide:
         self._hanging: dict[str, Future[Checks]] = {}
 
     def __call__(self, look: Callable[[str], Iterable[Check]], app_ids: Sequence[str]) -> dict[str, Checks]:
-        """What ``look`` finds of each stream, in their order. Raises what it raises."""
+        """The checks of ``look`` for each stream, in order. Raises what ``look`` raises."""
         self._hanging = {app_id: future for app_id, future in self._hanging.items() if not future.done()}
         found: dict[str, Checks] = {app_id: (self._silent(app_id),) for app_id in app_ids}
         waiting = [app_id for app_id in reversed(app_ids) if app_id not in self._hanging]

@@ -1,17 +1,17 @@
-"""Carries ``delta-loader verify`` out: reads the history, asks Spark for the offsets and, if told to, Kafka.
+"""Carries out ``delta-loader verify``: reads the history, and queries Spark for the offsets and, with --kafka, Kafka.
 
 Rules:
 
-1. The own table is looked at in one version, the others of the stream in later ones: they are committed to first, so
-   that everything that belongs to the own table's version is there. What came later is left out, commit by commit.
-2. Nothing is changed, and nothing is asked of a running loader.
-3. Whether the files that the log speaks of are there is looked up first: Spark ends at one that is gone, or counts its
-   rows by the log. Nothing but this tells of a VACUUM that took a file while it was committed (core/vacuum.py).
-4. One stream that cannot be looked at does not hide the others.
-5. Of a stream that merges the log alone can tell: which events a row comes from is in no table. That each key has one
-   row is looked up in the table.
-6. A topic that Kafka has under another id than the one that a position belongs to is named, and not read: its offsets
-   say nothing of the table (delta_loader/core/same_records.py).
+1. The main table is read at one version, the secondary tables at later ones: they are committed to first, so everything
+   that belongs to the main table's version is there. Later commits are left out one by one.
+2. Nothing is changed, and a running loader is not queried.
+3. Whether the files in the log exist is checked first: Spark fails at a missing file, or counts its rows by the log.
+   Only this check detects a VACUUM that deleted a file while it was committed (core/vacuum.py).
+4. A stream that cannot be verified does not hide the others.
+5. For a stream that merges only the log can be checked: no table records which events a row comes from. That each key
+   has one row is checked in the table.
+6. A topic whose id in Kafka differs from the id that a position belongs to is named, and not read: its offsets say
+   nothing about the table (delta_loader/core/same_records.py).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from delta_loader.core.offsets import Bucket
     from delta_loader.ports import OpenScannedStore, ParallelMap
 
-_NAMED = 8  # files and ranges that one sentence names
+_NAMED = 8  # files and ranges named in one sentence
 
 
 def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
-    """The streams to look at. Raises UsageError for one that is not there."""
+    """The streams to verify. Raises UsageError for an unknown one."""
     found = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
     if not found:
         names = ", ".join(stream.app_id for stream in settings.streams)
@@ -61,8 +61,8 @@ def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
 def verifier_of(
     settings: Settings, stack: ExitStack, open_store: OpenScannedStore, parallel: ParallelMap, *, with_kafka: bool
 ) -> Verifier:
-    """A verifier over Spark and, if told to, Kafka; ``stack`` closes both."""
-    # Spark is needed to look into tables, and for nothing else that this command line does at its start.
+    """A verifier over Spark and, with ``with_kafka``, Kafka; ``stack`` closes both."""
+    # Spark is needed only to read tables, and for nothing else when this command line starts.
     from delta_loader.shell.kafka_offsets import KafkaOffsets  # noqa: PLC0415
     from delta_loader.shell.offsets import SparkContents  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
@@ -79,42 +79,42 @@ class Offsets(Protocol):
     """The offset columns of one table at one version."""
 
     def sources(self) -> list[TopicPartition]:
-        """The Kafka partitions that it has rows of."""
+        """The Kafka partitions that have rows in it."""
 
     def nameless(self) -> int:
-        """Rows that do not say which record they were."""
+        """How many rows do not name their record."""
 
     def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
         """One partition's offsets, in order."""
 
     def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
-        """The timestamp that the rows of a record have; None where there is none."""
+        """The timestamp in the rows of a record; None where there is none."""
 
     def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
-        """Offsets that are there more than once, and the files that they lie in; the first ones."""
+        """Offsets that occur more than once, and the files that contain them; the first ones only."""
 
     def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
-        """The files that hold records of some spans."""
+        """The files that contain records of some spans."""
 
     def close(self) -> None:
-        """Let go of what is kept."""
+        """Release cached data."""
 
 
 class Contents(Protocol):
     """Opens tables' contents."""
 
     def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
-        """The offset columns of some tables together, each by its URL at a version; ``stamped``: with timestamps."""
+        """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
 
     def count(self, url: str, version: int) -> int:
-        """All rows of a table."""
+        """The number of rows of a table."""
 
     def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones."""
+        """Keys that several rows of a table have, as JSON; the first ones only."""
 
 
 class KafkaRecords(Protocol):
-    """What Kafka has."""
+    """The records in Kafka."""
 
     def ends(self, source: TopicPartition) -> tuple[Position, Position]:
         """The first position that Kafka still has, and the end."""
@@ -126,23 +126,23 @@ class KafkaRecords(Protocol):
         """The timestamp of one record; None where Kafka has none."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids."""
+        """The id of each existing topic; None from a broker without topic ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What a verification reaches the world through."""
+    """The ports of a verification."""
 
     open_store: OpenScannedStore
     parallel: ParallelMap
     contents: Contents
     kafka: KafkaRecords | None
-    """None when Kafka is not to be asked."""
+    """None when Kafka is not queried."""
     told: Callable[[int], None] = lambda _: None
-    """Hears of each partition that was looked at."""
+    """Called after each verified partition."""
 
     def verify(self, stream: Stream) -> StreamReport:
-        """One stream's report."""
+        """Verify one stream."""
         try:
             return self._verify(stream)
         except KafkaDeltaExpressError as error:
@@ -187,7 +187,7 @@ class Verifier:
         return replace(report, findings=tuple(findings + more), routed=versions)
 
     def _ledger(self, stream: Stream, url: str, *, dead_letters: bool = False, own: Ledger | None = None) -> Ledger:
-        """A table's ledger; with that of the stream's own, up to what that one has (rule 1)."""
+        """A table's ledger; for a secondary table, up to the versions that belong to the main table's (rule 1)."""
         ids = TxnIds(stream.app_id, stream.several_topics)
         merged = stream.merge is not None and not dead_letters
         ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None, merged=merged)
@@ -198,7 +198,7 @@ class Verifier:
         return ledger
 
     def _gone(self, ledger: Ledger) -> Iterator[Finding]:
-        """Files of the table that are not there."""
+        """Findings for files of the table that do not exist."""
         waiting = dict(ledger.live())
         for found in self.open_store(ledger.url).scan(""):
             waiting.pop(found.path, None)
@@ -214,7 +214,7 @@ class Verifier:
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 
     def _debts(self, stream: Stream, own: Ledger) -> tuple[Debt, ...]:
-        """What other tables may still lack, by the own one's txn actions."""
+        """What secondary tables may still lack, by the main table's txn actions."""
         transactions = own.transactions
         if own.first_version:
             state = read_table_state(self.open_store(stream.table))
@@ -223,7 +223,7 @@ class Verifier:
         return debts_of(ids, transactions, stream.side_tables, own.positions)
 
     def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
-        """The Kafka partitions whose topic is not the one that the table has something of (rule 6)."""
+        """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
         if self.kafka is None:
             return {}
         sources = tables.rows.positions
@@ -234,7 +234,7 @@ class Verifier:
     def _merged(
         self, tables: Tables, version: int, keys: Sequence[str]
     ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        """What can be said of a table whose rows are the last of many events (rule 5)."""
+        """The report on a table whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
             "rows cannot be counted against them"
@@ -248,7 +248,7 @@ class Verifier:
         return _by_the_log(tables), findings
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        """What can be said of a table whose rows do not tell which record they were."""
+        """The report on a table whose rows do not name their records."""
         text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
@@ -362,7 +362,7 @@ def _other_records(
 
 
 def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
-    """Kafka partitions of which the log alone tells."""
+    """Kafka partitions that are judged by the log alone."""
     positions = sorted(tables.rows.positions.items())
     return tuple(unlooked(source, tables.rows.begins.get(source), position) for source, position in positions)
 
@@ -381,7 +381,7 @@ def _owed(tables: Tables) -> Iterator[Finding]:
 
 
 def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
-    """Whether a commit of ours brings nothing but what the own table does not have yet."""
+    """Whether one of this product's commits adds only rows that the main table does not have yet."""
     metadata = version.metadata
     if metadata is None or metadata.app_id != app_id or not metadata.spans:
         return False
@@ -434,7 +434,7 @@ def _duplicates(
 
 
 def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:
-    """Files as the logs call them, of several tables with their URLs, and the versions that added them."""
+    """Files by their names in the logs, from several tables with their URLs, and the versions that added them."""
     by_name: dict[str, list[tuple[str, str, int | None]]] = {}
     known = [ledger for ledger in ledgers if ledger is not None]
     for ledger in known:
@@ -454,7 +454,7 @@ def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) 
 
 
 def _places(offsets: Sequence[int]) -> str:
-    """Offsets in words, neighbours joined."""
+    """Offsets as text, neighbors joined."""
     runs: list[list[int]] = []
     for offset in offsets:
         if runs and runs[-1][1] == offset - 1:

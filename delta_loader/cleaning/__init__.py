@@ -1,1 +1,1 @@
-"""The clean-up of what nothing refers to."""
+"""The clean-up of unreferenced objects."""

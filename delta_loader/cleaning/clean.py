@@ -1,16 +1,16 @@
-"""The clean-up: data files that nothing refers to, strays that were put aside, uploads that were never ended.
+"""The clean-up: unreferenced data files, strays that were moved aside, and unfinished uploads.
 
 Rules:
 
 1. First the files are listed, then the markers and staged replacements, then the tables' logs. A file only ever moves
-   that way: what gets its marker, or is loaded, while this looks is seen in a later look.
-2. A file goes only if it is older than the safe age, and no marker in the chain (of any stream of this stage), no
-   staged replacement, and no version of the table that can still be read speaks of it (core/cleaning.py).
-3. What cannot be read refers to everything: a marker keeps its Kafka partition's files, a log its table's. So does a
-   stream of another config that brings the same topics into the table: its stage is not looked at.
-4. Copies of late claims go too once they are old, and outboxes that no marker names (outboxes/settled.py). Copies of a
-   rewind stay: writers take them for its sign.
-5. Ages are by the store's own clock: the time of an object that was written just now.
+   in that direction: a file that gets its marker, or is loaded, during the clean-up is found in a later step.
+2. A file is removed only if it is older than the safe age, and not referenced by any marker in the chain (of any stream
+   of this stage), any staged replacement, or any version of the table that can still be read (core/cleaning.py).
+3. Anything unreadable counts as referring to everything: a marker keeps its Kafka partition's files, a log its table's.
+   So does a stream of another config that loads the same topics into the table: its stage is not read.
+4. Copies of late claims are removed too once they are old, and outboxes that no marker names (outboxes/settled.py).
+   Copies of a rewind stay: writers recognize it by them.
+5. Ages are by the store's own clock: the time of an object that was just written.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _AT_A_TIME = 1000
 
 
 class CleanStore(ScannedStore, Protocol):
-    """An object store that a clean-up can look through."""
+    """An object store that a clean-up can scan."""
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """Multipart uploads that were begun and not ended."""
+        """Multipart uploads that were started and not completed."""
 
     def abort(self, upload: Upload) -> None:
-        """End one without its object."""
+        """Abort an upload; no object is created."""
 
 
 class CleanUp:
@@ -64,7 +64,7 @@ class CleanUp:
         parallel: ParallelMap,
         told: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """``open_store`` gives the store at a URL."""
+        """``open_store`` opens the store at a URL."""
         self._told = told
         self._settings = settings
         self._open = cache(open_store)
@@ -73,7 +73,7 @@ class CleanUp:
         self._areas = areas(settings)
 
     def run(self, older_than_s: float, *, remove: bool) -> tuple[Tally, ...]:
-        """Look, and remove what is found if that is asked for. Raises UsageError and StoreError."""
+        """List what can be removed, and remove it if ``remove``. Raises UsageError and StoreError."""
         require_safe(self._settings, older_than_s)
         before_ms = store_time_ms(self._stage) - int(older_than_s * 1000)
         with closing(Candidates()) as candidates:
@@ -88,7 +88,7 @@ class CleanUp:
         uploads = [self._uploads(area, before_ms, remove=remove) for area in self._whole_areas()]
         return (*tallies, self._strays(before_ms, remove=remove), self._outboxes(before_ms, remove=remove), *uploads)
 
-    # Look, in the order of rule 1.
+    # List, in the order of rule 1.
 
     def _list(self, candidates: Candidates, number: int, area: Area, before_ms: int) -> None:
         for found in self._open(area.url).scan(area.folder):
@@ -100,7 +100,7 @@ class CleanUp:
                 candidates.add(number, found, str(source.topic), int(source.partition))
 
     def _keep_staged(self, candidates: Candidates) -> None:
-        """Take out what markers and staged replacements speak of."""
+        """Exclude files that markers and staged replacements refer to."""
         for folder in (DONE, REPLACE):
             for found in _batches(self._stage.list(f"{folder}/")):
                 paths = [item.path for item in found if item.size_bytes]
@@ -119,7 +119,7 @@ class CleanUp:
                 candidates.keep_partition(parts[1], int(parts[2]))
 
     def _keep_loaded(self, candidates: Candidates, number: int, area: Area) -> str | None:
-        """Take out what a table speaks of; the reason why that cannot be told (rule 3)."""
+        """Exclude files that a table refers to; returns why that cannot be determined, if so (rule 3)."""
         if not area.has_log:
             return None
         store = self._open(area.url)
@@ -196,5 +196,5 @@ def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _below_table(path: str) -> str:
-    """A file's path below its table, from its path below the stage's ``data/``."""
+    """A file's path relative to its table, from its path below the stage's ``data/``."""
     return path.partition("/")[2]

@@ -1,6 +1,6 @@
-"""The clean-up on its schedule: a job of a loader that holds a lease, next to its loads.
+"""The clean-up on its schedule: a job of a loader that holds a lease, in the background of its loads.
 
-Rule: it never makes a load fail. What goes wrong is logged, and the next time is the next try.
+Rule: it never makes a load fail. An error is logged, and the next scheduled time is the next try.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ OFF = "off"
 
 
 class ScheduledCleanUp:
-    """`delta_loader.cleaning.clean.CleanUp`, now and then."""
+    """Runs `delta_loader.cleaning.clean.CleanUp` on a schedule."""
 
     def __init__(self, settings: Settings, work: CleanUp, log: FilteringBoundLogger, metrics: Metrics) -> None:
-        """Raises UsageError for an age that is not safe, and ConfigError for a cron line that is none."""
+        """Raises UsageError for an age that is not safe, and ConfigError for an invalid cron line."""
         self._older_than_s = settings.loader.clean_up_older_than_s
         self._schedule = (
             None if settings.loader.clean_up == OFF else Schedule(settings.loader.clean_up, "loader.clean_up")
@@ -41,7 +41,7 @@ class ScheduledCleanUp:
         self._due: datetime | None = None
 
     def look(self, now: datetime) -> None:
-        """Clean up if it is time; the first time comes one interval after the start."""
+        """Clean up if it is due; the first time is one interval after the start."""
         if self._schedule is None:
             return
         if self._due is None:

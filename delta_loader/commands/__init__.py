@@ -1,1 +1,1 @@
-"""The commands of ``delta-loader``, one module each. Each is a function for typer that wires, and shows what came."""
+"""The commands of ``delta-loader``, one module each: a typer function that wires the parts and shows the results."""

@@ -1,4 +1,4 @@
-"""``delta-loader check``: everything that loading needs, looked at before it is needed."""
+"""``delta-loader check``: checks everything that loading needs before it is needed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
 
 
 def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
-    """Whether Spark starts, and Delta's log store refuses what it has to."""
-    # Spark is needed to load and for nothing else that this command line does at its start.
+    """Whether Spark starts, and Delta's log store refuses to overwrite a commit."""
+    # Spark is needed only to load, and for nothing else when this command line starts.
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
     from delta_loader.wiring import catalog_checks  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``delta-loader clean``: removes what nothing refers to; a dry run unless ``--yes``. Needs no Spark."""
+"""``delta-loader clean``: removes unreferenced objects; a dry run unless ``--yes``. Needs no Spark."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from delta_loader.dead_letters.reading import StoredDeadLetters
 
 _OF_THE_WRITER = "duckdb"
-"""A package that the extra `stage-writer` brings; its own modules are always installed."""
+"""A package of the extra `stage-writer`; its own modules are always installed."""
 
 app = new_group("Count and export dead letters, and load them after a fix.")
 
@@ -49,14 +49,14 @@ UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help
 
 
 class ExportFormat(StrEnum):
-    """What an export looks like."""
+    """The format of an export."""
 
     NDJSON = "ndjson"
     PARQUET = "parquet"
 
 
 def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> StoredDeadLetters:
-    # Spark is needed to read tables, and for nothing else that this command line does at its start.
+    # Spark is needed only to read tables, and for nothing else when this command line starts.
     from delta_loader.dead_letters.reading import StoredDeadLetters  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415
 
@@ -187,7 +187,7 @@ def replay(
         if not count:
             echo("No dead letters; nothing to replay.")
             return
-        # Its own process, for the services share no code but what is in common/.
+        # A separate process, because the services share only the code in common/.
         command = [*stage_writer_command(), "replay", str(config), "--letters", str(file)]
         done = subprocess.run([*command, *(["--yes"] if yes else [])], check=False)  # noqa: S603 - our own program
     raise typer.Exit(done.returncode)

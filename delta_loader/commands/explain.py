@@ -1,4 +1,4 @@
-"""``delta-loader explain``: what a version of a table brought, and where a Kafka offset is. Needs no Spark."""
+"""``delta-loader explain``: what a table version loaded, and where a Kafka offset is. Needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands have in common: stores, and requests to them side by side."""
+"""Parts that the commands share: stores, and parallel requests to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from delta_loader.ports import ParallelMap
 
-THREADS = 32  # requests to object stores at a time: they wait, and do not compute
+THREADS = 32  # concurrent requests to object stores: they wait and do not compute
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def threads() -> ThreadPoolExecutor:
-    """The pool of a command, for the caller to close."""
+    """A command's pool, which the caller closes."""
     return ThreadPoolExecutor(THREADS)
 
 
@@ -44,7 +44,7 @@ def opener_of(settings: Settings) -> Callable[[str], FsspecStore]:
 
 
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
-    """What can be looked at without Spark."""
+    """The checks that work without Spark."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     stage, ends, control = Stage(store, parallel), BrokerEnds(settings), _control_topic(settings)
     return Preflight(settings, store, stage, opener_of(settings), ends, SystemClock(), control)
@@ -63,7 +63,7 @@ def tables_of(settings: Settings) -> list[str]:
 
 
 def table_named(settings: Settings, given: str, urls: Iterable[str]) -> str | None:
-    """Which of these tables is meant by a URL, or by a name that `catalog_tables` gives one."""
+    """Which of these tables is meant by a URL, or by a name from `catalog_tables`."""
     named = {name: url for stream in settings.streams for name, url in stream.catalog_tables.items()}
     wanted = comparable(named.get(given, given))
     return next((url for url in urls if comparable(url) == wanted), None)

@@ -1,4 +1,4 @@
-"""``delta-loader services``: what was done for the tables, what is due; ``--run`` does it now. Spark only for that."""
+"""``delta-loader services``: past maintenance of the tables, and what is due; ``--run`` does it now, with Spark."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def services(
 
 
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
-    """Who knows the tables."""
+    """Reads the tables' facts."""
     parallel = parallel_of(pool)
     stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
     return FactsReader(settings, stage, opener_of(settings), parallel, SystemClock())
@@ -82,7 +82,7 @@ def _known(settings: Settings, url: str) -> str:
 
 
 def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
-    # Spark is needed to work and for nothing else.
+    # Spark is needed only for ``--run``.
     from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
     from delta_loader.shell.services import SparkServices  # noqa: PLC0415
     from delta_loader.shell.spark import build_session  # noqa: PLC0415

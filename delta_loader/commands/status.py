@@ -34,7 +34,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         store = FsspecStore(settings.stage.url, settings.stage.storage_options)
         stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), opener_of(settings)
         left: list[Check] = []
-        with suppress(KafkaDeltaExpressError):  # what is away is reported for each stream
+        with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += left_behind(stage, settings.streams, opener)
         topics = {source.topic for stream in settings.streams for source in ends(stream) or ()}
         left += shared_topic_checks(settings.streams, topics)

@@ -1,4 +1,4 @@
-"""What ``delta-loader run --once`` says at its end: aligned text for people, JSON for programs."""
+"""The output of ``delta-loader run --once``: aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
-    """Some lines for each stream, and what is not fit."""
+    """A few lines for each stream, and the problems."""
     lines = []
     for report in reports:
         end = "failed" if report.failure else "done"
@@ -31,7 +31,7 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
 
 
 def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
-    """The same for programs."""
+    """The same as JSON."""
     streams = [
         {
             "app_id": report.app_id,

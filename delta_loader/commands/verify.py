@@ -1,4 +1,4 @@
-"""``delta-loader verify``: proves the tables from their logs, their offset columns and, if told to, Kafka."""
+"""``delta-loader verify``: proves the tables from their logs, their offset columns and, with --kafka, Kafka."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``delta-loader dead-letters``: what did not fit, why, and how it gets into the table after a fix."""
+"""``delta-loader dead-letters``: which records were refused, why, and how to load them after a fix."""

@@ -1,7 +1,7 @@
-"""Which dead letters somebody means, and what is said of them. Pure.
+"""Which dead letters are selected, and how they are summarized. Pure.
 
-Rule: a record's bytes are not shown unless somebody asks for them. A reason quotes the value that it refuses, so what
-is shown of it is its pattern: quoted texts and numbers taken out. That is also what makes reasons countable.
+Rule: a record's bytes are shown only on request. A reason quotes the value that it refuses, so only its pattern is
+shown, with quoted texts and numbers removed. That also makes reasons countable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters; None where it does not matter."""
+    """Selects dead letters; None means any."""
 
     app_id: str | None = None
     error_class: str | None = None
@@ -38,7 +38,7 @@ class DeadLetterFilter:
 
 
 def moment_ms(option: str, text: str | None) -> int | None:
-    """An option's moment. Raises UsageError."""
+    """An option's time in milliseconds. Raises UsageError."""
     try:
         return None if text is None else parse_timestamp_ms(text)
     except ValueError:
@@ -48,7 +48,7 @@ def moment_ms(option: str, text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Dead letters of one stream that have class, topic and pattern of the reason in common."""
+    """Dead letters of one stream with the same class, topic and reason pattern."""
 
     app_id: str
     error_class: str
@@ -62,7 +62,7 @@ class Group:
     example: tuple[int, int]
     """Partition and offset of one of them."""
     shown: tuple[str, str] | None = None
-    """The example's reason and value, where somebody asked for values."""
+    """The example's reason and value, if values were requested."""
 
 
 def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
@@ -93,7 +93,7 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
 
 
 def as_json(groups: Sequence[Group]) -> str:
-    """The same for programs."""
+    """The same as JSON."""
     found = [
         {
             "app_id": one.app_id,

@@ -1,10 +1,10 @@
-"""Dead-letter tables read with Spark: counted where they lie, and handed over row by row.
+"""Reads dead-letter tables with Spark: counts them in place, and returns them row by row.
 
 Rules:
 
-1. Spark reads them, because a table may have deletion vectors and any kind of checkpoint; its session takes some ten
+1. Spark reads them, because a table may have deletion vectors and any kind of checkpoint; its session takes about ten
    seconds to start.
-2. What is handed over comes in the order of topic, partition and offset, and never as a whole in memory.
+2. Rows are returned ordered by topic, partition and offset, and never as a whole in memory.
 3. A table that does not exist yet has no dead letters.
 """
 
@@ -49,7 +49,7 @@ LETTERS = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""The columns of an export in Parquet: those of the table."""
+"""The columns of an export in Parquet, which are the table's."""
 _ROWS = 10_000
 _SHOWN_BYTES = 200
 
@@ -57,7 +57,7 @@ _errors = partial(table_errors, remedy="see whether the table can be read, and r
 
 
 class StoredDeadLetter(TypedDict):
-    """One dead letter, by the names of its columns."""
+    """One dead letter, by column name."""
 
     _kafka_topic: str
     _kafka_partition: int
@@ -79,11 +79,11 @@ class StoredDeadLetters:
     wanted: DeadLetterFilter
 
     def missing(self) -> list[str]:
-        """The tables that are not there. Raises TableError, StoreError."""
+        """The tables that do not exist. Raises TableError, StoreError."""
         return [one.dead_letters for one in self.streams if read_table_state(self.open_store(one.dead_letters)) is None]
 
     def groups(self, *, with_values: bool) -> list[Group]:
-        """What there is by class, topic and pattern of the reason, the most first."""
+        """Counts by class, topic and reason pattern, the largest first."""
         found: list[Group] = []
         for stream, frame in self._frames():
             pattern = functions.regexp_replace(functions.col("error"), QUOTED, '"…"')
@@ -120,11 +120,11 @@ class StoredDeadLetters:
         return sorted(found, key=lambda one: (-one.count, one.app_id, one.error_class, one.topic, one.reason))
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of dead letters."""
         return sum(int(frame.count()) for _, frame in self._frames())
 
     def rows(self) -> Iterator[StoredDeadLetter]:
-        """Each of them (rule 2)."""
+        """All dead letters (rule 2)."""
         for stream, frame in self._frames():
             with _errors("read", stream.dead_letters):
                 for row in frame.select(*LETTERS.names).orderBy(*PLACE).toLocalIterator():
@@ -163,7 +163,7 @@ class StoredDeadLetters:
 
 
 def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
-    """A JSON object on each line, keys and values in base64; how many there were."""
+    """Write a JSON object per line, with keys and values in base64; returns the number of dead letters."""
     count = 0
     for letter in letters:
         moment = letter["_kafka_timestamp"]
@@ -184,7 +184,7 @@ def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Call
 
 
 def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
-    """The table's columns; how many there were. `stage-writer replay --letters` reads it."""
+    """Write the table's columns; returns the number of dead letters. `stage-writer replay --letters` reads the file."""
     count, waiting = 0, list[StoredDeadLetter]()
 
     def flush(writer: pq.ParquetWriter) -> int:
@@ -212,7 +212,7 @@ def _base64(data: bytes | None) -> str | None:
 
 
 def _text(data: bytes | None) -> str:
-    """A value for people's eyes, cut."""
+    """A value for display, truncated."""
     if data is None:
         return "null"
     text = bytes(data[:_SHOWN_BYTES]).decode("utf-8", "backslashreplace")

@@ -1,1 +1,1 @@
-"""``delta-loader explain`` around its pure part: what logs, data files, the stage and Kafka say. Needs no JVM."""
+"""``delta-loader explain`` without its pure part: reads logs, data files, the stage and Kafka. Needs no JVM."""

@@ -1,10 +1,10 @@
-"""Finds out what `delta_loader.core.explain` tells of: from the tables' logs and files, the stage, and Kafka.
+"""Collects the facts for `delta_loader.core.explain` from the tables' logs and files, the stage, and Kafka.
 
 Rules:
 
-1. Of a version its own commit file is read, and the later ones for what became of its files.
-2. Of an offset the files of the newest version that may hold it, by their statistics, are looked into: of each its
-   offset columns, and of these only the row groups that may have it. At most `_MOST_FILES`; the others are named.
+1. For a version, its own commit file is read, and the later ones to find what happened to its files.
+2. For an offset, the files of the newest version that may contain it, by their statistics, are read: only the offset
+   columns, and only the row groups that may contain it. At most `_MOST_FILES` files; the others are named.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ERRORS = ("error_class", "error")
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Reads for both questions."""
+    """Answers both questions."""
 
     stage: Stage
     open_store: OpenStore
@@ -65,7 +65,7 @@ class Explainer:
     kafka_ends: KafkaEnds
 
     def version(self, url: str, number: int) -> VersionStory:
-        """One version. Raises UsageError for one that is not there yet; TableError, StoreError."""
+        """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""
         store = self.open_store(url)
         listed = {int(match[1]): match[0] for found in store.list(LOG) if (match := COMMIT.fullmatch(found.path))}
         if not listed:
@@ -125,7 +125,7 @@ class Explainer:
         """The marker in the stage whose span has the offset."""
         if listed is None:
             return None
-        before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may lie between
+        before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may be in between
         tables = {comparable(url): url for url in reversed(stream.tables)}
         read = self.stage.read({name.topic_partition: listed for name in before}, before, tables)
         found = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
@@ -159,7 +159,7 @@ class Explainer:
 
 
 def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
-    """The lines of commits that are asked for from the newest down; some are fetched at a time."""
+    """The lines of commits, read from the newest down; several are fetched at a time."""
     fetched: dict[int, bytes | None] = {}
 
     def lines(version: int) -> Iterable[str] | None:
@@ -184,7 +184,7 @@ def _version(store: ObjectStore, number: int) -> TableVersion:
 
 
 def _physical(state: TableState) -> dict[str, str]:
-    """What the offset columns, and those of dead letters, are called in files and statistics."""
+    """The names of the offset columns, and those of dead letters, in files and statistics."""
     names: dict[str, str] = {}
     for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
         name, metadata = str(column["name"]), cast("dict[str, str]", column.get("metadata") or {})
@@ -228,7 +228,7 @@ def _rows(parquet: pq.ParquetFile, asked: Asked, names: Mapping[str, str]) -> pa
 
 
 def _may_hold(parquet: pq.ParquetFile, group: int, column: str, offset: Offset) -> bool:
-    """Whether a row group may have the offset, by its statistics."""
+    """Whether a row group may contain the offset, by its statistics."""
     metadata = parquet.metadata.row_group(group)
     for index in range(metadata.num_columns):
         found = metadata.column(index)

@@ -1,17 +1,17 @@
-"""Hears what writers say in the control topic: a `delta_loader.on_marker.ports.ControlTopic` with a thread.
+"""Reads writers' messages in the control topic: a `delta_loader.on_marker.ports.ControlTopic` with a thread.
 
 Rules:
 
-1. It is assigned to all partitions, from their ends. No group is joined and no offset is kept: what was said while
-   nobody heard it is found by a look at everything, and all streams are taken for told of when hearing begins.
-2. A message is believed to be a sign of a stream that this loader has, or is passed over (common/stage/news.py, rule
-   4).
-3. A topic that is gone, a broker that is away, a right that is missing: nothing ends and nobody waits. It is tried
-   again with growing pauses, and said once; meanwhile `is_heard` is false, so that others look at the stage. Each try
-   has a client of its own: one that knew a topic before it was recreated may ask the new one for an epoch that it has
-   not reached, and is sent away for minutes.
-4. A topic that went, or has more partitions, is noticed within `LOOK_EVERY_S`. One that went and came between two
-   looks is read on, by an offset that is its own or from its end.
+1. It is assigned to all partitions, from their ends. No group is joined and no offset is kept: messages sent while no
+   loader listened are covered by a full scan, and all streams count as notified when listening starts.
+2. A message is accepted as a notification for a stream that this loader has; any other is ignored
+   (common/stage/news.py, rule 4).
+3. A deleted topic, an unavailable broker, or a missing right ends nothing and blocks nothing. The connection is retried
+   with growing pauses, and logged once; meanwhile `is_heard` is false, so the stage is checked more often. Each try has
+   a new client: a client that knew a topic before it was recreated may ask the new one for an epoch that it has not
+   reached, and is refused for minutes.
+4. A deleted topic, or one with more partitions, is noticed within `LOOK_EVERY_S`. A topic that was deleted and
+   recreated between two checks is read on, by an offset of its own or from its end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _POLL_S = 0.5
 LOOK_EVERY_S = 10.0
-"""How often it is asked which partitions there are: librdkafka is patient with a topic that is gone."""
+"""How often the partitions are checked: librdkafka takes long to report a deleted topic."""
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 10.0
 _CLOSE_WITHIN_S = 10.0
@@ -65,7 +65,7 @@ class Listener:
         metrics: Metrics,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
-        """Begins at once, and waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
+        """Starts at once, and waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
         self._topic = topic
         self._what = f"read the control topic {topic!r}"
         self._app_ids = frozenset(app_ids)
@@ -89,15 +89,15 @@ class Listener:
 
     def _new_consumer(self) -> Consumer:
         kafka = self._kafka
-        # Of the consumer's own properties only the one that others have to fit to.
+        # Of the consumer's own properties, only the one that others must agree with.
         given = {**client_properties(kafka), **{key: kafka[key] for key in ("fetch.max.bytes",) if key in kafka}}
         fixed: dict[str, Option] = {
-            "group.id": "delta-loader-control",  # asked for by the client; it is never joined
+            "group.id": "delta-loader-control",  # required by the client; it is never joined
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "latest",
             "queued.min.messages": 1000,
-            "queued.max.messages.kbytes": 1024,  # a stranger's flood waits at the broker
+            "queued.max.messages.kbytes": 1024,  # a flood from another program waits at the broker
             "fetch.message.max.bytes": 65_536,
         }
         with taking_properties():
@@ -105,27 +105,27 @@ class Listener:
 
     @property
     def is_heard(self) -> bool:
-        """Whether what writers say there arrives now."""
+        """Whether writers' messages arrive now."""
         return self._is_heard
 
     @property
     def problem(self) -> BrokerError | None:
-        """Why it is not heard; None while it is, and before the first try has ended."""
+        """Why they do not arrive; None while they do, and before the first try has ended."""
         return self._problem
 
     def take(self) -> frozenset[str]:
-        """The streams that were told of since the last call."""
+        """The streams that were notified since the last call."""
         with self._lock:
             taken, self._told = frozenset(self._told), set()
         return taken
 
     def wait(self, seconds: float) -> None:
-        """Until a stream is told of that was not, or the time is over."""
+        """Wait until a stream is notified, or the time is over."""
         if self._arrived.wait(seconds):
             self._arrived.clear()
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._closed.set()
         self._thread.join(_CLOSE_WITHIN_S)
 
@@ -147,25 +147,25 @@ class Listener:
                 self._log.exception("unexpected exception", part="control topic")
                 self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
             else:
-                continue  # the partitions are others, or it is closed
+                continue  # the partitions have changed, or it is closed
             self._closed.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self._begin_anew()
         close_within(self._consumer)
 
     def _begin_anew(self) -> None:
-        """With another client, unless none can be made now: a certificate may be on its way."""
+        """Start with another client, unless none can be made now: a certificate may be about to arrive."""
         with suppress(ConfigError):
             fresh = self._new_consumer()
             close_within(self._consumer)
             self._consumer = fresh
 
     def _begin(self) -> list[int]:
-        """Be assigned to the ends (rule 1). Raises KafkaException and BrokerError."""
+        """Assign the ends (rule 1). Raises KafkaException and BrokerError."""
         self._consumer.unassign()
         partitions = self._partitions()
         ends = [self._end_of(partition) for partition in partitions]
-        self._consumer.poll(0)  # hands over what the client said of its connections; that is over now
+        self._consumer.poll(0)  # delivers the client's connection errors, which are over now
         self._said_by_client, self._away = LastWord(), None
         self._consumer.assign(ends)
         self._tell(self._app_ids)
@@ -181,7 +181,7 @@ class Listener:
         return KafkaPartition(self._topic, partition, high)
 
     def _listen(self, partitions: list[int]) -> None:
-        """Until closed, or the topic has other partitions. Raises KafkaException and BrokerError."""
+        """Listen until closed, or until the topic's partitions change. Raises KafkaException and BrokerError."""
         look_at_s = time.monotonic() + self._look_every_s
         while not self._closed.is_set():
             message = self._consumer.poll(_POLL_S)
@@ -204,7 +204,7 @@ class Listener:
     def _hear(self, message: Message) -> None:
         error = message.error()
         if error is not None:
-            if error.code() == NO_GROUP:  # none is wanted
+            if error.code() == NO_GROUP:  # no group is wanted
                 return
             raise KafkaException(error)
         key, value = message.key(), message.value()

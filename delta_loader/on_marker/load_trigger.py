@@ -1,15 +1,15 @@
-"""Decides when the loader loads, and which streams; it waits for nothing itself.
+"""Decides when the loader loads, and which streams; it never waits itself.
 
 Rules:
 
-1. The first turn after the start, a pause, or the lease's coming back is of all streams; so is each at a time of the
-   schedule, and each that somebody asks for. A time that passed while a turn lasted is not made up for.
-2. With ``schedule: on-marker`` the signs of writers are looked at, in the stage once a second, and the streams that
-   they name are loaded, each at its pace (delta_loader/core/pacing.py). A look at everything once a minute finds what
-   none told of.
-3. What is told of while a turn lasts does not wait for the slowest stream of it (`hurries`). A stream that is at its
+1. The first turn after the start, a pause, or a regained lease is of all streams; so is each scheduled turn, and each
+   that is requested. A scheduled time that passes during a turn is skipped.
+2. With ``schedule: on-marker``, writers' notifications in the stage are checked once per second, and the streams that
+   they name are loaded, each at its pace (delta_loader/core/pacing.py). A full scan once per minute finds markers
+   without a notification.
+3. A notification that arrives during a turn does not wait for the turn's slowest stream (`hurries`). A stream in its
    own turn is loaded once more after that (delta_loader/streams/scheduler.py, rule 4).
-4. While the loader is paused there is no turn; signs stay in the stage until it goes on.
+4. While the loader is paused there is no turn; notifications stay in the stage until it resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _A_MINUTE_S = 60.0
 
 
 class Reason(StrEnum):
-    """Why a turn is made."""
+    """Why a turn runs."""
 
     START = "start"
     SCHEDULE = "schedule"
@@ -47,7 +47,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DueLoad:
-    """A pass to be made."""
+    """A pass to run."""
 
     reason: Reason
     app_ids: frozenset[str] | None
@@ -57,7 +57,7 @@ class DueLoad:
 
 
 class LoadTrigger:
-    """Asked again and again by the loop, which carries out what it says."""
+    """Polled by the loop, which carries out its decisions."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LoadTrigger:
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,
     ) -> None:
-        """Without ``news`` only the schedule and the desk say when. ``look_every_s``: how often news are taken."""
+        """Without ``news`` only the schedule and the desk decide; ``look_every_s`` is the interval for taking them."""
         self._schedule = schedule
         self._desk = desk
         self._clock = clock
@@ -82,15 +82,15 @@ class LoadTrigger:
         self._look_every_s = look_every_s
         self._look_at_s = 0.0
         self._due: datetime | None = None
-        self._due_s = 0.0  # the same on the clock that nobody sets
+        self._due_s = 0.0  # the same on the monotonic clock
 
     @property
     def due(self) -> datetime | None:
-        """When everything is looked at next; None for at once."""
+        """When the next full scan is due; None for at once."""
         return self._due
 
     def begin_again(self) -> None:
-        """The lease was away, or is there for more streams: somebody else may have done anything."""
+        """The lease was lost and regained, or covers more streams: another loader may have changed anything."""
         self._due = None
 
     def next(self, now: datetime, *, paused: bool = False) -> DueLoad | None:
@@ -104,7 +104,7 @@ class LoadTrigger:
         return turn
 
     def ended(self, turn: DueLoad, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
-        """A turn's pass is done, or was ``cut_short``. Streams without a report are still at it."""
+        """A turn's pass has finished, or was ``cut_short``. Streams without a report are still running."""
         if cut_short:
             for app_id in (self._paces.keys() if turn.app_ids is None else turn.app_ids) - {
                 one.app_id for one in reports
@@ -126,11 +126,11 @@ class LoadTrigger:
                 self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
 
     def hurries(self, at_it: frozenset[str]) -> bool:
-        """Whether a stream that is not one of these has news that is due (rule 3)."""
+        """Whether a stream other than these has a notification that is due (rule 3)."""
         return bool(self._due_now() - at_it)
 
     def give_up(self) -> None:
-        """Nobody is answered any more: the loader stops, or has lost its lease."""
+        """Answer the waiting requests without a load: the loader stops, or has lost its lease."""
         for asked in self._desk.take():
             asked.answer(None)
 
@@ -139,11 +139,11 @@ class LoadTrigger:
             return self._all(Reason.ASKED, now)
         if self._due is None:
             return self._all(Reason.START, now)
-        is_due = now >= self._due or self._clock.monotonic_s() >= self._due_s  # the date may be set back
+        is_due = now >= self._due or self._clock.monotonic_s() >= self._due_s  # the wall clock may be set back
         return self._all(Reason.SCHEDULE, now) if is_due else self._told(now)
 
     def _all(self, reason: Reason, now: datetime) -> DueLoad:
-        # What is told of from here on is for the next turn; what was, this one's listing has.
+        # A notification from here on is for the next turn; earlier ones are in this turn's listing.
         asked = self._desk.take()
         if self._news is not None:
             self._news.take()

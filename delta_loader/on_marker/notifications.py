@@ -1,8 +1,8 @@
-"""What writers told of, in the stage or in a control topic (common/stage/news.py).
+"""Writers' notifications, in the stage or in a control topic (common/stage/news.py).
 
-Rule: where there is a control topic, signs in the stage are for when it does not work, and for writers that do not know
-of it. The stage is looked at each second while the topic is not heard, and seldom while it is: a writer for whom alone
-it does not work tells in the stage, too.
+Rule: with a control topic, notifications in the stage are a fallback for when it does not work, and for writers that do
+not know of it. The stage is checked every second while the topic is not being read, and seldom while it is: a writer
+that cannot reach the topic notifies in the stage, too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from delta_loader.on_marker.ports import ControlTopic, News
 
 LOOK_EVERY_S = 1.0
-"""How often the stage is looked at."""
+"""How often the stage is checked."""
 LOOK_SELDOM_EVERY_S = 10.0
-"""The same while a control topic is heard."""
+"""The same while a control topic is being read."""
 _LOST_MS = 3_600_000
-"""A sign that is so much older than the newest one is of no loader that runs; one that starts looks at everything."""
+"""A notification older than the newest one by this much belongs to no running loader; a new loader scans everything."""
 
 
 class StoredNotifications:
-    """Signs in the stage: one listing of one folder, whatever the number of streams and partitions."""
+    """Notifications in the stage: one listing of one folder, regardless of the number of streams and partitions."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class StoredNotifications:
         log: FilteringBoundLogger,
         may_load: Callable[[str], bool] = lambda _app_id: True,
     ) -> None:
-        """Touches nothing yet. Signs of a stream that this process may not load are another loader's, and stay."""
+        """Notifications of a stream that this process may not load belong to another loader, and stay."""
         self._store = store
         self._folders = {news_folder(app_id): app_id for app_id in app_ids}
         self._log = log
         self._may_load = may_load
 
     def take(self) -> frozenset[str]:
-        """One listing, and a request for each sign; a store that fails has no news, and is looked at again."""
+        """One listing, and a request per notification. A store that fails returns none, and is checked again."""
         mine = {folder: app_id for folder, app_id in self._folders.items() if self._may_load(app_id)}
         try:
             listed = list(self._store.list(f"{NEWS}/"))
             newest_ms = max((item.modified_ms for item in listed), default=0)
             found = {item.path: item.path[: item.path.rindex("/") + 1] for item in listed}
-            # Those of streams that no loader has any more go, too: two clocks of one store are never compared.
+            # This also removes those of streams that no loader has anymore: two clocks of one store are never compared.
             lost = [item.path for item in listed if newest_ms - item.modified_ms > _LOST_MS]
             self._store.delete([*(path for path, folder in found.items() if folder in mine), *lost])
         except StoreError as error:
@@ -62,13 +62,13 @@ class StoredNotifications:
 
 
 class PolledNotifications:
-    """`News` that a job looks for, so that who takes them waits for no store.
+    """`News` that a job fetches, so the caller waits for no store.
 
-    Taking them asks for the next look, so that there is none while nobody takes any.
+    `take` requests the next fetch, so nothing is fetched while nothing is taken.
     """
 
     def __init__(self, news: News, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S) -> None:
-        """``ask`` has `look` called soon, in another thread; at most once in ``every_s``."""
+        """``ask`` schedules a call of `look` in another thread; at most once in ``every_s``."""
         self._news = news
         self._clock = clock
         self._ask = ask
@@ -79,7 +79,7 @@ class PolledNotifications:
         self._is_looking = False
 
     def take(self) -> frozenset[str]:
-        """What has been found since the last call."""
+        """The streams found since the last call."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             found, self._found = self._found, frozenset()
@@ -90,7 +90,7 @@ class PolledNotifications:
         return found
 
     def look(self) -> None:
-        """Look, and wait for the store."""
+        """Fetch now, and wait for the store."""
         self._is_looking = True
         try:
             found = self._news.take()
@@ -101,17 +101,16 @@ class PolledNotifications:
 
 
 class ControlTopicNotifications:
-    """Messages of a control topic, and the signs beside it."""
+    """Messages of a control topic, and the notifications in the stage."""
 
     def __init__(self, control: ControlTopic, stored: News, clock: Clock) -> None:
-        """Looks at nothing yet."""
         self._control = control
         self._stored = stored
         self._clock = clock
         self._looked_s: float | None = None
 
     def take(self) -> frozenset[str]:
-        """What was said; and one listing, if it is time for it."""
+        """The notified streams; also lists the stage, if that is due."""
         told, now_s = self._control.take(), self._clock.monotonic_s()
         every_s = LOOK_SELDOM_EVERY_S if self._control.is_heard else LOOK_EVERY_S
         if self._looked_s is not None and now_s < self._looked_s + every_s:

@@ -1,4 +1,4 @@
-"""What waiting for markers needs of the world."""
+"""The ports of waiting for markers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class News(Protocol):
-    """Where writers' signs come from."""
+    """The source of writers' notifications."""
 
     def take(self) -> frozenset[str]:
-        """The streams that have new markers since the last call; what is taken is gone."""
+        """The streams that have new markers since the last call; they are returned once."""
 
 
 class ControlTopic(News, Protocol):
-    """The topic through which writers tell (``loader.control_topic``). `take` waits for nothing.
+    """The topic with writers' notifications (``loader.control_topic``). `take` does not wait.
 
-    When it begins to be heard, at first or again, all streams are taken for told of: somebody may have spoken before.
+    When reading starts, at first or again, all streams count as notified: there may have been earlier messages.
     """
 
     @property
     def is_heard(self) -> bool:
-        """Whether what writers say there arrives now."""
+        """Whether writers' messages arrive now."""

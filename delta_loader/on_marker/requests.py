@@ -1,4 +1,4 @@
-"""Loads that somebody asks for (``POST /load``): a request, and its answer when the load has ended."""
+"""Requested loads (``POST /load``): a request, and its response when the load has ended."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ class LoadRequest:
     _reports: Sequence[StreamReport] | None = None
 
     def wait(self, timeout_s: float) -> Sequence[StreamReport] | None:
-        """What the load did; None when it has not ended in time, or was given up."""
+        """The results of the load; None when it has not ended in time, or was canceled."""
         self._ended.wait(timeout_s)
         return self._reports
 
     def answer(self, reports: Sequence[StreamReport] | None) -> None:
-        """The load has ended; None when it was given up."""
+        """The load has ended; None when it was canceled."""
         self._reports = reports
         self._ended.set()
 
 
 class RequestQueue:
-    """Where requests are handed in, by any thread, and taken, by the loader's."""
+    """Requests from any thread, taken by the loader's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[LoadRequest] = []
 
     def ask(self) -> LoadRequest:
-        """Ask for a load of everything that begins after this call."""
+        """Request a load of everything that starts after this call."""
         with self._lock:
             self._waiting.append(LoadRequest())
             return self._waiting[-1]
 
     @property
     def is_asked(self) -> bool:
-        """Whether anybody waits."""
+        """Whether a request waits."""
         return bool(self._waiting)
 
     def take(self) -> tuple[LoadRequest, ...]:
-        """All that wait now."""
+        """All waiting requests."""
         with self._lock:
             taken, self._waiting = tuple(self._waiting), []
             return taken

@@ -1,4 +1,4 @@
-"""When a loader loads, by its settings; and the control topic, where they name one."""
+"""When a loader loads, by its settings; and the control topic, if they name one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
-    """Who hears the control topic, from now on; None where there is none. Raises ConfigError."""
+    """The listener of the control topic, already started; None if there is none. Raises ConfigError."""
     topic = settings.loader.control_topic
     if topic is None:
         return None
@@ -43,14 +43,14 @@ def turns_of(
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> LoadTrigger:
-    """By the settings' schedule, by what writers tell, and by request; the stage is looked at by a job."""
+    """The load trigger for the schedule, writers' notifications, and requests; a job checks the stage."""
     return LoadTrigger(
         Schedule(settings.loader.schedule),
         desk,
         SystemClock(),
         metrics,
         news=_news(settings, control, jobs, may_load, log),
-        look_every_s=0.0,  # it waits for no store, and the job has a pace of its own
+        look_every_s=0.0,  # it waits for no store, and the job has its own pace
         app_ids=_app_ids(settings),
         loads_per_minute=settings.loader.max_commits_per_minute,
     )

@@ -1,1 +1,1 @@
-"""What topologies left on their way to Kafka topics, as the loader sees it."""
+"""Topologies' undelivered records to Kafka topics, from the loader's side."""

@@ -1,11 +1,11 @@
-"""Outboxes that nobody delivers any more: of claims that were lost, and of chains that were left with some delivered.
+"""Outboxes that will never be delivered: of lost claims, and of chains abandoned after a partial delivery.
 
 Rules:
 
-1. An outbox goes if it is older than the safe age, and no marker of its chain names it (common/stage/outboxes.py, rule
-   2). It is listed before the markers are: one that gets its marker meanwhile is younger, and is kept.
-2. A marker that cannot be read, or goes while this looks, keeps all of its chain's.
-3. What is no outbox by its name is left alone.
+1. An outbox is removed if it is older than the safe age, and no marker of its chain names it (common/stage/outboxes.py,
+   rule 2). Outboxes are listed before the markers: one that gets its marker in between is younger, and is kept.
+2. A marker that cannot be read, or disappears during the check, keeps all outboxes of its chain.
+3. An object that is not named like an outbox is left alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int) -> list[StoredObject]:
-    """Those that may be removed. Raises StoreError."""
+    """The outboxes that may be removed. Raises StoreError."""
     by_chain: dict[TopicPartition, list[StoredObject]] = {}
     for found in stage.scan(OUTBOX):
         name = OutboxName.parse(found.path) if found.modified_ms < before_ms else None
@@ -38,7 +38,7 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
 
 
 def _named(stage: ObjectStore, parallel: ParallelMap, source: TopicPartition) -> set[str] | None:
-    """What the markers of a chain name; None where one cannot be read (rule 2)."""
+    """The outboxes that the markers of a chain name; None if one cannot be read (rule 2)."""
     paths = [found.path for found in stage.list(folder_of(source))]
     named: set[str] = set()
     for path, data in zip(paths, parallel(stage.read, paths), strict=True):

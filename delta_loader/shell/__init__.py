@@ -1,1 +1,1 @@
-"""What carries the core's decisions out: Spark, Delta, object stores."""
+"""Carries out the core's decisions: Spark, Delta, object stores."""

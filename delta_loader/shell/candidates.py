@@ -1,6 +1,6 @@
 """The files that a clean-up may remove, in a temporary database: a table with a million of them costs no memory.
 
-Rule: a file is known by its own name, which is unique; whatever speaks of that name takes it out, wherever it lies.
+Rule: a file is identified by its name, which is unique; any reference to that name excludes it, in any folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A data file that nothing has spoken of so far."""
+    """A data file without any known reference."""
 
     path: str
     size_bytes: int
@@ -28,36 +28,36 @@ class Candidates:
     """Data files by area, an area being a number."""
 
     def __init__(self) -> None:
-        # A file that SQLite makes when its cache is full, and deletes by itself.
+        # A file that SQLite creates when its cache is full, and deletes by itself.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.execute("CREATE TABLE files (name, area, path, size, modified, topic, partition)")
         self._database.execute("CREATE INDEX by_name ON files (name)")
         self._database.execute("BEGIN")
 
     def close(self) -> None:
-        """Forget all."""
+        """Delete the database."""
         self._database.close()
 
     def add(self, area: int, found: StoredObject, topic: str, partition: int) -> None:
-        """A file that may go."""
+        """Add a file that may be removed."""
         name = found.path.rpartition("/")[2]
         row = (name, area, found.path, found.size_bytes, found.modified_ms, topic, partition)
         self._database.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Files that something speaks of."""
+        """Exclude files that are referenced."""
         self._database.executemany("DELETE FROM files WHERE name = ?", ((name,) for name in names))
 
     def keep_partition(self, topic: str, partition: int) -> None:
-        """All files of a Kafka partition."""
+        """Exclude all files of a Kafka partition."""
         self._database.execute("DELETE FROM files WHERE topic = ? AND partition = ?", (topic, partition))
 
     def keep_area(self, area: int) -> None:
-        """All files of an area."""
+        """Exclude all files of an area."""
         self._database.execute("DELETE FROM files WHERE area = ?", (area,))
 
     def left(self, area: int) -> Iterator[Candidate]:
-        """What nothing speaks of, by path."""
+        """The unreferenced files, by path."""
         query = "SELECT path, size, modified FROM files WHERE area = ? ORDER BY path"
         for path, size_bytes, modified_ms in self._database.execute(query, (area,)):
             yield Candidate(path, size_bytes, modified_ms)

@@ -29,11 +29,10 @@ class SparkCatalog:
     """The catalogs of one session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Over a running session."""
         self._spark = spark
 
     def entry(self, name: str) -> Entry | None:
-        """What a name stands for. Raises TableError, ConfigError."""
+        """The entry of a name. Raises TableError, ConfigError."""
         self._require_catalog(name)
         schema, _, _ = name.rpartition(".")
         with _errors("look up", name):
@@ -49,9 +48,9 @@ class SparkCatalog:
         return Entry(told.get("Type", ""), told.get("Provider", ""), told.get("Location", ""))
 
     def register(self, name: str, url: str) -> None:
-        """Give the Delta table at ``url`` a name, by the URL as the settings have it. Raises TableError."""
+        """Register the Delta table at ``url``, spelled as in the settings, under a name. Raises TableError."""
         with _errors("register", name):
-            # Columns, partitioning and properties are those of the table that is there.
+            # Columns, partitioning and properties are those of the existing table.
             self._spark.sql(f"CREATE TABLE IF NOT EXISTS {_quoted(name)} USING delta LOCATION {quote_text(url)}")
 
     def _require_catalog(self, name: str) -> None:

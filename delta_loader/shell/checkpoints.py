@@ -1,13 +1,13 @@
-"""The checkpoint of a commit, taken out of the commit.
+"""Moves a commit's checkpoint out of the commit.
 
 Rules:
 
-1. Delta decides as ever which versions get one (`delta.checkpointInterval`), and writes it as it would have, with the
-   cleaning of its log after it: here it is only kept from doing so within the commit, where it takes seconds.
-2. What is written is the state right after the commit, which has what others may have committed by then.
+1. Delta still decides which versions get one (`delta.checkpointInterval`), and writes it as usual, with the cleaning of
+   its log after it: it is only kept from doing so within the commit, where it takes seconds.
+2. The checkpoint is the state right after the commit, including what others may have committed by then.
 3. The checksum stays in the commit: the next load reads it, and it costs one small file.
-4. Nothing of Delta has a switch for this. Its transaction is extended by one method (`delta_loader/java`), compiled in
-   the JVM by what Spark compiles its queries with: that needs no JDK.
+4. Delta has no setting for this. Its transaction is extended by one method (`delta_loader/java`), compiled in the JVM
+   with the compiler that Spark uses for its queries, so no JDK is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _makers: WeakKeyDictionary[Java, Java] = WeakKeyDictionary()
 
 
 def _maker(jvm: Java) -> Java:
-    """One for each JVM: Py4J remembers methods by the name of their class, and would take another one's for this."""
+    """One per JVM: Py4J caches methods by class name, and would use another one's for this."""
     if jvm not in _makers:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
@@ -42,21 +42,21 @@ def _maker(jvm: Java) -> Java:
 
 
 class LoadTransactions:
-    """Begins transactions whose checkpoints are written beside the loads."""
+    """Starts transactions whose checkpoints are written in the background."""
 
     def __init__(self, gateway: Gateway, sessions: StateSessions, checkpoints: Checkpoints) -> None:
-        """Compiles one class, once in a JVM. Raises Py4JError."""
+        """Compiles one class, once per JVM. Raises Py4JError."""
         self._gateway = gateway
         self._sessions = sessions
         self._checkpoints = checkpoints
         self._maker = _maker(gateway.jvm)
 
     def begin(self, log: Java, catalog_table: Java) -> Java:
-        """What ``log.startTransaction(catalog_table)`` would."""
+        """The equivalent of ``log.startTransaction(catalog_table)``."""
         return self._maker.apply(log, catalog_table)
 
     def committed(self, transaction: Java, url: str) -> None:
-        """Have the checkpoint written that is due now."""
+        """Request the checkpoint that is due now."""
         if not transaction.checkpointIsDue():
             return
         committed = transaction.committed().get()

@@ -3,9 +3,9 @@
 Rules:
 
 1. The checks are those that Delta's writer builds: NOT NULL at any depth, CHECK constraints, the lengths of CHAR and
-   VARCHAR, staged values of generated columns; over the rows with their generated and default columns, as it makes
-   them. Its expressions are evaluated as they are, and a null is no pass, as there.
-2. A row of which a generated column cannot be computed is refused as well, and looked at no further.
+   VARCHAR, staged values of generated columns; over the rows with their generated and default columns, as the writer
+   makes them. Its expressions are evaluated unchanged, and a null does not pass, as in the writer.
+2. A row for which a generated column cannot be computed is refused as well, without further checks.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ class TableChecks:
     """The checks of one table."""
 
     def __init__(self, spark: SparkSession, gateway: Gateway, target: Target) -> None:
-        """Touches nothing yet."""
         self._spark = spark
         self._gateway = gateway
         self._target = target
 
     def failing(self, rows: DataFrame, kept: Sequence[str], only: Collection[str] | None = None) -> list[DataFrame]:
-        """Frames of the rows that the table refuses: what is kept of them, and why, in `PROBLEM`; none: no checks.
+        """Frames of the rows that the table refuses: the kept columns, and why, in `PROBLEM`; empty without checks.
 
-        ``kept`` are columns that the table may not have; what nobody wants is not computed. ``only``: by those checks
-        alone that are about no other columns.
+        ``kept`` are columns that the table may not have; unused columns are not computed. ``only``: limited to checks
+        that use no other columns.
         """
         schema, frames, kept_as = self._target.shape.schema, [], [quote_name(name) for name in kept]
         rows = with_variants(rows, variants_of(schema))
@@ -62,7 +61,7 @@ class TableChecks:
     def _problem(
         self, rows: DataFrame, kept: Sequence[str], only: Collection[str] | None
     ) -> tuple[DataFrame, Column | None]:
-        """The rows with all columns, and what says why the table refuses one (null: it does not); None: no checks."""
+        """The rows with all columns, and a column with the reason for refusal (null: none); None: no checks."""
         delta, session = self._gateway.delta, self._gateway.session
         log = self._gateway.log(self._target.url)
         transaction = log.startTransaction()
@@ -70,7 +69,7 @@ class TableChecks:
         schema = metadata.schema()
         for name in kept:
             if name not in {str(known) for known in schema.fieldNames()}:
-                schema = schema.add(java.schema().apply(name))  # else Delta would leave it out
+                schema = schema.add(java.schema().apply(name))  # otherwise Delta would leave it out
         made = delta.ColumnWithDefaultExprUtils.addDefaultExprsOrReturnConstraints(
             log,
             transaction.protocol(),
@@ -94,14 +93,14 @@ class TableChecks:
         return DataFrame(made._1(), self._spark), problem  # noqa: SLF001 - the same
 
     def _about(self, check: Java) -> Iterator[str]:
-        """The columns that one of Delta's checks looks at."""
+        """The columns that one of Delta's checks uses."""
         for attribute in self._gateway.java(check.child().references().toSeq()):
             yield str(attribute.name())
 
     def _bad(self, check: Java) -> tuple[Column, str]:
-        """When a row does not pass one of Delta's checks, and what to say then."""
+        """When a row does not pass one of Delta's checks, and the message for it."""
         sql = self._gateway.jvm.org.apache.spark.sql
-        # A check that cannot be computed (a division by zero, a text that is no number) is not passed either.
+        # A check that cannot be computed (a division by zero, a text that is not a number) does not pass either.
         tried = sql.catalyst.expressions.TryEval(check.child())
         column, constraint = Column(sql.classic.ExpressionUtils.column(tried)), check.constraint()
         if constraint.getClass().getSimpleName() == "NotNull":

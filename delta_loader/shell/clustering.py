@@ -1,4 +1,4 @@
-"""By which columns a table is clustered (liquid clustering), out of its log: Delta keeps it as a domain's metadata."""
+"""The columns that a table is clustered by (liquid clustering): Delta keeps them in its log as domain metadata."""
 
 from __future__ import annotations
 

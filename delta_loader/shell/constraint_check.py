@@ -2,13 +2,13 @@
 
 Rules:
 
-1. What the checks are is told in `delta_loader.shell.checks`; of events that are to be merged, what they are asked of,
-   in `delta_loader.shell.merging.validation`.
-2. Rows that cannot be looked at at all (a damaged file) are for the write to fail at: it says why, and holds the Kafka
+1. The checks are described in `delta_loader.shell.checks`; for events to be merged,
+   `delta_loader.shell.merging.validation` describes what they apply to.
+2. Rows that cannot be read at all (a damaged file) are left to the write: it fails with the reason, and holds the Kafka
    partition.
 3. A value that is cast is refused where casting it back gives another one.
-4. On the good path it is one scan of the columns that the checks are about, and another where some are generated. Which
-   record a row is of is read from the columns that say so, of rows that are refused.
+4. If nothing is refused, the cost is one scan of the columns that the checks use, and another where some are generated.
+   A row's record identity is read only for rows that are refused.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class ConstraintChecker:
     """A `delta_loader.streams.refusals.Screener` in one Spark session."""
 
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
-        """What waits for Spark lies below ``stage_url``."""
+        """Mixed files are below ``stage_url``."""
         self._spark = spark
         self._stage_url = stage_url
         self._gateway = Gateway(spark)
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """The records of which the table refuses a row, at most so many; none where the rows cannot be looked at."""
+        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
         try:
             return self._refused(target, writes, most)
         except (Py4JError, PySparkException):
             return []  # rule 2
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """As the protocol says."""
+        """As in the protocol."""
         begins = {one.source: int(one.position) for one in ends_at(source, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
@@ -77,7 +77,7 @@ class ConstraintChecker:
             return self._events(target, writes, most)
         place = writes[0].place
         if place is None or any(write.place != place for write in writes):
-            return []  # nobody can say of which records they are
+            return []  # the rows do not identify their records
         frames = [self._lossy(write, place) for write in writes if write.casts]
         if checks_rows(target.way):
             java = rows_of(self._gateway, writes, self._stage_url, lossless=True, placed=True)
@@ -95,7 +95,7 @@ class ConstraintChecker:
         return [_record(*one, counts[one[:3]]) for one in found]
 
     def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """Each is one row that would have been merged."""
+        """Each event is one row that would have been merged."""
         refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
         return [] if refused is None else [_record(*one, 1) for one in _found(refused, JUDGED_PLACE, most)]
 
@@ -103,7 +103,7 @@ class ConstraintChecker:
         return DataFrame(staged_rows(self._gateway, write, self._stage_url, placed=True), self._spark)
 
     def _lossy(self, write: SparkWrite, place: Place) -> DataFrame:
-        """Where the rows of a write are from of which a cast would lose something, and what."""
+        """The record identities of rows where a cast would lose something, and the reason."""
         texts = [f"CASE WHEN {cast.loses} THEN {quote_text(cast.problem)} END" for cast in write.casts]
         problem = f"coalesce({', '.join(texts)}) AS {PROBLEM}"
         rows = self._staged(write).selectExpr(*map(quote_name, place), problem)

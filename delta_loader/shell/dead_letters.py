@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def letters_frame(spark: SparkSession, letters: Iterable[Letter], columns: Collection[str]) -> Java:
-    """A Java data frame of those columns that the table has: one that is older may lack some."""
+    """A Java data frame with those columns that the table has: an older table may lack some."""
     rows = [
         (
             letter.source.topic,

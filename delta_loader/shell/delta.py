@@ -2,22 +2,21 @@
 
 Rules:
 
-1. Everything that a commit stands on is read *inside* of the transaction that commits: the txn versions, the table's id
-   and columns, and whether files may be added to it at all. Delta then refuses the commit if another one changed any of
-   them meanwhile, whoever made it and however far apart the two drivers are.
-2. But for a merge (delta_loader/shell/merging/) the commit is a blind append: nothing of the table is read but txn
-   versions. So it never conflicts with OPTIMIZE, DELETE or MERGE, and they do not conflict with it, unless the table's
-   isolation is Serializable. What goes through Spark (delta_loader/shell/spark_writes.py) is read beside the table and
+1. Everything that a commit depends on is read *inside* the transaction that commits: the txn versions, the table's id
+   and columns, and whether files may be added to it at all. Delta then refuses the commit if another commit changed any
+   of them in the meantime, from any driver on any machine.
+2. Except for a merge (delta_loader/shell/merging/) the commit is a blind append: only txn versions are read from the
+   table. It therefore never conflicts with OPTIMIZE, DELETE or MERGE, nor they with it, unless the table's isolation is
+   Serializable. Rows that go through Spark (delta_loader/shell/spark_writes.py) are read from outside the table and
    written by Delta's own writer within the same transaction: one commit has those files, the added ones and the txn
    actions.
-3. An exception out of ``commit`` says nothing certain: a log store may have written the commit and lost the answer, and
-   Delta's own retry then meets that very commit. The table is asked before anything is said. Where it does not show the
-   commit and Delta itself has not refused it, the end is unknown: the request may still arrive.
-4. A table that was restored since the plan looked at it is noticed by the commits between its version and the
-   transaction's. (One that is put back while the transaction commits is noticed right after:
-   common/tables/rollback.py.)
-5. A checkpoint that is due after a commit is written beside the loads where somebody does so
-   (delta_loader/shell/checkpoints.py), else by Delta within the commit.
+3. An exception from ``commit`` is not conclusive: a log store may have written the commit and lost the response, and
+   Delta's own retry then conflicts with that very commit. The table is read before a result is returned. If it does not
+   show the commit and Delta itself has not refused it, the result is unknown: the request may still arrive.
+4. A table that was restored since the plan read it is detected by the commits between its version and the
+   transaction's. (A restore during the commit is detected right after: common/tables/rollback.py.)
+5. A checkpoint that is due after a commit is written in the background if that is configured
+   (delta_loader/shell/checkpoints.py), otherwise by Delta within the commit.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class SparkDeltaTables:
     def __init__(
         self, spark: SparkSession, clock: Clock, stage_url: str = "", checkpoints: Checkpoints | None = None
     ) -> None:
-        """Over a session that `delta_loader.shell.spark.build_session` made; mixed files lie below ``stage_url``."""
+        """Over a session from `delta_loader.shell.spark.build_session`; mixed files are below ``stage_url``."""
         self._stage_url = stage_url
         self._spark = spark
         self._clock = clock
@@ -95,7 +94,7 @@ class SparkDeltaTables:
             self._beside = LoadTransactions(self._gateway, self._sessions, checkpoints)
 
     def alive(self) -> bool:
-        """Whether the JVM still answers. One that is gone does not come back within this process."""
+        """Whether the JVM still answers. A JVM that is gone does not come back within this process."""
         try:
             self._gateway.jvm.java.lang.System.nanoTime()
         except (Py4JError, OSError):
@@ -103,7 +102,7 @@ class SparkDeltaTables:
         return True
 
     def state(self, url: str) -> TableState | None:
-        """The newest state of a table; None when there is none. Raises TableError."""
+        """The newest state of a table; None when it does not exist. Raises TableError."""
         with _errors("read", url):
             snapshot = self._log(url).update(False, self._gateway.none, self._gateway.none)  # noqa: FBT003 - Java knows no keywords
             version = int(snapshot.version())
@@ -135,7 +134,7 @@ class SparkDeltaTables:
         return commits()
 
     def create(self, url: str, shape: TableShape) -> None:
-        """Make an empty table; nothing happens when there is one. Raises TableError."""
+        """Create an empty table; does nothing when one exists. Raises TableError."""
         self.make(url, shape, Layout(), nullable=True)
 
     def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
@@ -147,7 +146,7 @@ class SparkDeltaTables:
             transaction = self._log(url).startTransaction()
             if int(transaction.readVersion()) >= 0:
                 return
-            # CREATE TABLE would refuse the folder: it holds staged files already.
+            # CREATE TABLE would refuse the folder: it already contains staged files.
             table_id = str(self._gateway.jvm.java.util.UUID.randomUUID())
             metadata = self._gateway.metadata(table_id, shape, self._clock.wall_ms(), layout_properties(layout))
             transaction.updateMetadataForNewTable(metadata)
@@ -157,11 +156,11 @@ class SparkDeltaTables:
             try:
                 transaction.commit(self._gateway.scala(actions), operation)
             except (Py4JError, PySparkException):
-                if self.state(url) is None:  # Else another loader was faster.
+                if self.state(url) is None:  # Otherwise another loader was faster.
                     raise
 
     def template(self, url: str) -> Template | None:
-        """A table to make others like. Raises TableError."""
+        """The table to use as a template. Raises TableError."""
         state = self.state(url)
         if state is None:
             return None
@@ -169,7 +168,7 @@ class SparkDeltaTables:
             return Template(state, clustered_by(self._gateway, self._log(url).unsafeVolatileSnapshot()))
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns to a table, also inside of its structs, by one commit. Raises TableError."""
+        """Add columns to a table, also inside its structs, by one commit. Raises TableError."""
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
             self._support(url, [one.type for one in added])
@@ -182,7 +181,7 @@ class SparkDeltaTables:
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")
 
     def widen(self, url: str, widening: Widening) -> None:
-        """Give a column a wider type, for which the table's type widening is switched on. Raises TableError."""
+        """Give a column a wider type, enabling the table's type widening. Raises TableError."""
         table = f"ALTER TABLE delta.{quote_name(spark_url(url))}"
         with _errors("widen a column of", url):
             state = self.state(url)
@@ -192,14 +191,14 @@ class SparkDeltaTables:
             self._spark.sql(f"{table} ALTER COLUMN {widening}")
 
     def _support(self, url: str, types: Iterable[DataType]) -> None:
-        """Give a table the feature without which Delta puts no TIMESTAMP_NTZ into one that is there."""
+        """Enable the feature that Delta requires to add a TIMESTAMP_NTZ to an existing table."""
         if any(uses(one, Primitive.TIMESTAMP_NTZ) for one in types):
             state = self.state(url)
             if state is None or _TIMESTAMP_NTZ not in state.features:
                 self.set_property(url, f"delta.feature.{_TIMESTAMP_NTZ}", "supported")
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        """Carry a commit out, if the table is still what it stands on. Raises TableError when the end is unknown."""
+        """Carry out a commit, if the table is unchanged since the plan. Raises TableError if the result is unknown."""
         url = commit.target.url
         with _errors("commit to", url):
             transaction = self._begin(url)
@@ -225,7 +224,7 @@ class SparkDeltaTables:
         return log.startTransaction() if self._beside is None else self._beside.begin(log, self._gateway.none)
 
     def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, Brought]:
-        """What goes through Spark."""
+        """Write the rows that go through Spark."""
         url, shape = commit.target.url, commit.target.shape
         work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
         if commit.merges:
@@ -233,7 +232,7 @@ class SparkDeltaTables:
         return write_within(self._writers, transaction, commit, work)
 
     def _not_written(self, transaction: Java, commit: TableCommit, error: Exception) -> CommitOutcome:
-        """A merge reads the table: what it has read may be gone, or have other columns, by somebody's later commit."""
+        """A merge reads the table: after another commit, the rows it read may be gone or have other columns."""
         if commit.merges:
             state = self.state(commit.target.url)
             if state is None or state.version != int(transaction.readVersion()):
@@ -249,7 +248,7 @@ class SparkDeltaTables:
     def _version_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
         if not commit.merges:
             return int(transaction.commit(actions, operation))
-        # As Delta's MERGE says of row tracking, which its steps preserve.
+        # The same values for row tracking as Delta's MERGE, which the steps here preserve.
         tracking = self._gateway.singleton("RowTracking")
         none = self._gateway.jvm.scala.Predef.Map().empty()
         tags = tracking.addPreservedRowTrackingTagIfNotSet(transaction.snapshot(), none)
@@ -269,7 +268,7 @@ class SparkDeltaTables:
         )
 
     def _changed(self, transaction: Java, commit: TableCommit) -> CommitOutcome | None:
-        """What the transaction sees that the plan did not; None when it is the same (rule 1)."""
+        """What the transaction sees that the plan did not; None when nothing has changed (rule 1)."""
         versions = versions_within(self._gateway, self._sessions, transaction, commit.expected)
         read_version, target = int(transaction.readVersion()), commit.target
         state = self._state_of(read_version, transaction.metadata(), transaction.protocol(), versions)
@@ -294,18 +293,18 @@ class SparkDeltaTables:
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
     def _went_back(self, commit: TableCommit, read_version: int) -> Conflicted | None:
-        """A RESTORE or a replacement that the plan had not looked at (rule 4); for an answer, any commit at all."""
+        """A RESTORE or a replacement that the plan had not seen (rule 4); for a resolution, any commit at all."""
         looked_at = commit.target.version
         if looked_at is None or looked_at >= read_version:
             return None
         if commit.is_answer:
-            # Another loader may have obeyed it, and have loaded up to the very positions that this one set out from.
+            # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.
             return Conflicted(f"version {read_version} came after what the answer is about")
         found = turning_points(self.history(commit.target.url, read_version), looked_at)
         return Conflicted(f"version {found[-1].version} of the table is a {found[-1].operation}") if found else None
 
     def _resolve(self, commit: TableCommit, read_version: int, written: Brought, error: Exception) -> CommitOutcome:
-        """What became of a commit that ended in an exception (rule 3)."""
+        """The result of a commit that ended with an exception (rule 3)."""
         unresolved = _unresolved(error)
         state = self.state(commit.target.url)
         if state is None:
@@ -321,7 +320,7 @@ class SparkDeltaTables:
         return unresolved
 
     def _version_of(self, commit: TableCommit, versions: int) -> int | None:
-        """The version among the newest that carries our commit id."""
+        """The version among the newest that has our commit id."""
         with _errors("read the history of", commit.target.url):
             table = DeltaTable.forPath(self._spark, spark_url(commit.target.url))
             history = table.history(max(1, versions)).select("version", "userMetadata").collect()
@@ -335,7 +334,7 @@ class SparkDeltaTables:
         return self._gateway.log(url)
 
     def _actions(self, commit: TableCommit, written: Java | None = None) -> Java:
-        """A Scala list of everything that the commit brings; ``written`` is a Java list of what Spark wrote."""
+        """A Scala list of all actions of the commit; ``written`` is a Java list of what Spark wrote."""
         now_ms = self._clock.wall_ms()
         actions = self._gateway.adds(commit.files, now_ms)
         if written is not None:
@@ -355,10 +354,10 @@ class SparkDeltaTables:
 
 
 def _unresolved(error: Exception) -> Conflicted | Failed | Unknown:
-    """What an exception out of a commit means while the table does not show the commit.
+    """What an exception from a commit means while the table does not show the commit.
 
-    Only what Delta says by itself is certain. Of anything else, of the store or of the JVM, a request may still be on
-    its way.
+    Only Delta's own exceptions are conclusive. With any other, of the store or of the JVM, a request may still be in
+    transit.
     """
     problem = first_line(error)
     if isinstance(error, CONFLICTS):
@@ -367,7 +366,7 @@ def _unresolved(error: Exception) -> Conflicted | Failed | Unknown:
 
 
 def _texts_of(lines: Java) -> Iterator[str]:
-    """The first line by itself, because it is the one that is wanted; the others as one text over the gateway."""
+    """The first line by itself, because it is usually the only one used; the others as one text over the gateway."""
     if lines.nonEmpty():
         yield str(lines.head())
         yield from str(lines.tail().mkString("\n")).splitlines()

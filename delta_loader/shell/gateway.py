@@ -1,4 +1,4 @@
-"""PySpark's gateway to Delta's own classes, and what crosses it.
+"""PySpark's gateway to Delta's own classes, and the values that cross it.
 
 Rule: lists cross as one JSON text and are parsed by Delta's own JSON mapper: three calls for 10,000 files.
 """
@@ -49,9 +49,9 @@ CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""What Delta raises when a commit met another's. In Python, unlike in Java, none of them is a subclass of another."""
+"""What Delta raises for a commit that conflicts. In Python, unlike in Java, none of them is a subclass of another."""
 
-# The border to the JVM: whatever lies behind it has no type that Python could know.
+# The border to the JVM: objects behind it have no type that Python could know.
 Java = Any  # type: ignore[explicit-any,unused-ignore]
 
 
@@ -59,7 +59,6 @@ class Gateway:
     """Delta's classes in one Spark session's JVM."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Over a running session."""
         self.jvm: Java = spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Delta's transactions
         self.session: Java = spark._jsparkSession  # noqa: SLF001 - the same
         self.delta: Java = self.jvm.org.apache.spark.sql.delta
@@ -69,8 +68,7 @@ class Gateway:
     def log(self, url: str) -> Java:
         """Delta's log of a table.
 
-        What reads a checkpoint asks for the session of its thread, which a thread has that ran a query before, and no
-        other has.
+        Reading a checkpoint needs the session of the calling thread, which only a thread that ran a query before has.
         """
         self.activate(self.session)
         return self.delta.DeltaLog.forTable(self.session, spark_url(url))
@@ -89,7 +87,7 @@ class Gateway:
         return self._converters.asScala(collection).toList()
 
     def java(self, collection: Java) -> Java:
-        """A Java view of a Scala collection; Python can walk over it."""
+        """A Java view of a Scala collection, which Python can iterate over."""
         return self._converters.asJava(collection)
 
     def some(self, value: Java) -> Java:
@@ -146,7 +144,7 @@ class Gateway:
 
 @contextmanager
 def table_errors(verb: str, url: str, remedy: str) -> Iterator[None]:
-    """What Spark and its gateway raise, as a TableError that says what could not be done with which table."""
+    """Convert exceptions of Spark and its gateway to a TableError with the failed action and the table."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
