@@ -1,6 +1,6 @@
-"""Finds out what ``delta-loader status`` says: from the stage, the tables' logs, and Kafka. Needs no Spark.
+"""Collects the content of ``delta-loader status`` from the stage, the tables' logs, and Kafka. Needs no Spark.
 
-Rule: one stream whose table cannot be read, or a Kafka that does not answer in time, never hides the others.
+Rule: a stream whose table cannot be read, or a Kafka that does not answer in time, never hides the other streams.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from delta_loader.ports import OpenStore
     from delta_loader.stage.reading import Stage
 
-_WINDOW = 16  # unloaded markers read for each Kafka partition: enough to tell why it does not move
+_WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 
 
 class KafkaEnds(Protocol):
@@ -72,14 +72,14 @@ class TopicIds(Protocol):
     """The ids of topics."""
 
     def __call__(self, topics: Collection[Topic], /) -> Mapping[Topic, str | None]:
-        """Of the topics that the broker knows; empty when Kafka does not answer in time."""
+        """The ids of the topics that the broker has; empty when Kafka does not answer in time."""
 
 
 class Firsts(Protocol):
-    """What retention has left."""
+    """The first records after retention."""
 
     def __call__(self, sources: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
-        """The positions of the first records that Kafka still has, of the partitions where that is known."""
+        """The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
 def _nobody_knows(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
@@ -100,7 +100,7 @@ def stream_status(
     firsts: Firsts = _nobody_looked,
     left: Iterable[Check] = (),
 ) -> StreamStatus:
-    """The status of one stream; ``left`` is what `left_behind` says of it."""
+    """The status of one stream; ``left`` is the result of `left_behind` for it."""
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
@@ -118,18 +118,18 @@ def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
     try:
         return last_failure(stage.store, stream.app_id)
     except KafkaDeltaExpressError:
-        return None  # the stage is away, which is told already
+        return None  # the stage is unavailable, which is reported already
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What Kafka has told of a stream's partitions."""
+    """Kafka's information about a stream's partitions."""
 
     ends: Mapping[TopicPartition, Position]
     firsts: Mapping[TopicPartition, Position]
     topic_ids: Mapping[Topic, str | None]
     ends_now: Callable[[], Mapping[TopicPartition, Position]]
-    """Asks for the ends again: what was staged since the first answer is not ahead of Kafka."""
+    """Reads the ends again: records staged since the first answer are not ahead of Kafka."""
 
 
 def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: Told) -> StreamStatus:
@@ -195,7 +195,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
 
 
 def _identities(stream: Stream, state: TableState | None, open_store: OpenStore) -> dict[str, TableIdentity]:
-    """What the positions in each of the stream's tables belong to; ``state`` is the own one's."""
+    """The identity of the positions in each of the stream's tables; ``state`` is the main table's."""
     found: dict[str, TableIdentity] = {}
     for url in stream.tables:
         store = open_store(url)
@@ -206,12 +206,12 @@ def _identities(stream: Stream, state: TableState | None, open_store: OpenStore)
 
 
 def _has_foreign(found: Iterable[Found]) -> bool:
-    """Whether something is staged that is not what the table's position is of."""
+    """Whether staged markers belong to something other than the table's position."""
     return any(isinstance(one, ForeignMarker) for one in found)
 
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
-    """What does not fit in the stream's own table, and in those that have columns of their own."""
+    """The incompatibilities of the stream's main table, and of those that have their own columns."""
     others = dict.fromkeys(stream.routes[route] for route in stream.route_tables)
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
     return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
@@ -239,9 +239,9 @@ def _lacking_a_file(
     outcomes: Mapping[TopicPartition, NextRun],
     positions: Mapping[TopicPartition, Position | None],
 ) -> Mapping[TopicPartition, Held]:
-    """Kafka partitions whose next marker has lost a file that the stream's own table needs, as the loader holds them.
+    """Kafka partitions whose next marker lacks a file that the main table needs, as the loader holds them.
 
-    Another table may have had its part already, and what it made of those files is its own.
+    A secondary table may have had its part already, and what happened to those files then does not matter.
     """
     following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Straddle)}
     files = {
@@ -296,7 +296,7 @@ def _waiting_for_an_answer(
     ids: TxnIds,
     found: Mapping[TopicPartition, Sequence[Found]],
 ) -> Mapping[TopicPartition, Held]:
-    """Kafka partitions that wait because a table went back, as the loader holds them."""
+    """Kafka partitions that wait because a table was rolled back, as the loader holds them."""
     for url in stream.tables:
         store = open_store(url)
         table = state if url == stream.table else read_table_state(store)
@@ -333,7 +333,7 @@ def _unknown(
     found: Mapping[TopicPartition, Sequence[Found]],
     lines: CommitLines,
 ) -> Iterator[Rollback]:
-    """Chains that have something to load, and whose position may be that of a table that went back."""
+    """Chains that have something to load, and whose position may be that of a table that was rolled back."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for source, near in found.items():
         position = ids.position(state.transactions, source)

@@ -1,4 +1,4 @@
-"""The ports of a loader over Spark and the real stores: one place, for the service and for who measures it."""
+"""The ports of a loader over Spark and the real stores: in one place, for the service and for tests."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def spark_ports(
 
 
 def registering_of(settings: Settings, spark: SparkSession) -> Registering | None:
-    """What sees to catalogs; None where no stream has a table in one."""
+    """The registering in catalogs; None where no stream has a table in one."""
     return Registering(SparkCatalog(spark)) if any(stream.catalog_tables for stream in settings.streams) else None
 
 
 def catalog_checks(settings: Settings, spark: SparkSession, app_id: str | None = None) -> list[Check]:
-    """What catalogs say of the tables of all streams, or of one."""
+    """The catalogs' checks of the tables of all streams, or of one."""
     registering = registering_of(settings, spark)
     if registering is None:
         return []
@@ -96,7 +96,7 @@ def spark_turns(spark: SparkSession, places: int) -> StreamScheduler:
 def spark_checkpoints(
     spark: SparkSession, clock: Clock, open_store: OpenStore, *, log: FilteringBoundLogger, metrics: Metrics
 ) -> BackgroundCheckpoints:
-    """Checkpoints in threads that the JVM knows, of which Spark's jobs have a share beside the loads'."""
+    """Checkpoints in threads that the JVM knows; their Spark jobs get a share next to the loads'."""
     context = spark.sparkContext
 
     def new_thread(work: Callable[[], None]) -> Thread:
@@ -118,5 +118,5 @@ def _valid_through(settings: Settings, tables: DeltaTables, log: FilteringBoundL
 
 
 def new_id() -> str:
-    """A name that nobody else has."""
+    """A unique name."""
     return str(uuid.uuid4())

@@ -1,10 +1,11 @@
-"""Rows of which a generated column cannot be computed, found before Delta's writer meets them.
+"""Finds rows for which a generated column cannot be computed, before Delta's writer reads them.
 
 Rules:
 
-1. An expression is asked whether it is null, and what says neither yes nor no has failed: a null that it gives is a
-   value like any other.
-2. What cannot be asked here (an expression over columns that nobody stages) is for the write, which says why it fails.
+1. Each expression is tested with IS NULL; a null result of the test means that the expression failed. A null result of
+   the expression itself is a value like any other.
+2. An expression that cannot be tested here (over columns that are not staged) is left to the write, which reports why
+   it fails.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def cannot_be_computed(gateway: Gateway, rows: DataFrame, schema: str) -> Column | None:
-    """What says of a row why one of the table's generated columns fails on it (null: none does); None: nothing may.
+    """Why one of the table's generated columns fails on a row (null: none does); None: none can fail.
 
     ``schema`` is the table's. Columns that are staged are not computed.
     """
@@ -55,7 +56,7 @@ def _generated(schema: str) -> Iterator[tuple[str, str]]:
 
 
 def _asked(gateway: Gateway, expression: str) -> Column:
-    """Whether it is null; null where that cannot be computed (rule 1)."""
+    """Whether the expression is null; null where that cannot be computed (rule 1)."""
     parsed = gateway.session.sessionState().sqlParser().parseExpression(f"({expression}) IS NULL")
     sql = gateway.jvm.org.apache.spark.sql
     return Column(sql.classic.ExpressionUtils.column(sql.catalyst.expressions.TryEval(parsed)))

@@ -1,10 +1,10 @@
-"""Reads a Delta table's history out of its log: the JSON commits, oldest first, without a JVM.
+"""Reads a Delta table's history from its log: the JSON commits, oldest first, without a JVM.
 
 Rules:
 
-1. Versions are read in order and some at a time, so that a long history costs time and no memory.
-2. The history ends with the version that the listing showed: what is committed meanwhile is not part of it. It begins
-   behind the newest hole, for whatever is older cannot be followed.
+1. Versions are read in order and several at a time, so a long history costs time and no memory.
+2. The history ends with the version that the listing showed: later commits are not part of it. It starts after the
+   newest gap, because older commits cannot be followed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The jars that the loader's Spark session needs and pyspark does not ship, exactly as `delta_loader/jars.lock` says.
+"""The jars that the loader's Spark session needs and pyspark does not ship, exactly as in `delta_loader/jars.lock`.
 
-They are handed to Spark as plain files (``spark.jars``): no resolver runs when a session starts, nothing is asked of
-the network once they are in the cache, and every session of one release runs on the same bytes.
+They are passed to Spark as plain files (``spark.jars``): no resolver runs when a session starts, the network is not
+used once they are in the cache, and every session of one release runs on the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCK = Path(__file__).parent.parent / "jars.lock"
 
 
 def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:
-    """The jars of these groups, fetched where they are missing; raises DownloadError."""
+    """The jars of these groups, downloaded where they are missing; raises DownloadError."""
     lock = downloads.read_lock(LOCK)
     return list(downloads.ensure_jars([jar for group in groups for jar in lock[group]]))
 

@@ -1,11 +1,11 @@
-"""Starts the Java of a Spark session, and passes on what it says on standard error.
+"""Starts the Java process of a Spark session, and passes on its standard error.
 
 Rules:
 
-1. Java's word that a module of Spark's is in incubation, which Spark asks for and no setting takes back, is left out.
-   All else is passed on as it came, line by line.
-2. What Java said is passed on to the end before a failure to start is told.
-3. What PySpark logs of an exception before it raises it is not logged: whoever catches it tells it.
+1. Java's warning that a module of Spark's is incubating, which Spark requests and no setting removes, is dropped. All
+   other output is passed on unchanged, line by line.
+2. Java's output is passed on to the end before a failure to start is reported.
+3. An exception that PySpark logs before it raises it is not logged: the code that catches it reports it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def start_java(conf: SparkConf) -> None:
 
 
 def _pass_on(read_end: int) -> None:
-    """Java's lines, until it closes its end."""
+    """Pass on Java's lines until it closes its end."""
     with open(read_end, "rb") as lines:
         for line in lines:
             if not line.startswith(_OF_NO_CONCERN):

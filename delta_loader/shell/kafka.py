@@ -1,6 +1,6 @@
-"""What ``status`` asks of Kafka: the ends of partitions and what retention has left, and the ids of topics.
+"""What ``status`` reads from Kafka: the ends of partitions, the first records after retention, and topic ids.
 
-Loading itself never asks Kafka.
+Loading itself never queries Kafka.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
         return found
     answers = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=_IDS_TIMEOUT_S)
     for name, answer in answers.items():
-        # A topic that is gone meanwhile, or that may not be described, keeps no other from being told.
+        # A topic that was deleted meanwhile, or that may not be described, does not hide the others.
         with suppress(KafkaException):
             found[Topic(name)] = topic_id(answer_of(answer, _IDS_TIMEOUT_S))
     return found
@@ -43,7 +43,7 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the broker said of the topics of all streams."""
+    """The broker's information about the topics of all streams."""
 
     topics: frozenset[Topic] = frozenset()
     ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
@@ -51,24 +51,21 @@ class _Told:
 
 
 class BrokerEnds:
-    """Asks the broker of the settings, and is silent about a broker that is not there.
+    """Queries the broker of the settings; an unavailable broker is not an error.
 
-    One client and three requests tell of all streams, when the first one is asked about. Each request has a deadline of
-    its own: what one stream's partitions cost is not taken from another's time.
+    One client and three requests serve all streams, when the first one is queried. Each request has its own deadline:
+    the time for one stream's partitions is not taken from another's.
     """
 
     def __init__(self, settings: Settings, timeout_s: float = _TIMEOUT_S) -> None:
-        """Nothing is asked yet; ``timeout_s`` bounds the request for the topics."""
+        """``timeout_s`` bounds the request for the topics."""
         self._properties = dict(settings.kafka)
         self._streams = settings.streams
         self._timeout_s = timeout_s
         self._client: AdminClient | None = None
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
-        """By partition, the position that the next record will have; None when Kafka does not answer in time.
-
-        Empty when Kafka has none of the stream's topics.
-        """
+        """By partition, the position that the next record will have; None when Kafka does not answer in time."""
         told = self._told
         if told is None:
             return None
@@ -76,12 +73,12 @@ class BrokerEnds:
         return ends if ends or not any(map(stream.takes, told.topics)) else None
 
     def firsts(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The positions of the first records that Kafka still has, as told with the ends."""
+        """The positions of the first records that Kafka still has, from the same answer as the ends."""
         firsts = {} if self._told is None else self._told.firsts
         return {source: firsts[source] for source in sources if source in firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The ids of those topics that the broker knows; None from one that has no ids, empty when it is not there."""
+        """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
         try:
             from confluent_kafka import KafkaException  # noqa: PLC0415 - see _told
         except ImportError:

@@ -1,11 +1,10 @@
-"""Reads single records out of Kafka, for dead letters that the loader makes.
+"""Reads single records from Kafka, for dead letters that the loader makes.
 
 Rules:
 
-1. Records that lie near one another are read in one go, what lies between them is let go. Nobody's group is joined.
-2. The client is made when it is first needed: a loader whose tables refuse nothing never speaks to Kafka.
-3. Records of a topic that was recreated are not those that were staged: the broker's id of it is compared, where both
-   are known.
+1. Records that are near one another are read in one go, skipping the records in between. No group is joined.
+2. The client is created when it is first needed: a loader whose tables refuse nothing never connects to Kafka.
+3. Records of a recreated topic are not those that were staged: the broker's topic id is compared, where both are known.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ class RawRecordFetcher:
     """Records by their offsets."""
 
     def __init__(self, settings: Settings) -> None:
-        """Touches nothing yet."""
         self._settings = settings
 
     def __call__(
         self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
     ) -> Mapping[Offset, Original]:
-        """Those that Kafka still has; none where the topic has another id by now. Raises BrokerError, ConfigError."""
+        """The records that Kafka still has; none if the topic has a new id. Raises BrokerError, ConfigError."""
         try:
             from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
         except ImportError as error:
@@ -76,7 +74,7 @@ def _bytes(value: bytes | str | None) -> bytes | None:
 
 
 def _spans(offsets: list[Offset]) -> Iterator[Span]:
-    """Ranges that hold all of them (rule 1)."""
+    """Ranges that contain all of them (rule 1)."""
     start: Offset | None = None
     last: Offset | None = None
     for offset in offsets:

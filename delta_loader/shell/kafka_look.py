@@ -1,12 +1,11 @@
-"""What the loader asks of Kafka beside its loads, for its status page: the ends of partitions, and what writers meet.
+"""What the loader reads from Kafka in the background, for its status page: ends of partitions and facts about writers.
 
 Rules:
 
-1. It is asked from one thread (common/lagging/watch.py). Ends are asked each time; the rest, which changes rarely, once
-   a minute, or for partitions that are new: which there are, the first records that they still have, and the ids of
-   their topics.
-2. Once a minute writers' word of partitions that have nothing new is read too, from the stage.
-3. Nothing that loads rests on it. What is not answered is not known, and is asked again.
+1. One thread queries Kafka (common/lagging/watch.py). Ends are read each time; the rest, which changes rarely, once per
+   minute, or for new partitions: which exist, the first records that they still have, and the ids of their topics.
+2. Once per minute, writers' records of idle partitions are read too, from the stage.
+3. Loading does not depend on it. An unanswered query leaves the value unknown, and is repeated.
 """
 
 from __future__ import annotations
@@ -40,10 +39,9 @@ _TIMEOUT_S = 5.0
 
 
 class KafkaLook:
-    """The latest that Kafka has told; asked as `KafkaEnds` are."""
+    """The latest information from Kafka; called as `KafkaEnds` are."""
 
     def __init__(self, settings: Settings, clock: Clock, stage: Stage, log: FilteringBoundLogger) -> None:
-        """Nothing is asked yet."""
         self._stage = stage
         self._streams = settings.streams
         self._ends = KafkaEnds(settings.kafka, log)
@@ -51,11 +49,11 @@ class KafkaLook:
         self._asked_s: float | None = None
         self._asked: frozenset[TopicPartition] = frozenset()
         self.answers = False
-        """Whether the last question was answered."""
+        """Whether the last query was answered."""
         self.firsts = EndHistory()
         self.topic_ids: Mapping[Topic, str | None] = {}
         self.partitions: Collection[TopicPartition] = ()
-        """Of all topics that a stream takes."""
+        """The partitions of all topics that a stream takes."""
         self.idle: Collection[Idle] = ()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
@@ -69,7 +67,7 @@ class KafkaLook:
         self.answers = True
         if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
             self._asked_s, self._asked = now_s, frozenset(sources)
-            with suppress(KafkaException):  # what was told before stays; the ends do not wait for it
+            with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
                 self._look(sources, now_s)
         return found
 

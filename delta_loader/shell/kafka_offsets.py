@@ -1,10 +1,10 @@
-"""What Kafka has of a partition, read record by record and kept as bits.
+"""Reads a partition's records from Kafka one by one and keeps them as bits.
 
 Rules:
 
-1. A consumer of its own: it joins no group, commits nothing, and reads committed records only (common/kafka/reader.py).
-2. Records are looked at and let go: a bucket of offsets and timestamps is all that stays, and it is handed on when it
-   is full.
+1. It has its own consumer, which joins no group, commits nothing, and reads committed records only
+   (common/kafka/reader.py).
+2. Records are read and dropped: only a bucket of offsets and timestamps is kept, and it is returned when it is full.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class KafkaOffsets(KafkaReader):
         }
         given.pop("partition.assignment.strategy", None)
         fixed = {
-            "group.id": "delta-loader-verify",  # the client asks for one; it is never joined
+            "group.id": "delta-loader-verify",  # required by the client; it is never joined
             "isolation.level": given.get("isolation.level", "read_committed"),
             "queued.max.messages.kbytes": 16384,
         }
         super().__init__({**given, **fixed}, _AT_A_TIME)
 
     def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
-        """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, bucket by bucket."""
+        """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, as buckets."""
         if start >= end:
             return
         taken = _Taken(start // BUCKET)
@@ -70,7 +70,7 @@ class KafkaOffsets(KafkaReader):
 
 
 class _Taken:
-    """What was read of one bucket."""
+    """The records read of one bucket."""
 
     def __init__(self, number: int) -> None:
         self.number = number

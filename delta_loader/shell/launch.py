@@ -1,10 +1,10 @@
-"""What is on the command line of Spark's Java, which every user of the machine can read.
+"""Controls the command line of Spark's Java process, which every user of the machine can read.
 
 Rules:
 
-1. Only what spark-submit and Java need before Spark runs is there, and nothing under a key that sounds secret. All else
-   is told to Java when it runs.
-2. Java options that may hold a secret are in a file that only this user can read. It is gone when Java runs.
+1. It contains only what spark-submit and Java need before Spark runs, and nothing under a key that may be a secret.
+   Everything else is passed to Java once it runs.
+2. Java options that may contain a secret are in a file that only this user can read. It is deleted once Java runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEEDED = (
 
 @contextmanager
 def launch_options(options: Mapping[str, str], hidden: Collection[str]) -> Iterator[dict[str, str]]:
-    """The options for the command line; ``hidden`` are texts from the environment and from files. Until Java runs."""
+    """The options for the command line until Java runs; ``hidden`` are texts from the environment and from files."""
 
     def may_hold_secret(key: str, value: str) -> bool:
         return mask(key, value) != value or any(text in value for text in hidden if text)

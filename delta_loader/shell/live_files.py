@@ -1,11 +1,11 @@
-"""Reads which data files a table's newest version has, out of its log: without a JVM, a part at a time.
+"""Reads which data files a table's newest version has from its log: without a JVM, in parts.
 
 Rules:
 
-1. The newest of a file's actions counts: commits are read from the newest down, then the checkpoint below them. So
-   what is remembered is what came after the checkpoint, and the checkpoint's files are streamed.
+1. The newest of a file's actions counts: commits are read from the newest down, then the checkpoint below them. Only
+   the files after the checkpoint are remembered, and the checkpoint's files are streamed.
 2. A file with another deletion vector is another file, as in Delta's protocol.
-3. A log that changes while it is read is read again by the caller: a file that went is a TableError that says so.
+3. A log that changes while it is read is read again by the caller: a log file that disappeared is a TableError.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Key = tuple[str, str]
 
 
 def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bool = False) -> Iterator[LiveFile]:
-    """The files, each once; nothing where there is no table. Raises TableError and StoreError."""
+    """The table's files, each once; nothing where there is no table. Raises TableError and StoreError."""
     found = list(store.list(LOG))
     base, parts = newest_checkpoint(store, found)
     commits = commits_after(store.url, found, base)[::-1]

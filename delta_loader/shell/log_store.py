@@ -1,17 +1,17 @@
 """Delta's log stores for S3 and for a local disk: built from source, chosen, and proved before anything is loaded.
 
-Delta's own log stores for ``s3a`` and ``file`` look whether a commit file is there and then write it without a
-condition, so that of two processes one may overwrite the other's acknowledged commit. Ours (`delta_loader/java`) create
-it by a conditional write (which needs no DynamoDB), or by a hard link.
+Delta's own log stores for ``s3a`` and ``file`` check whether a commit file exists and then write it without a
+condition, so one of two processes may overwrite the other's acknowledged commit. This product's (`delta_loader/java`)
+create it by a conditional write (which needs no DynamoDB), or by a hard link.
 
 Rules:
 
 1. They are compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both
-   are in the name that a jar has in the cache, where it appears whole or not at all. The same class files make the same
-   jar.
+   are in the name that a jar has in the cache, where it is written atomically. The same class files make the same jar.
 2. They are the default for their schemes. A log store that ``loader.spark`` names for a scheme is used as it is.
-3. Some stores accept conditions and ignore them, or look first and write then. So a second create through this very
-   class and S3A, in turn, in a race, and as a multipart upload, must be refused; otherwise the loader does not start.
+3. Some stores accept conditions and ignore them, or check first and write then. A second create through this very class
+   and S3A must therefore be refused, in sequence, in a race, and as a multipart upload; otherwise the loader does not
+   start.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
 LOCAL_CLASS = "io.github.kafkadeltaexpress.LinkedLocalLogStore"
 SOURCE = Path(__file__).parent.parent / "java" / "ConditionalCreateLogStore.java"
 LOCAL_SOURCE = SOURCE.parent / "LinkedLocalLogStore.java"
-PROBES = "_probe"  # below a table; readers of tables and VACUUM pass over names that begin so
+PROBES = "_probe"  # below a table; readers of tables and VACUUM ignore names with this prefix
 S3_SCHEMES = ("s3", "s3a", "s3n")
 LOCAL_SCHEME = "file"
 
 _ANY_SCHEME = "spark.delta.logStore.class"
-_RELEASE = "17"  # what Spark itself asks for
+_RELEASE = "17"  # the release that Spark itself requires
 _RACERS = 4
-_NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's, for rights, credentials, and a bucket
+_NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's exceptions for rights, credentials, and a bucket
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-# The border to the JVM: whatever lies behind it has no type that Python could know.
+# The border to the JVM: objects behind it have no type that Python could know.
 Java = Any  # type: ignore[explicit-any,unused-ignore]
 
 
@@ -66,13 +66,13 @@ def is_s3(url: str) -> bool:
 
 
 def is_ours(given: Mapping[str, str], scheme: str = "s3a") -> bool:
-    """Whether tables of a scheme get our log store: unless ``loader.spark`` names one for it, or one for all."""
+    """Whether tables of a scheme get this product's log store: unless ``loader.spark`` names one for it or for all."""
     ours = LOCAL_CLASS if scheme == LOCAL_SCHEME else CLASS
     return given.get(_key(scheme), ours) == ours and _ANY_SCHEME not in given
 
 
 def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
-    """What Spark is told; ``given`` is what ``loader.spark`` says."""
+    """Spark's options for log stores; ``given`` is the content of ``loader.spark``."""
     # Delta refuses a session that names both one for all schemes and one for a scheme.
     if _ANY_SCHEME in given:
         return {}
@@ -80,9 +80,9 @@ def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ, source_file: Path = SOURCE) -> Path:
-    """A log store's jar, built where it is missing. ``jars`` are the session's that its source needs.
+    """A log store's jar, built if it is missing. ``jars`` are those of the session that its source needs.
 
-    Those of Delta, and of S3 for the one for S3. Raises BuildError.
+    These are Delta's, and S3's for the log store for S3. Raises BuildError.
     """
     source = source_file.read_bytes()
     class_path = [*jars, *sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))]
@@ -90,7 +90,7 @@ def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.envir
     for jar in class_path:
         with jar.open("rb") as file:
             key.update(hashlib.file_digest(file, "sha256").digest())
-    # Spark keeps the jars of a session by their file names.
+    # Spark identifies the jars of a session by their file names.
     name = f"kafka-delta-express-{'local-' if source_file == LOCAL_SOURCE else ''}log-store.jar"
     target = cache_folder(environ) / "built" / key.hexdigest()[:16] / name
     if not target.exists():
@@ -99,9 +99,9 @@ def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.envir
 
 
 def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenStore) -> None:
-    """Show that each store of these tables, asked through S3A, refuses a second create; raises StoreUnfitError if not.
+    """Prove that each store of these tables, through S3A, refuses a second create; raises StoreUnfitError if not.
 
-    Nothing is asked where the user chose another log store: it may be safe by other means, which no probe can show.
+    A log store that the user chose is not probed: it may be safe by other means, which no probe can show.
     """
     configuration = spark.sparkContext.getConf()
     given = {key: configuration.get(key) for key in (_ANY_SCHEME, _key("s3a")) if configuration.contains(key)}
@@ -114,7 +114,7 @@ def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenS
         try:
             allowed = list(_allowed(probes))
         finally:
-            # S3A would leave an empty object in a folder's place.
+            # S3A would leave an empty object in place of the folder.
             store.delete([f"{folder}/{name}" for name in probes.names])
         if allowed:
             msg = (
@@ -134,14 +134,14 @@ def _key(scheme: str) -> str:
 
 @dataclass(frozen=True)
 class Probes:
-    """Creates objects below a folder through the log store: True for created, False for refused."""
+    """Creates objects below a folder through the log store; returns True if created, False if refused."""
 
     context: Any  # type: ignore[explicit-any,unused-ignore]
     folder: str
     names: tuple[str, ...] = ("plain", "race", "parts")
 
     def create(self, name: str, content: str) -> bool:
-        """As a commit is written."""
+        """Create as a commit is written."""
         jvm = self.context._jvm  # noqa: SLF001 - PySpark's only way to a class of ours
         lines = jvm.java.util.ArrayList()
         lines.add(content)
@@ -149,7 +149,7 @@ class Probes:
         return self._outcome(lambda: store.write(path, lines.iterator(), False, configuration))  # noqa: FBT003
 
     def create_in_parts(self, name: str, content: str) -> bool:
-        """As a commit larger than S3A's part size is written."""
+        """Create as a commit larger than S3A's part size is written."""
         store, path, configuration = self._parts(name)
         return self._outcome(lambda: store.createInParts(path, content, configuration))
 
@@ -175,7 +175,7 @@ class Probes:
 
 
 def _allowed(probes: Probes) -> Iterator[str]:
-    """The ways in which two creates of one object both succeed."""
+    """The ways in which two creates of one object both succeeded."""
     if all([probes.create("plain", "first"), probes.create("plain", "second")]):
         yield "one after the other"
     with ThreadPoolExecutor(_RACERS) as pool:
@@ -193,7 +193,7 @@ def _java_text(error: Exception) -> str:
 
 def _build(target: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Built beside its place and moved there, so that two processes may do so at once.
+    # Built next to its target and moved there, so two processes may do so at once.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         classes = Path(folder) / "classes"
         _compile(classes, source, class_path, environ)
@@ -214,7 +214,7 @@ def _compile(classes: Path, source: Path, class_path: Sequence[Path], environ: M
 
 
 def _javac(environ: Mapping[str, str]) -> str:
-    """The compiler beside the Java that Spark takes; raises BuildError."""
+    """The compiler next to the Java that Spark uses; raises BuildError."""
     home = environ.get("JAVA_HOME")
     found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
     if found is None:

@@ -1,17 +1,17 @@
 """Partition values that are too long for a folder's name, in rows that Spark writes.
 
-Delta's writer makes a folder of each partition value, and a file system takes 255 bytes of a name: one such value would
-fail the whole job, each time. So the rows are written by a digest of the value, the one that writers put into names
-(`common.stage.data_files.shortened`), and the file actions get the value back before they are committed: the log says
-what a file's partition values are, the folder's name means nothing, and the file itself does not hold them.
+Delta's writer creates a folder for each partition value, and a file system allows 255 bytes in a name: one such value
+would fail the whole job, each time. The rows are therefore written with a digest of the value, the one that writers put
+into names (`common.stage.data_files.shortened`), and the file actions get the value back before they are committed: the
+log defines a file's partition values, the folder's name has no meaning, and the file itself does not contain them.
 
 Rules:
 
-1. A column is left as it is where Delta evaluates it or writes it down (generated, constraints, materialized), and
-   where folders have other names anyway (column mapping).
-2. Where rows cannot have a digest (rule 1), or are not ours alone to write (a merge and a replacement copy rows of the
-   table), the whole transaction writes into folders with short random names, as Delta does by the table's property
-   ``delta.randomizeFilePrefixes`` (`avoid_value_folders`). The table gets no such property.
+1. A column is left as it is where Delta evaluates it or writes it to the file (generated, constraints, materialized),
+   and where folders have other names anyway (column mapping).
+2. Where rows cannot have a digest (rule 1), or some are copied from the table (in a merge and a replacement), the whole
+   transaction writes to folders with short random names, as Delta does with the table's property
+   ``delta.randomizeFilePrefixes`` (`avoid_value_folders`). The table does not get this property.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def needs_other_folders(rows: DataFrame, partition_by: Sequence[str], properties
 
 
 def avoid_value_folders(gateway: Gateway, transaction: Java) -> None:
-    """Have a transaction that has written nothing yet write into folders with random names (rule 2).
+    """Make a transaction that has written nothing yet write to folders with random names (rule 2).
 
-    Delta asks its metadata once and remembers the answer. So it is asked while the metadata has the property, and the
-    metadata is then what it was: nothing of this is committed.
+    Delta reads its metadata once and remembers the result. It is made to read it while the metadata has the property,
+    and the metadata is then restored: none of this is committed.
     """
     found, changed = transaction.metadata(), transaction.newMetadata()
     configuration = found.configuration().updated(_RANDOM_FOLDERS, "true")
@@ -94,7 +94,7 @@ def _texts(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
 
 
 def _expressions(schema: str) -> Iterator[str]:
-    """What Delta evaluates of the columns: generation expressions and invariants, and the names of those columns."""
+    """The expressions that Delta evaluates on the columns, generated and invariants, and those columns' names."""
     for path, field in fields_of(schema):
         metadata = json.loads(field.metadata_json)
         for key in ("delta.generationExpression", "delta.invariants"):
@@ -103,7 +103,7 @@ def _expressions(schema: str) -> Iterator[str]:
 
 
 def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The rows, with a digest in the place of each long value."""
+    """The rows, with a digest in place of each long value."""
     for name in columns:
         value = functions.col(backticks(name))
         digest = functions.concat(functions.lit(DIGEST), functions.substring(functions.sha2(value, 256), 1, 32))
@@ -112,7 +112,7 @@ def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def with_values(gateway: Gateway, adds: Java, rows: DataFrame, columns: Sequence[str]) -> Java:
-    """A Java list of the file actions, with the values again; ``rows`` are those before `with_digests`."""
+    """A Java list of the file actions with the values restored; ``rows`` are those before `with_digests`."""
     texts = [str(add.json()) for add in adds]
     if not any(f'"{name}":"{DIGEST}' in text for name in columns for text in texts):
         return adds
@@ -140,6 +140,6 @@ def _by_digest(rows: DataFrame, name: str) -> dict[str, str]:
 
 
 def _is_long(value: Column) -> Column:
-    """As `shortened` judges: by the bytes of the escaped text."""
+    """As `shortened` decides: by the bytes of the escaped text."""
     escaped = functions.length(value) - functions.length(functions.translate(value, ESCAPED, ""))
     return functions.octet_length(value) + 2 * escaped > LONGEST_BYTES

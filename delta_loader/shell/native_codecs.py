@@ -1,9 +1,10 @@
 """The native libraries of Parquet's codecs, unpacked once, where Java may execute them.
 
-Snappy and zstd come as libraries within their jars, which each Java unpacks into its temporary folder. A hardened host
-or container mounts that without the right to execute (compose's tmpfs does), and every append, merge and checkpoint
-ends with an UnsatisfiedLinkError. So they are unpacked into the project's cache, beside the jars, as an image is built
-or a loader first starts; and Java is told where they are. What is not known here, Java does as ever.
+Snappy and zstd come as libraries within their jars, which each Java process unpacks into its temporary folder. A
+hardened host or container mounts that without the right to execute (compose's tmpfs does), and every append, merge and
+checkpoint ends with an UnsatisfiedLinkError. They are therefore unpacked into the project's cache, next to the jars,
+when an image is built or a loader first starts, and Java is given the path. Libraries that are not known here are left
+to Java as usual.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Codec(NamedTuple):
     library: str
     """A pattern of the library's path in the jar, for a kind of processor."""
     options: tuple[str, ...]
-    """What Java is told, of the library's folder and name."""
+    """Java's options, with the library's folder and name filled in."""
 
 
 _SNAPPY = _Codec(
@@ -46,7 +47,7 @@ _PROCESSORS = {
 
 
 def codec_options(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Java's options for the libraries, which are unpacked where they are missing; none where that cannot be."""
+    """Java's options for the libraries, which are unpacked if missing; none where that is not possible."""
     processor = _PROCESSORS.get(platform.machine())
     if processor is None or platform.system() != "Linux":
         return ()
@@ -73,7 +74,7 @@ def _options(codec: _Codec, processor: Mapping[str, str], folder: Path) -> tuple
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Whole or not at all, for two processes may do so at once."""
+    """Write atomically, because two processes may do so at once."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".")
     part = Path(name)

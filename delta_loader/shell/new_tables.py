@@ -1,4 +1,4 @@
-"""Liquid clustering of a new table, as Delta's CREATE TABLE has it: a feature, and an action that names columns."""
+"""Liquid clustering of a new table, as in Delta's CREATE TABLE: a feature, and an action that names columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def layout_properties(layout: Layout) -> dict[str, str]:
 def clustering_actions(gateway: Gateway, transaction: Java, columns: tuple[str, ...]) -> tuple[Java, Java]:
     """A Java list of actions for a new table, and the columns as the operation names them.
 
-    Raises what Spark raises, for columns without statistics too: OPTIMIZE could not use them.
+    Raises what Spark raises, including for columns without statistics, which OPTIMIZE could not use.
     """
     actions = gateway.jvm.java.util.ArrayList()
     if not columns:

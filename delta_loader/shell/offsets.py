@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Rows never meet in one place: each task turns its files into bitmaps of 32,768 offsets, and only these are shuffled.
-   "Once each" is then a comparison of each bitmap's rows with its bits.
-2. The bitmaps are computed once for a table, at one version, and kept by Spark, on disk if need be. The driver sees one
-   Kafka partition at a time, bitmap by bitmap.
-3. Only where a bitmap shows a fault are rows grouped by offset, with the files that they lie in.
-4. Timestamps are asked for where Kafka's are there to be compared with them, and are bitmaps like the offsets
-   (delta_loader/core/offsets.py). A table whose column is none of timestamps has none.
+1. Rows are never collected: each task turns its files into bitmaps of 32,768 offsets, and only these are shuffled.
+   "Each exactly once" is then a comparison of each bitmap's rows with its bits.
+2. The bitmaps are computed once for a table, at one version, and cached by Spark, on disk if necessary. The driver sees
+   one Kafka partition at a time, bitmap by bitmap.
+3. Only where a bitmap shows a fault are rows grouped by offset, with the files that contain them.
+4. Timestamps are read only to compare them with Kafka's, and are bitmaps like the offsets
+   (delta_loader/core/offsets.py). A table whose column is not a timestamp has none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _PLACE = KAFKA_COLUMNS[:3]
 _TIME = KAFKA_COLUMNS[3]
 _DIGITS = tuple(f"digit_{digit}" for digit in range(STAMP_DIGITS))
-_MOST_ROWS = 2000  # looked at closely for one fault
+_MOST_ROWS = 2000  # checked closely for one fault
 
 _errors = partial(
     table_errors, remedy=f"if a data file is missing, the message names it; see also `delta-loader status {CONFIG}`"
@@ -46,17 +46,17 @@ _errors = partial(
 
 
 class SparkOffsets:
-    """The offset columns of some tables, each at one version; `close` lets go of what Spark keeps."""
+    """The offset columns of some tables, each at one version; `close` releases Spark's cache."""
 
     def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]], *, stamped: bool) -> None:
-        """Nothing is read before it is asked for; ``stamped`` says whether timestamps are, too."""
+        """Reads lazily; ``stamped`` says whether timestamps are read, too."""
         self._stamped = stamped
         self._url = ", ".join(url for url, _ in places)
         with _errors("read", self._url):
             frames = [_offsets_of(spark, url, version) for url, version in places]
             self._frame: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
         self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
-        # Spark counts buckets from 1, and its first bucket begins with 1.
+        # Spark counts buckets from 1, and its first bucket starts with 1.
         self._bitmaps = (
             self._named.selectExpr(
                 "topic",
@@ -75,13 +75,13 @@ class SparkOffsets:
         )
 
     def sources(self) -> list[TopicPartition]:
-        """The Kafka partitions that it has rows of."""
+        """The Kafka partitions that have rows in it."""
         with _errors("read", self._url):
             found = self._bitmaps.select("topic", "partition").distinct().collect()
         return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in found)
 
     def nameless(self) -> int:
-        """Rows that do not say which record they were."""
+        """How many rows do not name their record."""
         with _errors("read", self._url):
             named = self._bitmaps.agg(functions.sum("amount")).collect()[0][0] or 0
             return int(self._frame.count()) - int(named)
@@ -97,14 +97,14 @@ class SparkOffsets:
                 yield Bucket(int(bucket) * BUCKET, int(amount), bits, found)
 
     def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
-        """The timestamp that the rows of a record have; None where there is none."""
+        """The timestamp in the rows of a record; None where there is none."""
         with _errors("read", self._url):
             span = Span(Position(offset), Position(offset + 1))
             found = self._within(source, [span]).agg(functions.min("time_ms")).collect()[0][0]
         return None if found is None else int(found)
 
     def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
-        """Offsets that are there more than once, and the files that they lie in; the first ones."""
+        """Offsets that occur more than once, and the files that contain them; the first ones only."""
         with _errors("read", self._url):
             rows = (
                 self._within(source, spans)
@@ -118,13 +118,13 @@ class SparkOffsets:
         return [(int(row["offset"]), tuple(sorted(map(unquote, row["files"])))) for row in rows]
 
     def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
-        """The files that hold records of some spans."""
+        """The files that contain records of some spans."""
         with _errors("read", self._url):
             found = self._within(source, spans).select("file").distinct().limit(_MOST_ROWS).collect()
         return sorted(unquote(row["file"]) for row in found)
 
     def close(self) -> None:
-        """Let go of the bitmaps."""
+        """Release the bitmaps."""
         self._bitmaps.unpersist()
 
     def _within(self, source: TopicPartition, spans: Sequence[Span]) -> DataFrame:
@@ -140,16 +140,16 @@ class SparkContents:
         self._spark = spark
 
     def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:
-        """The offset columns of some tables together, each by its URL at a version; ``stamped``: with timestamps."""
+        """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
         return SparkOffsets(self._spark, places, stamped=stamped)
 
     def count(self, url: str, version: int) -> int:
-        """All rows of a table."""
+        """The number of rows of a table."""
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
 
     def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones."""
+        """Keys that several rows of a table have, as JSON; the first ones only."""
         with _errors("read", url):
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
             columns = [functions.col(quote_name(key)) for key in keys]
@@ -179,7 +179,7 @@ def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
 
 
 def _stamps() -> list[Column]:
-    """A bucket's `Stamps`: which offsets have a timestamp, and the digits of what remains of it."""
+    """A bucket's `Stamps`: which offsets have a timestamp, and the digits of its remainder."""
     conditions = {"known": "stamp IS NOT NULL"} | {name: f"getbit(stamp, {at}) = 1" for at, name in enumerate(_DIGITS)}
     return [
         functions.expr(f"bitmap_construct_agg(bit) FILTER (WHERE {condition}) AS {name}")

@@ -1,11 +1,11 @@
-"""Which partitions the topics of streams have, asked of Kafka for valid-through times (delta_loader/core/settle.py).
+"""Reads from Kafka which partitions the topics of streams have, for valid-through times (delta_loader/core/settle.py).
 
 Rules:
 
-1. Loading needs no Kafka. One that does not answer within `_TIMEOUT_S` is not asked again for `_AGAIN_AFTER_S`; what
-   writers say counts then.
-2. One answer serves all streams of a pass: it is asked for all topics, and is good for `_GOOD_FOR_S`.
-3. Chains of several topics are put together by writers, who alone say which there are.
+1. Loading needs no Kafka. If it does not answer within `_TIMEOUT_S`, it is not queried again for `_AGAIN_AFTER_S`;
+   until then writers' records count.
+2. One answer serves all streams of a pass: it covers all topics, and is valid for `_GOOD_FOR_S`.
+3. Chains of several topics are assembled by writers, so only writers know their partitions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _AGAIN_AFTER_S = 60.0
 
 
 class KafkaPartitions:
-    """Asks the brokers of the settings; safe to call from any thread."""
+    """Queries the brokers of the settings; safe to call from any thread."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        """Nothing is asked yet."""
         self._properties = client_properties(settings.kafka)
         self._clock = clock
         self._lock = threading.Lock()
@@ -43,7 +42,7 @@ class KafkaPartitions:
         self._told: tuple[int, Mapping[Topic, int]] | None = None
 
     def __call__(self, stream: Stream) -> StreamFact | None:
-        """What Kafka says now; None where it does not answer, or not of all topics that the stream names."""
+        """Kafka's current answer; None if it does not answer, or not for all topics that the stream names."""
         if stream.may_merge:
             return None
         with self._lock:

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Deleting the old rows and writing the new ones is one commit of Delta's. Rows of other ranges in the same files are
-   copied as they are, or marked in a deletion vector, as the table's properties say.
-2. The commit carries a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the
-   same time it refuses one.
-3. The staged rows are read by the schema that they were written with, never by what Spark would guess.
-4. Delta's own command runs in a transaction that is begun here, as the command would begin it, because only so may it
-   write values that no folder can be named by (delta_loader/shell/long_values.py, rule 2).
+1. Deleting the old rows and writing the new ones is one Delta commit. Rows of other ranges in the same files are copied
+   unchanged, or kept with a deletion vector, depending on the table's properties.
+2. The commit has a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the same
+   time it refuses one.
+3. The staged rows are read with the schema that they were written with, never with one that Spark infers.
+4. Delta's own command runs in a transaction that is started here in the same way as the command would, because only
+   then may it write values that cannot be folder names (delta_loader/shell/long_values.py, rule 2).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class SparkReplacer:
     """A `delta_loader.tables.replace.Replacer` in one Spark session."""
 
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
-        """The requests' files lie below ``stage_url``."""
+        """The requests' files are below ``stage_url``."""
         self._spark = spark
         self._gateway = Gateway(spark)
         self._stage = spark_url(stage_url)
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
-        """How many records of the range some tables have and the request has not."""
+        """How many records of the range some tables have and the request does not."""
         with _errors("read", urls[0]):
             known = [self._filtered(request), *(self._staged(table) for table in request.content.tables)]
             have = _offsets([self._old(request, url) for url in urls]).distinct()
@@ -57,14 +57,14 @@ class SparkReplacer:
             return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
     def stale(self, request: Request, url: str) -> int:
-        """How many records a table has in the range that the request has not for it."""
+        """How many records a table has in the range that the request does not have for it."""
         with _errors("read", url):
             return int(self._stale(request, url).count())
 
     def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
-        """One commit; False when another commit was in its way.
+        """One commit; False when another commit conflicted with it.
 
-        With ``keep_stale`` rows of records that the request has not for the table stay as well.
+        With ``keep_stale``, rows of records that the request does not have for the table stay as well.
         """
         with _errors("replace rows in", url):
             rows, known = self._staged(request.content.of(url)), self._spark.read.format("delta").load(spark_url(url))
@@ -85,7 +85,7 @@ class SparkReplacer:
         return True
 
     def _overwrite(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
-        """What saving ``rows`` in the mode "overwrite" does (rule 4); ``old`` are the rows that go."""
+        """Equivalent to saving ``rows`` in the mode "overwrite" (rule 4); ``old`` are the rows that are deleted."""
         gateway, log = self._gateway, self._gateway.log(url)
         given = gateway.jvm.scala.Predef.Map().empty()
         for name, value in options.items():
@@ -128,7 +128,7 @@ class SparkReplacer:
             active.clearActive()
 
     def _filtered(self, request: Request) -> DataFrame | None:
-        """The records that a condition has left out."""
+        """The records that a condition left out."""
         if not request.content.filtered:
             return None
         runs = [(int(span.start), int(span.end) - 1) for span in request.content.filtered]
@@ -150,5 +150,5 @@ class SparkReplacer:
 
 
 def _offsets(frames: Sequence[DataFrame]) -> DataFrame:
-    """The offsets of all of them together."""
+    """The offsets of all frames together."""
     return reduce(lambda one, other: one.unionByName(other), [frame.select(_OFFSET) for frame in frames])

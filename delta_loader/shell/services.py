@@ -2,15 +2,15 @@
 
 Rules:
 
-1. They have a session of their own, so that what they set concerns no load: one file is made at a time (one task, so
-   that a load finds a free one), commits are cut by size, VACUUM says in the table's log what it did, and a table's
-   state is put together in parts that fit its size.
-2. All their jobs are of one group, which `cancel` ends, and of one scheduler pool beside the loads' one.
-3. A conflict that Delta does not resolve by itself is `GivenUp`. Blind appends are none: a load and an OPTIMIZE commit
-   one after the other, whichever comes first.
-4. VACUUM is never told a retention: Delta's own check and the table's own property decide.
-5. Statistics are those of Delta's own collector. The files that get them count as read, so that Delta refuses the
-   commit when another one took one of them away meanwhile; else it would come back. Files are told by their own names,
+1. They have their own session, so their settings affect no load: one file is written at a time (one task, so a load
+   finds a free one), commits are split by size, VACUUM logs its work in the table's log, and a table's state is built
+   in parts that match its size.
+2. All their jobs are in one group, which `cancel` ends, and in one scheduler pool separate from the loads'.
+3. A conflict that Delta does not resolve by itself is `GivenUp`. Blind appends are not conflicts: a load and an
+   OPTIMIZE commit one after the other, in either order.
+4. VACUUM is never given a retention: Delta's own check and the table's own property decide.
+5. Statistics come from Delta's own collector. The files that get them count as read, so Delta refuses the commit when
+   another one removed one of them in the meantime; otherwise it would reappear. Files are identified by their names,
    which are unique; those with a deletion vector are left alone, as Delta itself does.
 """
 
@@ -49,17 +49,17 @@ _STATISTICS_FILES = 1_000
 
 
 class SparkServices:
-    """Carries pieces out, one at a time."""
+    """Carries out tasks, one at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Over a session that `delta_loader.shell.spark.build_session` made."""
+        """Over a session from `delta_loader.shell.spark.build_session`."""
         self._spark = spark.newSession()
         self._gateway = Gateway(self._spark)
         self._sessions = StateSessions(self._gateway)
         self._cancelled = False
 
     def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
-        """Do it; never raises for what Spark says."""
+        """Carry out a task; never raises Spark's exceptions."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(_GROUP, f"{piece.service.value} of {piece.url}", False)  # noqa: FBT003 - Spark's own
@@ -72,14 +72,14 @@ class SparkServices:
             return GivenUp("it was stopped") if self._cancelled else Failed(first_line(error))
 
     def would_take(self, piece: Piece) -> str:
-        """What a dry run says of a piece that only deletes. Raises TableError."""
+        """The result of a dry run of a task that only deletes. Raises TableError."""
         mode = VacuumMode.FULL if piece.mode is VacuumMode.FULL else VacuumMode.LITE
         with table_errors("ask VACUUM about", piece.url, "see Spark's log"):
             count = self._vacuum(piece.url, mode, " DRY RUN", fall_back=piece.mode is VacuumMode.AUTO)
         return f"{len(count):,} files would be deleted"
 
     def cancel(self) -> None:
-        """End what runs now; to be called from another thread."""
+        """End the running task; to be called from another thread."""
         self._cancelled = True
         self._spark.sparkContext.cancelJobGroup(_GROUP)
 
@@ -136,7 +136,7 @@ class SparkServices:
             return self._sql(f"VACUUM {_table(url)} FULL{ending}")
 
     def _deleted(self, url: str, before: int) -> Outcome:
-        """What a VACUUM said in the log."""
+        """What a VACUUM recorded in the log."""
         files = size_bytes = 0
         history = DeltaTable.forPath(self._spark, spark_url(url)).history(20)
         for row in history.where(f"version > {before}").select("operation", "operationMetrics").collect():
@@ -148,7 +148,7 @@ class SparkServices:
         return Done(files_removed=files, bytes_removed=size_bytes)
 
     def _statistics(self, url: str, rules: TableRules) -> Outcome:
-        """Statistics for files that have none, by a commit that changes nothing else (rule 5)."""
+        """Compute statistics for files that have none, by a commit that changes nothing else (rule 5)."""
         log = self._log(url)
         transaction = log.startTransaction()
         bare = transaction.snapshot().allFiles().where("stats IS NULL AND deletionVector IS NULL")
@@ -171,7 +171,7 @@ class SparkServices:
         return Done()
 
     def _statistics_of(self, log: Java, transaction: Java, files: Java) -> dict[str, str]:
-        """Statistics by the files' names, as Delta's own collector makes them."""
+        """Statistics by file name, from Delta's own collector."""
         rows = DataFrame(log.createDataFrame(transaction.snapshot(), files, False, self._gateway.none), self._spark)  # noqa: FBT003
         collector = functions.to_json(Column(transaction.statsCollector()))
         found = rows.groupBy(functions.col("_metadata.file_path").alias("path")).agg(collector.alias("stats")).collect()
@@ -189,7 +189,7 @@ class SparkServices:
 
 
 def _name(path: str) -> str:
-    """A file's own name, however its path is spelled."""
+    """A file's own name, regardless of how its path is spelled."""
     return unquote(path.rpartition("/")[2])
 
 

@@ -1,13 +1,13 @@
-"""The loader's Spark session, and what it is told about object stores.
+"""The loader's Spark session, and its settings for object stores.
 
 Rules:
 
 1. Jars come from the lock (`delta_loader.shell.jars`), as files: no resolver runs at start-up.
-2. Spark is told to reach S3 as fsspec is: ``fs.s3a.*`` is derived from ``stage.storage_options``.
-3. What the user's ``loader.spark`` says wins over everything here; ``spark.jars`` is the one that adds to ours.
-4. On S3 and on a local disk, Delta's log is written by `delta_loader.shell.log_store`'s, which are safe with several
-   drivers.
-5. Secrets are told to Java when it runs, and are not on its command line (`delta_loader.shell.launch`).
+2. Spark reaches S3 with the same settings as fsspec: ``fs.s3a.*`` is derived from ``stage.storage_options``.
+3. The user's ``loader.spark`` overrides everything here, except ``spark.jars``, which is added to the session's jars.
+4. On S3 and on a local disk, Delta's log is written by the log stores of `delta_loader.shell.log_store`, which are safe
+   with several drivers.
+5. Secrets are passed to Java once it runs, and are not on its command line (`delta_loader.shell.launch`).
 6. A local session listens on the loopback address only, shows no progress bars and no UI, and logs errors only.
 """
 
@@ -47,11 +47,12 @@ _DEFAULT_CHAIN = ",".join(
 )
 STATE_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 LOCAL_STATE_PARTITIONS = "4"
-"""Delta splits a table's state into 50 parts by default, which costs two seconds a commit on one machine."""
-# Of 10,000 tasks by default, whatever there is to list: twice in each VACUUM, which takes a minute and more by that.
+"""Delta splits a table's state into 50 parts by default, which costs two seconds per commit on one machine."""
+# The default is 10,000 tasks, regardless of the size of the listing: twice in each VACUUM, which then takes a minute or
+# more.
 _LOCAL_LISTING_TASKS = "16"
-# A local executor is in the driver's own process and tells it nothing by its heartbeats. They begin before the driver
-# can take them, and where Spark takes ten seconds to start, it logs an error that is none.
+# A local executor is in the driver's own process, and its heartbeats carry no information. They start before the driver
+# can take them, and where Spark takes ten seconds to start, it logs an error that is harmless.
 _LOCAL_HEARTBEATS = {"spark.executor.heartbeatInterval": "100s", "spark.storage.blockManagerHeartbeatTimeoutMs": "1h"}
 
 
@@ -77,14 +78,14 @@ def build_session(settings: Settings) -> SparkSession:
     except ConfigError:
         raise
     except Exception as error:
-        # PySpark raises RuntimeErrors of its own, Java's exceptions, and those of its subprocess.
+        # PySpark raises its own RuntimeErrors, Java's exceptions, and those of its subprocess.
         msg = f"Spark does not start: {error}"
         raise TableError(msg, start_remedy(os.getuid())) from error
     return spark
 
 
 def start_remedy(uid: int) -> str:
-    """What to do when Spark does not start for a user."""
+    """The remedy when Spark does not start for a user."""
     try:
         pwd.getpwuid(uid)
     except KeyError:
@@ -96,7 +97,7 @@ def start_remedy(uid: int) -> str:
 
 
 def jar_groups(settings: Settings) -> list[JarGroup]:
-    """What the session needs beside pyspark."""
+    """The jars that the session needs in addition to pyspark's."""
     urls = [settings.stage.url, *(url for stream in settings.streams for url in stream.tables)]
     return ["delta", "s3"] if any(map(is_s3, urls)) else ["delta"]
 
@@ -104,7 +105,7 @@ def jar_groups(settings: Settings) -> list[JarGroup]:
 def session_options(
     settings: Settings, jars: Sequence[Path], environ: Mapping[str, str], java_options: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Everything that Spark is told at its start; ``environ`` is read where fsspec's S3 client reads it."""
+    """All options that Spark starts with; ``environ`` is used where fsspec's S3 client uses it."""
     given = _given(settings)
     master = given.get("spark.master", "local[*]")
     options = {
@@ -113,12 +114,12 @@ def session_options(
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.variable.substitute": "false",  # names, and what tables check, are texts that others wrote
+        "spark.sql.variable.substitute": "false",  # names, and tables' checks, are texts that others wrote
         TRANSACTIONS_IN_CHECKSUM: MOST_TRANSACTIONS,
         "spark.ui.enabled": "false",
-        "spark.scheduler.mode": "FAIR",  # a pool for each stream, so that a long job of one leaves cores to the others
+        "spark.scheduler.mode": "FAIR",  # a pool per stream, so a long job of one leaves cores to the others
         "spark.ui.showConsoleProgress": "false",
-        # Not extraJavaOptions, which are the user's to give.
+        # Not extraJavaOptions, which are reserved for the user.
         "spark.driver.defaultJavaOptions": " ".join(
             (f"-Dlog4j2.configurationFile={_log_configuration()}", "-Duser.timezone=UTC", *java_options)
         ),
@@ -139,7 +140,7 @@ def session_options(
 
 
 def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
-    """S3A's settings for fsspec's (s3fs) storage options, and for what its client takes from the environment."""
+    """S3A's settings for fsspec's (s3fs) storage options, and for what its client reads from the environment."""
     client = _mapping(storage_options.get("client_kwargs"))
     config = _mapping(storage_options.get("config_kwargs"))
     endpoint = storage_options.get("endpoint_url") or client.get("endpoint_url")
@@ -165,9 +166,9 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
         options[f"{_S3A}aws.credentials.provider"] = f"{_CREDENTIALS}auth.ProfileAWSCredentialsProvider"
         options[f"{_S3A}auth.profile.name"] = _text(storage_options["profile"])
     else:
-        # S3A's own chain ends without profiles and web identities, which fsspec's client knows.
+        # S3A's own chain lacks profiles and web identities, which fsspec's client supports.
         options[f"{_S3A}aws.credentials.provider"] = _DEFAULT_CHAIN
-    # Tables are opened as s3a:// here; this is for what a user's own SQL or a catalog may name.
+    # Tables are opened as s3a:// here; this is for names in a user's own SQL or a catalog.
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
     return options
@@ -186,7 +187,7 @@ def _log_configuration() -> str:
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """What the user's ``loader.spark`` says."""
+    """The options in the user's ``loader.spark``."""
     return {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
 
 

@@ -2,17 +2,18 @@
 
 Rules:
 
-1. The files are read as the manifest describes them: their paths, schema and partition values are given to Delta's own
-   reader. Nothing is listed, guessed from a folder's name, or passed over for how its name begins.
-2. What cannot be read is an error, whatever the session's settings say of missing and damaged files: a row left out in
-   silence would be lost, because the txn actions move over it.
-3. Nothing is read of the *table*, so that the commit is a blind append like any other.
-4. Rows of many partition values are shuffled by these first, so that a commit has one file for each value and not one
-   for each value and staged file. Where Spark writes all rows Delta's optimized write does it, which knows generated
-   partition columns, and makes few large files of many small ones.
-5. A value is cast to the table's type where casting back gives the same one; any other ends the job.
-6. What Delta asks of rows (generated columns, identity, defaults, constraints) its writer sees to, in this transaction:
-   the metadata that it reads and moves (an identity column's high-water mark) is committed with the rows.
+1. The files are read as the manifest describes them: their paths, schema and partition values are passed to Delta's own
+   reader. Nothing is listed, inferred from a folder's name, or skipped because of a name's prefix.
+2. An unreadable file is an error, regardless of the session's settings for missing and damaged files: a row left out
+   silently would be lost, because the txn actions move past it.
+3. Nothing is read from the *table*, so the commit is a blind append like any other.
+4. Rows of many partition values are shuffled by these first, so a commit has one file per value and not one per value
+   and staged file. Where Spark writes all rows, Delta's optimized write does it, which handles generated partition
+   columns, and combines many small files into a few large ones.
+5. A value is cast to the table's type where casting back gives the same one; any other value fails the job.
+6. Delta's requirements on rows (generated columns, identity, defaults, constraints) are handled by its writer, in this
+   transaction: the metadata that it reads and changes (an identity column's high-water mark) is committed with the
+   rows.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a write has to know beside its files."""
+    """The inputs of a write other than its files."""
 
     stage_url: str
-    """Where mixed files lie."""
+    """Where mixed files are stored."""
     partition_by: tuple[str, ...]
     """The table's partition columns."""
     way: LoadMode
     variants: tuple[str, ...] = ()
-    """The table's columns that are made of JSON text."""
+    """The table's columns that are converted from JSON text."""
 
 
 _UNFORGIVING = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
@@ -72,17 +73,14 @@ _OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A session whose settings are those of one kind of write."""
+    """A session with the settings for one kind of write."""
 
     spark: SparkSession
     gateway: Gateway
 
 
 def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit, work: Work) -> tuple[Java, Brought]:
-    """A Java list of the new files' actions, and what they come to; they are the transaction's to commit.
-
-    Raises what Spark raises.
-    """
+    """A Java list of the new files' actions, and their counts; the caller commits them in the transaction."""
     with sessions.writing(optimized=through_spark(work.way)) as writer:
         spark, gateway = writer.spark, writer.gateway
         if commit.letters:
@@ -104,7 +102,7 @@ def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit
 
 
 def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
-    """The partition columns whose long values go by a digest (long_values.py)."""
+    """The partition columns whose long values are replaced by a digest (long_values.py)."""
     metadata = transaction.metadata()
     properties = dict(gateway.java(metadata.configuration()))
     features = set(gateway.texts(transaction.protocol().readerAndWriterFeatureNames()))
@@ -114,10 +112,10 @@ def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_
 def rows_of(
     gateway: Gateway, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False, placed: bool = False
 ) -> Java:
-    """All rows of some writes as a Java data frame, with the table's types; columns that one lacks are null.
+    """All rows of some writes as a Java data frame, with the table's types; missing columns are null.
 
-    A value that is none of its type makes the job fail, or with ``lossless`` its row is left out. ``placed`` is as in
-    `staged_rows`.
+    A value that its type cannot represent makes the job fail; with ``lossless``, its row is left out. ``placed`` is as
+    in `staged_rows`.
     """
     rows: Java = None
     for write in writes:
@@ -133,7 +131,7 @@ def rows_of(
 
 
 def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> Java:
-    """All rows of a partition value beside one another (rule 4)."""
+    """Shuffle the rows so that those of one partition value are together (rule 4)."""
     columns = [functions.col(backticks(name)) for name in partition_by]
     return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
 
@@ -141,7 +139,7 @@ def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> 
 def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str, *, placed: bool = False) -> Java:
     """The rows of one write as a Java data frame, with the columns and types of the staged schema.
 
-    ``placed``: also with those that say of which records they are, where the schema has them not.
+    ``placed``: also with the columns of their record identity, if the schema lacks them.
     """
     log = gateway.log(write.root or stage_url)
     shape, more = _with_place(write) if placed or write.without else (write.shape, ())
@@ -168,7 +166,7 @@ def _is_none_of(records: Sequence[RecordPlace], place: Place) -> str:
 
 
 def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:
-    """What the files have, with the columns that the schema has not, and which those are."""
+    """The files' shape, with the columns that the schema lacks, and their names."""
     columns = schema_from_json(write.shape.schema)
     more = [field for field in place_fields(write.place) if columns.field(field.name) is None] if write.place else []
     if not more:
@@ -177,19 +175,19 @@ def _with_place(write: SparkWrite) -> tuple[TableShape, tuple[str, ...]]:
 
 
 class WriteSessions:
-    """The sessions that write: one for each setting, next to the loader's own, in the same JVM.
+    """The sessions for writes: one for each setting, next to the loader's own, in the same JVM.
 
-    So writes that need different settings never wait for one another, and what they need concerns no other query.
+    Writes that need different settings thus never wait for one another, and their settings affect no other query.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        """Next to a session that `delta_loader.shell.spark.build_session` made, whose options they have."""
+        """Derived from a session of `delta_loader.shell.spark.build_session`, with the same options."""
         self._gateway = Gateway(spark)
         self._writers = {optimized: _writer(spark, optimized=optimized) for optimized in (False, True)}
 
     @contextmanager
     def writing(self, *, optimized: bool) -> Iterator[Writer]:
-        """What to write with; this thread's active session is the writer's meanwhile, and then the loader's again."""
+        """The writer; its session is this thread's active one until the end of the context, then the loader's again."""
         writer = self._writers[optimized]
         writer.gateway.activate(writer.gateway.session)
         try:
@@ -206,7 +204,7 @@ def _writer(spark: SparkSession, *, optimized: bool) -> Writer:
 
 
 def _brought(action: str) -> Brought:
-    """What one file action of Delta's writer brings; change data files are no rows of the table."""
+    """The counts of one file action of Delta's writer; change data files are not rows of the table."""
     add = json.loads(action).get("add")
     if add is None:
         return Brought()

@@ -1,12 +1,12 @@
-"""How many parts a table's state is put together in.
+"""How many parts a table's state is built in.
 
 Rules:
 
 1. Delta reads the last checkpoint and the commits after it, shuffles them by path, and has each part's files as objects
-   in the heap at once. So the size of a part is what bounds the memory, and not the size of the table.
-2. A local session has few parts (delta_loader/shell/spark.py), since each costs some hundredths of a second; a table
-   of many files gets more, by a session beside the loader's whose setting differs. Delta asks the thread's active one.
-3. What the user's ``loader.spark`` says stays as it is.
+   in the heap at once. The memory is therefore bounded by the size of a part, and not by the size of the table.
+2. A local session has few parts (delta_loader/shell/spark.py), because each costs some hundredths of a second; a table
+   with many files gets more, in a second session with another setting. Delta uses the thread's active session.
+3. A setting in the user's ``loader.spark`` is left as it is.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _FILES_OF_A_PART = 25_000
 _BYTES_OF_A_FILE = 100
 _BYTES_OF_A_LINE = 400
-"""Of a file in a checkpoint, and in the commits after it, where nothing else tells how many files there are."""
+"""Per file in a checkpoint and in the commits after it, if the number of files is not known otherwise."""
 _MOST_PARTS = 512
 
 
 def parts_for(files: int) -> int:
-    """A power of two, so that there are few sessions; no more than Delta's own number where few do."""
+    """How many parts a table with ``files`` files needs: a power of two, to limit the number of sessions."""
     parts = int(LOCAL_STATE_PARTITIONS)
     while parts < _MOST_PARTS and parts * _FILES_OF_A_PART < files:
         parts *= 2
@@ -37,10 +37,9 @@ def parts_for(files: int) -> int:
 
 
 class StateSessions:
-    """The sessions beside one session."""
+    """The additional sessions of one session."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """Makes none yet."""
         self._gateway = gateway
         self._sessions: dict[int, Java] = {}
         given = gateway.session.conf().getOption(STATE_PARTITIONS)
@@ -57,7 +56,7 @@ class StateSessions:
 
     @contextmanager
     def fit(self, snapshot: Java) -> Iterator[None]:
-        """Have what this thread does with a table's state done by the session that is fit for its size."""
+        """Run this thread's work on a table's state in the session for its size."""
         parts = parts_for(self._files_of(snapshot)) if self._is_ours else int(LOCAL_STATE_PARTITIONS)
         if parts == int(LOCAL_STATE_PARTITIONS):
             yield
@@ -69,7 +68,7 @@ class StateSessions:
             self._gateway.activate(self._gateway.session)
 
     def set_for(self, snapshot: Java) -> None:
-        """Have the one session that these are beside, which is nobody else's, be fit itself from now on."""
+        """From now on, set the base session itself, which must not be shared, to the size of a table's state."""
         if self._is_ours:
             self._gateway.session.conf().set(STATE_PARTITIONS, str(parts_for(self._files_of(snapshot))))
 

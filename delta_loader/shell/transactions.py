@@ -1,14 +1,15 @@
-"""A table's txn actions without the table's files.
+"""Reads a table's txn actions without the table's files.
 
 Rules:
 
-1. Delta's own `Snapshot.transactions` puts the whole state together, by Spark jobs over every file that the table has,
-   for a few numbers. The checksum file of a version (`_delta_log/….crc`) has them too: each of Delta's commits makes it
-   of the one before, and leaves them out where it cannot be sure (a retention of txn actions, a commit by another
-   program that writes no checksum, too many). Only then is the state asked, and the next commit has them again.
-2. The session lets a checksum have as many as a table with thousands of Kafka partitions needs; Delta's default is 100.
-3. Within a transaction the app ids are noted as read, as `OptimisticTransaction.txnVersion` does, so that Delta refuses
-   the commit when another one moved any of them meanwhile.
+1. Delta's own `Snapshot.transactions` builds the whole state, by Spark jobs over every file that the table has, for a
+   few numbers. The checksum file of a version (`_delta_log/….crc`) has them too: each Delta commit derives it from the
+   previous one, and leaves them out where it cannot be sure (a retention of txn actions, a commit by another program
+   that writes no checksum, too many). Only then is the state read, and the next commit has them again.
+2. The session's limit for txn actions in a checksum is high enough for a table with thousands of Kafka partitions;
+   Delta's default is 100.
+3. Within a transaction the app ids are recorded as read, as `OptimisticTransaction.txnVersion` does, so Delta refuses
+   the commit when another one moved any of them in the meantime.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from delta_loader.shell.state_sessions import StateSessions
 
 ABSENT = -1
-"""What Delta's txnVersion says for an app id without a txn action."""
+"""Delta's txnVersion for an app id without a txn action."""
 TRANSACTIONS_IN_CHECKSUM = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
 MOST_TRANSACTIONS = "20000"
 
@@ -40,7 +41,7 @@ def transactions_of(gateway: Gateway, sessions: StateSessions, snapshot: Java) -
 def versions_within(
     gateway: Gateway, sessions: StateSessions, transaction: Java, app_ids: Iterable[str]
 ) -> dict[str, int]:
-    """The versions of these app ids, which the transaction stands on from now on (rule 3)."""
+    """The versions of these app ids, which the transaction depends on from now on (rule 3)."""
     wanted = list(app_ids)
     found = _of_checksum(gateway, transaction.snapshot())
     if found is None:

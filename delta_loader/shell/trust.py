@@ -1,12 +1,12 @@
-"""The certificate authorities that Java trusts, beside its own: those that the store's client for Python is told of.
+"""The certificate authorities that Java trusts in addition to its own: those of the store's Python client.
 
 Rules:
 
-1. One setting serves both services: what fsspec's client verifies with (``client_kwargs: {verify: PATH}``, or
-   ``AWS_CA_BUNDLE``) becomes Java's trust store, Java's own authorities with it.
-2. Java reads its trust store when it first speaks TLS, so this comes right after its start, before any file system.
-3. It is for the driver. The executors of a cluster are told by who runs the cluster.
-4. The trust store is a file for as long as the process lives; what a killed one leaves is deleted by the next.
+1. One setting serves both services: the authorities of fsspec's client (``client_kwargs: {verify: PATH}``, or
+   ``AWS_CA_BUNDLE``) become Java's trust store, together with Java's own authorities.
+2. Java reads its trust store when it first uses TLS, so it is set right after Java's start, before any file system.
+3. It is for the driver. The executors of a cluster are configured by the cluster's operator.
+4. The trust store is a file that exists as long as the process; the next process deletes the file of a killed one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSWORD = "changeit"  # noqa: S105 - a store of public certificates has to hav
 
 
 def authorities_of(storage_options: Mapping[str, object], environ: Mapping[str, str]) -> Path | None:
-    """The file of certificates (PEM) that the store is verified with; None for those of the system."""
+    """The file of certificates (PEM) that the store is verified with; None for the system's."""
     client = storage_options.get("client_kwargs")
     given = client.get("verify") if isinstance(client, dict) else None
     if isinstance(given, str):
@@ -43,7 +43,7 @@ def authorities_of(storage_options: Mapping[str, object], environ: Mapping[str, 
 
 
 def trust(gateway: Java, authorities: Path) -> None:
-    """Have Java trust these authorities as well; a trust store that the user gave is left alone. Raises ConfigError."""
+    """Make Java trust these authorities as well; a user's own trust store is left alone. Raises ConfigError."""
     system = gateway.jvm.java.lang.System
     if system.getProperty(_STORE) is not None:
         return
@@ -71,11 +71,11 @@ def trust(gateway: Java, authorities: Path) -> None:
 
 
 def _delete_left() -> None:
-    """Delete the folders of processes that are gone; who has our number now is this one, which has none yet."""
+    """Delete the folders of processes that are gone; a folder with this process's id is old, since it has none yet."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*-*"):
         number = folder.name.removeprefix(_FOLDER).partition("-")[0]
         if number.isdecimal() and (int(number) == os.getpid() or not _is_alive(int(number))):
-            shutil.rmtree(folder, ignore_errors=True)  # somebody else's stays
+            shutil.rmtree(folder, ignore_errors=True)  # another user's folder stays
 
 
 def _is_alive(process: int) -> bool:
@@ -98,7 +98,7 @@ def _certificates(jvm: Java, path: Path) -> list[Java]:
 
 
 def _usual(jvm: Java) -> list[Java]:
-    """Java's own, out of their file: to ask Java for them would settle what it trusts."""
+    """Java's own authorities, from their file: asking Java for them would fix its trust store."""
     path = Path(jvm.java.lang.System.getProperty("java.home")) / "lib" / "security" / "cacerts"
     if not path.exists():
         return []

@@ -1,10 +1,10 @@
-"""JSON text to VARIANT, by Spark's own parser.
+"""Converts JSON text to VARIANT, with Spark's own parser.
 
 Rules:
 
-1. No row is refused and nothing is lost: text that Spark does not take (a key twice in one object, deeper than its
-   parser goes, larger than a VARIANT may be) is kept as a VARIANT that is this text.
-2. Numbers are what Spark makes of them: exact up to 38 digits, the nearest DOUBLE beyond.
+1. No row is refused and nothing is lost: text that Spark does not accept (a duplicate key in an object, nesting deeper
+   than its parser supports, larger than a VARIANT may be) is kept as a VARIANT that is this text.
+2. Numbers become what Spark makes of them: exact up to 38 digits, the nearest DOUBLE beyond.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def with_variants(rows: DataFrame, names: Collection[str]) -> DataFrame:
-    """The rows with these columns as VARIANT, those of them that were staged, as text."""
+    """The rows with those of these columns that were staged, as text, converted to VARIANT."""
     staged = [field.name for field in rows.schema if field.name in names and isinstance(field.dataType, StringType)]
     return rows.withColumns({name: functions.expr(_variant(quote_name(name))) for name in staged}) if staged else rows
 

@@ -1,1 +1,1 @@
-"""The stage as the loader sees it: what waits, what belongs to a topic that is no more, what is astray."""
+"""The stage as the loader sees it: waiting markers, markers of deleted topics, and strays."""

@@ -1,14 +1,15 @@
-"""Markers of a topic that is no more: recognised by their generation, and put aside.
+"""Markers of a topic that no longer exists: recognized by their generation, and moved aside.
 
 Rules (common/stage/chain_origins.py has the others):
 
-1. A marker of a lower generation than the stage has begun is neither loadable nor covered: its positions are another
-   topic's. It is a stray wherever it lies, and goes as soon as it is seen. One that only the table is ahead of stays:
-   it is of another stage (delta_loader/core/identity.py).
-2. A partition's highest marker is where writers go on, and is never settled. So it has to be one of the chain: what
-   lies above that, and is older, goes first. So does what is older at the low end, where it would keep all above it.
-3. A marker of a higher generation is one that cannot be read yet: the topic got a new chain since the pass began, and
-   its markers may have the very names that were listed. The next pass knows.
+1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
+   another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
+   ahead of stays: it belongs to another stage (delta_loader/core/identity.py).
+2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
+   older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
+   them.
+3. A marker of a higher generation is one that cannot be read yet: the topic got a new chain since the pass started, and
+   its markers may have the very names that were listed. The next pass reads it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,7 @@ def put_older_aside(
     near: Iterable[Found],
     tables: Mapping[str, str],
 ) -> tuple[Listing, tuple[Marker, ...]]:
-    """The listing without the markers of older generations that are among ``near`` or at its ends, and what they were.
-
-    Raises StoreError.
-    """
+    """The listing without the markers of older generations that are in ``near`` or at its ends, and these markers."""
     gone = list(older(near, generations))
     listing = stage.put_aside(listing, [marker.name for marker in gone])
     for source in [source for source, generation in generations.items() if generation]:

@@ -1,13 +1,13 @@
-"""Chains in the stage of topics that their stream no longer takes: records that nothing loads unless a person acts.
+"""Chains in the stage of topics that their stream no longer takes: records that are not loaded unless an operator acts.
 
 Rules:
 
-1. A topic that is taken out of `topics` leaves the stream. Another one that takes its place has a chain and txn ids of
-   its own, and begins at its own beginning (common/tables/transactions.py, rule 3).
-2. What was staged of the one that left, and is not in all of the stream's tables, stays where it is: nothing settles
-   it, and `clean` removes no file that its markers name. It is reported until it is loaded or deleted.
-3. A marker says for which stream it was staged. Those of streams of other configs, which may share the stage, are
-   theirs; those that do not say it, as markers made by hand, are passed over.
+1. A topic that is removed from `topics` leaves the stream. Another topic in its place has its own chain and txn ids,
+   and starts at its own start (common/tables/transactions.py, rule 3).
+2. Markers of the removed topic that are not in all of the stream's tables stay: nothing settles them, and `clean`
+   removes no file that they name. They are reported until they are loaded or deleted.
+3. A marker names the stream that it was staged for. Markers of streams of other configs, which may share the stage,
+   belong to them; markers that do not name it, such as those made by hand, are ignored.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 def left_behind(
     stage: Stage, streams: Sequence[Stream], open_store: OpenStore, app_id: str | None = None
 ) -> Iterator[Check]:
-    """An error for each topic of which something waits, of all streams or one. Raises StoreError for the stage.
-
-    ``streams`` are all of the config.
-    """
+    """An error for each topic with waiting markers, of all streams or one. Raises StoreError for the stage."""
     chains = list(stage.of_no_stream(streams))
     for stream in streams:
         own = [(listed, manifest) for listed, manifest in chains if manifest.app_id == stream.app_id]
@@ -63,7 +60,7 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
     for listed, newest in chains:
         known = identity.chains.get(listed.source)
         if known is not None and known.generation > newest.generation:
-            continue  # of a topic that was deleted: strays
+            continue  # of a deleted topic: strays
         at = replace(ids, generations={listed.source: newest.generation})
         position = at.position(transactions, listed.source)
         if position is not None:

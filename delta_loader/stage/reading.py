@@ -1,12 +1,12 @@
-"""What the stage holds for a stream: one listing for each topic, and the markers that matter.
+"""What the stage contains for a stream: one listing for each topic, and the markers that matter.
 
 Rules:
 
-1. A listing tells names and ages; a marker's content is read only when its positions are not loaded yet, or when it is
-   the one just before them (it may straddle, and knows how far the table reaches in time).
-2. At most ``window`` unloaded markers of a partition are read at a time, so that 100,000 waiting markers cost time and
-   no memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
-3. A marker that vanished since the listing is as if it had not been listed.
+1. A listing has names and ages; a marker's content is read only when its positions are not loaded yet, or when it is
+   the one just before them (it may straddle, and has the time through which the table is complete).
+2. At most ``window`` unloaded markers of a partition are read at a time, so 100,000 waiting markers cost time and no
+   memory. They are the next ones by position, and a plan over a prefix of a chain is a prefix of the plan.
+3. A marker that disappeared since the listing is treated as not listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IDLE_MS = 86_400_000
 
 
 class Stage:
-    """The done markers, as the loader sees them."""
+    """The completed markers, as the loader sees them."""
 
     def __init__(self, store: ObjectStore, parallel: ParallelMap) -> None:
         """Over the stage's root; ``parallel`` reads markers."""
@@ -49,7 +49,7 @@ class Stage:
 
     @property
     def store(self) -> ObjectStore:
-        """Where it lies; mixed files lie there too."""
+        """The stage's store, which also contains mixed files."""
         return self._store
 
     def listing(self, stream: Stream) -> Listing:
@@ -64,9 +64,9 @@ class Stage:
                 yield name, found
 
     def of_no_stream(self, streams: Collection[Stream]) -> Iterator[tuple[Listed, Manifest]]:
-        """The chains of topics that none of these streams takes, with what the newest marker of each says.
+        """The chains of topics that none of these streams takes, with the manifest of each one's newest marker.
 
-        Those whose newest marker says nothing, or cannot be read, are left out. Raises StoreError.
+        Chains whose newest marker has no content, or cannot be read, are left out. Raises StoreError.
         """
         found = ((MarkerName.parse(item.path), item) for item in self._store.list(f"{DONE}/"))
         others = [
@@ -84,13 +84,13 @@ class Stage:
                     yield listed, manifest
 
     def idle(self) -> tuple[IdleFact, ...]:
-        """What writers say of partitions without new records. Raises StoreError."""
+        """Writers' records of partitions without new records. Raises StoreError."""
         return self.facts()[0]
 
     def facts(self) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
-        """What writers say of their topics; what one said a day before another one's last word goes. Raises StoreError.
+        """Writers' facts about their topics, without those a day older than the writer's newest. Raises StoreError.
 
-        So ages are the store's. Each says what was so at its time, and stays true.
+        Ages are thus the store's. Each fact describes its own time, and stays true.
         """
         found = list(self._store.list(f"{IDLE}/"))
         newest_ms = max((item.modified_ms for item in found), default=0)
@@ -101,14 +101,14 @@ class Stage:
         facts: list[IdleFact] = []
         streams: list[StreamFact] = []
         for item, data in zip(recent, contents, strict=True):
-            with suppress(MarkerError):  # it is of no consequence, and another release's
+            with suppress(MarkerError):  # it is not needed, and was written by another release
                 idle, told = all_from_bytes(item.path, data or b"")
                 facts += idle
                 streams += told
         return tuple(facts), tuple(streams)
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
-        """The generation of each chain that has been begun (chain_origins.py). Raises StoreError, MarkerError."""
+        """The generation of each chain that has been started (chain_origins.py). Raises StoreError, MarkerError."""
         folders = _folders(BEGIN, stream)
         begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
         contents = self._parallel(lambda item: self._store.read(item.path), begun)
@@ -122,10 +122,7 @@ class Stage:
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
     ) -> dict[MarkerName, tuple[Found, ...]]:
-        """The content of some markers, their tables spelled as ``tables`` says; nothing for one that vanished.
-
-        Raises StoreError.
-        """
+        """The content of some markers, with tables spelled as in ``tables``; nothing for one that disappeared."""
         objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
         contents = self._parallel(lambda item: self._store.read(item[1]), objects)
         found: dict[MarkerName, tuple[Found, ...]] = {}
@@ -137,10 +134,7 @@ class Stage:
     def lacking(
         self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
     ) -> dict[TopicPartition, str]:
-        """Of the partitions that lack one of these files, the path of the first; ``table`` is the table's store.
-
-        Raises StoreError.
-        """
+        """For the partitions that lack one of these files, the path of the first; ``table`` is the table's store."""
         wanted = [(source, file) for source, of_source in files.items() for file in of_source]
         there = self._parallel(lambda item: (self._store if item[1].is_mixed else table).stat(item[1].path), wanted)
         gone: dict[TopicPartition, str] = {}
@@ -150,15 +144,15 @@ class Stage:
         return gone
 
     def evolved(self, app_id: str) -> Evolved | None:
-        """What a stream has gained, as it was published last. Raises StoreError, MarkerError."""
+        """The columns that a stream has gained, as published last. Raises StoreError, MarkerError."""
         return latest(self._store, app_id)
 
     def publish(self, evolved: Evolved) -> bool:
-        """Publish what a stream has gained; False when that version is there already. Raises StoreError."""
+        """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""
         return isinstance(self._store.create(evolved.path, evolved.to_bytes()), Created)
 
     def object(self, path: str) -> bytes | None:
-        """Another object of the stage: an operator's answer. Raises StoreError."""
+        """Another object of the stage: an operator's resolution. Raises StoreError."""
         return self._store.read(path)
 
     def delete(
@@ -168,11 +162,11 @@ class Stage:
         judged: Mapping[MarkerName, Collection[Found]],
         tables: Mapping[str, str],
     ) -> frozenset[MarkerName]:
-        """Delete markers, under whatever names they have; those that are gone now. Raises StoreError.
+        """Delete markers under all their names; returns those that are gone now. Raises StoreError.
 
-        Of each partition one after the other from the lowest on, so that a crash leaves no lower one behind
-        (core/settle.py, rule 3); partitions at the same time. Each is read again right before: one that is no longer
-        what ``judged`` says (as `read` found it, with ``tables``) was replaced meanwhile, and stays with all above it.
+        In each partition from the lowest on, one after the other, so a crash leaves no lower one behind
+        (core/settle.py, rule 3); partitions in parallel. Each is read again right before: a marker that differs from
+        ``judged`` (as `read` returned it, with ``tables``) was replaced in the meantime, and stays with all above it.
         """
 
         def delete_in_turn(source: TopicPartition) -> list[MarkerName]:
@@ -189,19 +183,16 @@ class Stage:
         return frozenset(name for names in self._parallel(delete_in_turn, list(finished)) for name in names)
 
     def delete_waiting(self, markers: Iterable[Found]) -> None:
-        """Delete the mixed files of markers that are gone; `delta-loader clean` finds what a crash leaves.
-
-        Raises StoreError.
-        """
+        """Delete the mixed files of markers that are gone; `delta-loader clean` finds those that a crash leaves."""
         staged = (
             file for marker in markers if isinstance(marker, Marker) for table in marker.tables for file in table.files
         )
         self._parallel(lambda path: self._store.delete([path]), [file.path for file in staged if file.is_mixed])
 
     def put_aside(self, listing: Listing, names: Sequence[MarkerName]) -> Listing:
-        """Copy late claims below ``stray/``, then delete them, each in the order given; the listing without them.
+        """Copy late claims below ``stray/``, then delete them, in the order given; returns the listing without them.
 
-        Raises StoreError. A copy's name is made of its bytes, so that this may be done again after any crash.
+        Raises StoreError. A copy's name is derived from its bytes, so this can be repeated after any crash.
         """
         for name in names:
             for path in listing[name.topic_partition].paths(name):
@@ -212,7 +203,7 @@ class Stage:
         return without(listing, names)
 
     def aside(self, stream: Stream) -> tuple[int, int]:
-        """How many markers of a stream's topics were put aside: late claims, and by rewinds. Raises StoreError."""
+        """How many markers of a stream's topics were moved aside: late claims, and by rewinds. Raises StoreError."""
         folders = _folders(f"{STRAY}/{DONE}", stream)
         late = rewound = 0
         for found in (item for prefix in folders for item in self._store.list(prefix)):
@@ -223,7 +214,7 @@ class Stage:
 
 
 def _folders(root: str, stream: Stream) -> list[str]:
-    """Where the stream's chains have objects; for names that are not known before, everywhere."""
+    """The folders of the stream's chains; the whole root if their names are not known in advance."""
     by_name = stream.pattern is None and not stream.may_merge
     return [f"{root}/{topic}/" for topic in stream.topics] if by_name else [f"{root}/"]
 

@@ -1,12 +1,12 @@
-"""Puts strays aside: reads what the recognition asks for (core/strays.py), and moves what it names.
+"""Moves strays aside: reads the markers that the recognition needs (core/strays.py), and moves those that it names.
 
 Rules:
 
 1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is fixed by
-   the next pass: the copy's name is made of its bytes.
-2. The copies' names are not those that a rewind's copies have, which are a sign for writers
+   the next pass: the copy's name is derived from its bytes.
+2. The copies' names differ from those of a rewind's copies, which are a signal for writers
    (stage_writer/shell/staging.py, rule 4).
-3. At most `_MOST` branches of a partition go in one pass; the rest in the next.
+3. At most `_MOST` branches of a partition are moved in one pass; the rest in the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StrayKeeper:
     """The strays of one stream in one pass."""
 
     def __init__(self, stage: Stage, tables: Mapping[str, str], identity: StreamIdentity) -> None:
-        """``tables`` spells the tables' URLs, as `Stage.read` wants them."""
+        """``tables`` spells the tables' URLs, as `Stage.read` expects them."""
         self._stage = stage
         self._tables = tables
         self._identity = identity
@@ -42,10 +42,7 @@ class StrayKeeper:
     def put_aside(
         self, listing: Listing, positions: Mapping[TopicPartition, Position | None], found: Iterable[Found]
     ) -> tuple[Listing, tuple[Marker, ...]]:
-        """The listing without the strays, and what they were. ``found`` are the markers around the positions.
-
-        Raises StoreError.
-        """
+        """The listing without the strays, and the strays. ``found`` are the markers around the positions."""
         near: dict[TopicPartition, list[Found]] = {}
         for one in found:
             near.setdefault(one.name.topic_partition, []).append(one)
@@ -60,7 +57,7 @@ class StrayKeeper:
         return listing, tuple(gone)
 
     def _lowest(self, listing: Listing, positions: Mapping[TopicPartition, Position | None]) -> dict[MarkerName, Found]:
-        """The two lowest markers of each partition that may have strays, read at once: mostly they say all."""
+        """The two lowest markers of each partition that may have strays, read together: mostly they suffice."""
         names = [
             name
             for source, listed in listing.items()
@@ -91,7 +88,7 @@ class StrayKeeper:
     def _branches(
         self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
     ) -> dict[TopicPartition, Branch]:
-        """What is recognised; markers that it takes are read into ``known``, of all partitions at a time."""
+        """The recognized branches; markers needed for it are read into ``known``, for all partitions together."""
         found: dict[TopicPartition, Branch] = {}
         looking = dict(low_ends)
         while looking:
@@ -100,13 +97,13 @@ class StrayKeeper:
             unread = {source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, Unread)}
             read = self._read(listing, (name for names in unread.values() for name in names))
             known |= read
-            # One that is gone since it was listed ends its partition's look.
+            # A marker that disappeared since it was listed ends its partition's check.
             looking = {source: low_ends[source] for source, names in unread.items() if read.keys() >= {*names}}
         return found
 
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
         read = self._stage.read(listing, names, self._tables)
-        # Of two objects for one position the one with content counts, as it does in a plan.
+        # Of two objects for one position, the one with content counts, as in a plan.
         counting = {name: min(found, key=_by_hand) for name, found in read.items()}
         return {
             name: judged
@@ -116,7 +113,7 @@ class StrayKeeper:
 
 
 def _reach(position: Position, branch: Branch, near: Iterable[Found]) -> Position:
-    """How far the table, and what is staged beside the branch, go without a gap."""
+    """How far the table, and the markers outside the branch, go without a gap."""
     inside = {marker.name for marker in branch.markers}
     outcome = next_run(position, [found for found in near if found.name not in inside])
     return outcome.end if isinstance(outcome, Run) else position

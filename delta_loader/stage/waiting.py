@@ -1,4 +1,4 @@
-"""For how long what is staged has waited to be loaded, by the stage's listing and the tables' positions."""
+"""How long staged markers have waited to be loaded, by the stage's listing and the tables' positions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def oldest_waiting_ms(
     stage: Stage, stream: Stream, state: TableState | None, identity: TableIdentity = NO_IDENTITY
 ) -> int | None:
-    """When the oldest marker was written that the stream's tables do not all have; None when there is none.
+    """When the oldest marker was written that not all of the stream's tables have; None when there is none.
 
-    ``state`` is that of the stream's own table, ``identity`` what its positions belong to. Raises StoreError.
+    ``state`` is that of the stream's main table, ``identity`` that of its positions. Raises StoreError.
     """
     listing, transactions = stage.listing(stream), {} if state is None else state.transactions
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)

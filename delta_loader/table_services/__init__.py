@@ -1,1 +1,1 @@
-"""The table services around their pure part: facts out of logs, runs, and the thread that has them on a schedule."""
+"""The table services without their pure part: facts from logs, runs, and the thread that runs them on a schedule."""

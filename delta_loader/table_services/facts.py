@@ -1,10 +1,10 @@
-"""Finds out what a table is like, for its services: from its log and the stage. Needs no JVM.
+"""Reads a table's facts for its services from its log and the stage. Needs no JVM.
 
 Rules:
 
-1. The history is read from the newest commit down, until each service was met that Delta writes a commit for, or
-   `_MOST_COMMITS` were read: who was never served is served anyway.
-2. A table of several streams is left alone when one of them wants no services, and is quiet when it is for all.
+1. The history is read from the newest commit down, until each service that commits was found, or `_MOST_COMMITS` were
+   read: a table that was never maintained is due anyway.
+2. A table of several streams is left alone when one of them disables services, and is quiet when it is for all.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 _MOST_COMMITS = 2_000
 _AT_A_TIME = 64
 _SHOWN = 5
-"""Runs of each service that are kept."""
+"""How many runs of each service are kept."""
 _LOGGED = frozenset({Service.OPTIMIZE, Service.VACUUM})
 
 
 def tables_of(settings: Settings) -> tuple[str, ...]:
-    """The tables that have services, each once."""
+    """The tables with services enabled, each once."""
     found: dict[str, str] = {}
     for stream in settings.streams:
         for url in stream.tables:
@@ -52,12 +52,12 @@ def tables_of(settings: Settings) -> tuple[str, ...]:
 
 
 def first_stream_of(settings: Settings, url: str) -> str:
-    """The app id of the first stream that has a table: the loader that loads it serves the table."""
+    """The app id of the first stream that has a table: the loader that loads this stream maintains the table."""
     return _streams_of(settings, url)[0].app_id
 
 
 def rules_of(settings: Settings, url: str) -> TableRules:
-    """What the settings say of one table (rule 2)."""
+    """The settings for one table (rule 2)."""
     streams, wanted = _streams_of(settings, url), settings.table_services
     given = [stream.table_services.quiet_s for stream in streams]
     quiet_s = max(wanted.optimize.quiet_s if one is None else one for one in given) if given else 0.0
@@ -165,7 +165,7 @@ def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
 
 
 def _name_in_log(state: TableState, name: str) -> str:
-    """What a partition column is called in the log's files: its physical name under column mapping."""
+    """A partition column's name in the log's files: its physical name under column mapping."""
     for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
         if column["name"] == name:
             metadata = cast("dict[str, str]", column.get("metadata") or {})

@@ -1,12 +1,13 @@
-"""Keeps VACUUM from what is about to be committed (core/vacuum.py): copies of files that are too old.
+"""Protects files that are about to be committed from VACUUM (core/vacuum.py), by copying those that are too old.
 
 Rules:
 
-1. The age of a file is what the store said of it when it was looked at right before the commit. It is counted to the
-   later of this machine's time and the newest file's: a clock that is behind the store's makes no old file young while
-   anything new is staged.
-2. A copy is made by the store itself where it can, below the same folder, and is made once in a pass.
-3. Where a copy cannot be made, the file is gone or the store fails: nothing is committed; the next pass looks again.
+1. The age of a file is from the time that the store returned right before the commit. It is counted up to the later of
+   this machine's time and the newest file's: a clock that is behind the store's makes no old file young while anything
+   new is staged.
+2. A copy is made by the store itself where possible, below the same folder, and once per pass.
+3. If a copy cannot be made, the file is missing or the store fails: nothing is committed, and the next pass checks
+   again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class VacuumGuard:
     def __init__(
         self, open_store: OpenStore, parallel: ParallelMap, clock: Clock, new_id: NewId, log: FilteringBoundLogger
     ) -> None:
-        """Touches nothing yet."""
         self._open_store = open_store
         self._parallel = parallel
         self._clock = clock
@@ -44,13 +44,13 @@ class VacuumGuard:
         self._copies: dict[tuple[str, str], StagedFile] = {}
 
     def table(self, url: str, properties: Mapping[str, str]) -> None:
-        """What a table says about its VACUUM."""
+        """Set the properties of a table that its VACUUM uses."""
         if url not in self._ages_s and (problem := vacuum_problem(properties, 0.0)) is not None:
             self._log.warning("staged files are not safe from VACUUM", table=url, problem=problem)
         self._ages_s[url] = guarded_age_s(properties)
 
     def is_there(self, store: ObjectStore, url: str, path: str) -> bool:
-        """Whether a staged file is there; its age is remembered."""
+        """Whether a staged file exists; its age is remembered."""
         found = store.stat(path)
         if found is not None:
             self._modified_ms[url, path] = found.modified_ms

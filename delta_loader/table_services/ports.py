@@ -1,4 +1,4 @@
-"""What the table services need of the world: who carries a piece out, and who knows the tables."""
+"""The ports of the table services: one carries out tasks, one reads the tables' facts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class ServiceWork(Protocol):
-    """Carries pieces out."""
+    """Carries out maintenance tasks."""
 
     def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
-        """Do it, to its end; never raises for what goes wrong with a table."""
+        """Carry out a task to its end; never raises for a table's errors."""
 
     def cancel(self) -> None:
-        """End what runs now, from another thread; it is then `GivenUp`."""
+        """End the running task, from another thread; it then results in `GivenUp`."""
 
 
 class TableLooker(Protocol):
-    """Knows the tables."""
+    """Reads the tables' facts."""
 
     def read(self, url: str, rules: TableRules) -> TableFacts | None:
-        """What a table is like; None when there is none. Raises TableError and StoreError."""
+        """A table's facts; None when it does not exist. Raises TableError and StoreError."""

@@ -1,12 +1,13 @@
-"""One run of the table services: looks at all tables, and does what is due, piece by piece.
+"""One run of the table services: checks all tables and does what is due, task by task.
 
 Rules:
 
-1. The table that was served longest ago comes first, by the tables' own histories; so what a budget leaves undone is
-   what the next run begins with. A table at which something failed goes behind the others while this process lives.
-2. Before each piece everything is asked again: whether it may begin (a stop, the lease, a load that is under way), the
-   window, the budget. A piece that has begun is finished.
-3. What goes wrong with one table is told, and costs the others nothing; the rest of that service's pieces is left.
+1. The table that was maintained longest ago comes first, by the tables' own histories; so the next run starts with what
+   a budget left undone. A table with a failure goes after the others while this process lives.
+2. Before each task everything is checked again: whether it may start (a stop, the lease, a load in progress), the
+   window, the budget. A task that has started is finished.
+3. An error of one table is reported, and does not affect the others; the rest of that service's tasks for it is
+   skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Progress:
-    """What a run has come to so far."""
+    """The progress of a run."""
 
     done: list[PieceReport] = field(default_factory=list)
     left: list[Piece] = field(default_factory=list)
@@ -57,7 +58,7 @@ class TableServices:
         metrics: Metrics,
         may_load: Callable[[str], bool] = lambda _app_id: True,
     ) -> None:
-        """Touches nothing yet. Tables whose first stream this process ``may_load`` are served, the others elsewhere."""
+        """Tables whose first stream this process ``may_load`` are maintained; other loaders maintain the others."""
         self._may_load = may_load
         self._settings = settings
         self._looker = looker
@@ -70,7 +71,7 @@ class TableServices:
     def run(
         self, may_begin: Callable[[], bool] = lambda: True, only: str | None = None, *, at_any_time: bool = False
     ) -> RunReport:
-        """Do what is due; ``at_any_time`` passes over the window and the budget, for who asks for it now."""
+        """Do what is due; ``at_any_time`` ignores the window and the budget, for a manual run."""
         here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
         urls = here if only is None else [only]
         looks = list(_looks(self._settings, self._looker, self._clock, urls))
@@ -91,7 +92,7 @@ class TableServices:
         return self._ended(looks, progress)
 
     def cancel(self) -> None:
-        """End the piece that runs now, from another thread."""
+        """End the running task, from another thread."""
         self._work.cancel()
 
     def _served_ms(self, look: TableLook) -> int:
@@ -99,7 +100,7 @@ class TableServices:
         return max(served_ms, self._failed_ms.get(look.url, 0))
 
     def _why_not(self, may_begin: Callable[[], bool], began_s: float, *, at_any_time: bool) -> str:
-        """Why no piece may begin now; empty when one may (rule 2)."""
+        """Why no task may start now; empty when one may (rule 2)."""
         if not may_begin():
             return "stop"
         if at_any_time:

@@ -1,15 +1,15 @@
-"""The table services on their schedule: a job, next to the loads.
+"""The table services on their schedule: a job, in the background of the loads.
 
 Rules:
 
-1. A load that is due goes first, and waits for nothing: it runs in its own thread, with tasks of its own. While one
-   runs, no piece begins, even when the load takes longer than the pass that it began in; one that has begun goes on in
-   the background, with one Spark task at a time. So nothing that a table needs can keep records from it, however long
-   it takes; and a piece is cut so that it does not take long.
-2. They run while this loader may load (it holds the lease), and stop before the next piece when it no longer may.
-3. A run whose time lies outside of the window begins with the window. An interval's first run comes with the start:
-   what is due is told by the tables, so one run too many does nothing.
-4. What goes wrong is logged, and the next time is the next try.
+1. A load that is due goes first, and waits for nothing: it runs in its own thread, with its own tasks. While one runs,
+   no maintenance task starts, even when the load takes longer than the pass that it started in; a task that has started
+   continues in the background, with one Spark task at a time. Maintenance of a table thus never keeps records from it,
+   no matter how long it takes; and tasks are sized so that they do not take long.
+2. They run while this loader may load (it holds the lease), and stop before the next task when it no longer may.
+3. A scheduled run outside of the window starts with the window. An interval's first run is at the start: the tables
+   themselves show what is due, so an extra run does nothing.
+4. An error is logged, and the next scheduled time is the next try.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOAD_LOOK_S = 0.1
 
 
 class ScheduledServices:
-    """Runs `TableServices`, now and then; a job asks it again and again whether it is time."""
+    """Runs `TableServices` on a schedule; a job polls whether it is due."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class ScheduledServices:
         *,
         is_loading: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nothing runs yet. ``is_loading`` is true while a load runs that outlived its pass.
+        """``is_loading`` is true while a load runs that outlived its pass.
 
-        Raises ConfigError for a cron line that is none.
+        Raises ConfigError for an invalid cron line.
         """
         self._is_loading = is_loading
         self._services = services
@@ -58,13 +58,13 @@ class ScheduledServices:
         self._due = self._schedule.next_after(now, now) if is_cron else now
 
     def close(self) -> None:
-        """End what runs; who runs `look` waits for it."""
+        """End the running task; the thread in `look` waits for it."""
         self._stopped.set()
         self._services.cancel()
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """While a load runs: no piece begins (rule 1)."""
+        """While a load runs, no task starts (rule 1)."""
         self._free.clear()
         try:
             yield
@@ -80,7 +80,7 @@ class ScheduledServices:
         self._services.run(self._may_begin)
 
     def _may_begin(self) -> bool:
-        """Wait until no load runs; False when it is over (rule 2)."""
+        """Wait until no load runs; False when no task may start anymore (rule 2)."""
         while not self._free.is_set() or self._is_loading():
             if self._stopped.wait(_LOAD_LOOK_S):
                 break

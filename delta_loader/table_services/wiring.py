@@ -1,4 +1,4 @@
-"""The table services of a loader that runs, over its Spark session."""
+"""The table services of a running loader, over its Spark session."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def scheduled_services(
     log: FilteringBoundLogger,
     metrics: Metrics,
 ) -> ScheduledServices | None:
-    """What a job is to run, which ``stack`` ends; None when the settings want none.
+    """The services for a job to run, which ``stack`` closes; None when the settings have none.
 
     ``is_loading``: see `ScheduledServices`; ``may_load``: see `TableServices`.
 
-    Raises ConfigError for a cron line that is none.
+    Raises ConfigError for an invalid cron line.
     """
     if not settings.table_services.is_on:
         return None

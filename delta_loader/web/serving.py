@@ -1,4 +1,4 @@
-"""The loader's pages and calls, from the moment at which its process begins to start Spark."""
+"""The loader's pages and calls, from the moment at which its process starts Spark."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ WAIT_S = 600.0
 
 @dataclass(slots=True)
 class Serving:
-    """What is known of the process so far."""
+    """The parts of the process that exist so far."""
 
     pausing: Pausing
     desk: RequestQueue = field(default_factory=RequestQueue)
     fitness: ReadinessCheck | None = None
-    """Once Spark has started."""
+    """Set once Spark has started."""
     loader: Loader | None = None
-    """Once it is ready to load."""
+    """Set once it is ready to load."""
     view: LoaderView | None = None
-    """Once something is served."""
+    """Set once something is served."""
 
     def serve(self, settings: Settings, stack: ExitStack, *, log: FilteringBoundLogger, metrics: Metrics) -> None:
-        """Begin to serve, if the settings want it; ``stack`` ends it. Raises ConfigError."""
+        """Start to serve, if the settings have it; ``stack`` closes it. Raises ConfigError."""
         if settings.loader.http is None:
             return
         metrics.with_process()
@@ -73,13 +73,13 @@ class Serving:
         log.info("serving", port=server.port)
 
     def routes(self, metrics: Metrics, token: str | None, view: LoaderView) -> Routes:
-        """All that is served."""
+        """All routes."""
         pages = service_pages("delta-loader", self.health, self.readiness, metrics.exposition)
         pages |= status_pages(view.status)
         return Routes(pages, {**pausing_calls(self.pausing), "/load": self.load}, token)
 
     def health(self) -> Health:
-        """What is wrong now."""
+        """The current problems."""
         if self.loader is None:
             return Health(notes=self.pausing.notes)
         lease = self.loader.lease
@@ -97,7 +97,7 @@ class Serving:
         return Health(tuple(problems), (*self.pausing.notes, *notes, *self._held(self.loader)))
 
     def _held(self, loader: Loader) -> Iterator[str]:
-        """What waits and holds nothing else, so that it is no reason to take the loader for ill, or to restart it."""
+        """Held partitions and writers' problems: no reason to report the loader as unhealthy, or to restart it."""
         found = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
         if self.view is not None:
             found += [one for writers in self.view.of_writers().values() for one in writers.problems()]
@@ -106,7 +106,7 @@ class Serving:
             yield with_remedy(f"{one.title}{also}: {one.problem}", one.remedy)
 
     def readiness(self) -> Health:
-        """Whether the process loads, or could: who replaces one loader by another waits until the other stands by."""
+        """Whether the process loads, or could: a rolling replacement waits until the new loader is on standby."""
         loader = self.loader
         if loader is None or (loader.may_load() and not loader.service.ready and not self.pausing.is_on):
             away = None if self.fitness is None else self.fitness.away
@@ -114,7 +114,7 @@ class Serving:
         return self.health()
 
     def load(self, query: Mapping[str, str]) -> Page:
-        """``POST /load``: asks for a load of everything, now; with ``wait=1`` the answer comes when it has ended."""
+        """``POST /load``: requests a load of everything, now; with ``wait=1`` the response comes when it has ended."""
         refusal = self._refusal()
         if refusal is not None:
             return refusal

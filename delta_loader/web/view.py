@@ -1,7 +1,7 @@
-"""What a loader says of itself on its status page, and the gauges that time moves.
+"""A loader's status page, and the gauges that change with time.
 
-Rule: all of it is from what passes found (delta_loader/streams/load_stats.py), the lease and what Kafka says, which
-others look at; so a page costs no request to any store. What that tells of writers is in delta_loader/web/writers.py.
+Rule: all of it comes from what passes found (delta_loader/streams/load_stats.py), the lease, and Kafka's answers, which
+others read; so a page costs no request to any store. Conclusions about writers are in delta_loader/web/writers.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _KAFKA_IS_AWAY = "Kafka has not answered here, so lag behind Kafka and the state
 
 
 class LoaderView:
-    """Makes the status. It is asked from other threads than the loader's."""
+    """Makes the status. It is called from threads other than the loader's."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LoaderView:
         clock: Clock,
         metrics: Metrics,
     ) -> None:
-        """``loader`` is None while it starts; ``history`` is kept by somebody else."""
+        """``loader`` is None while it starts; ``history`` is updated by its owner."""
         self._streams = streams
         self._loader = loader
         self._history = history
@@ -84,13 +84,13 @@ class LoaderView:
 
     @property
     def watched(self) -> set[TopicPartition]:
-        """Those, and the ones of which nothing is staged yet."""
+        """These, and the ones of which nothing is staged yet."""
         loader = self._loader()
         entries = () if loader is None else loader.service.book.entries.values()
         return self.sources.union(*(self._writers.without_chain(entry) for entry in entries))
 
     def of_writers(self) -> Mapping[str, OfWriters]:
-        """What is wrong with writers, as far as it shows here, by stream; a loader that stands by looks at nothing."""
+        """The writers' problems, as far as they show here, by stream; empty on a standby, which reads nothing."""
         loader = self._loader()
         here = frozenset() if loader is None else loader.loaded_here
         entries = {} if loader is None else loader.service.book.entries
@@ -114,7 +114,7 @@ class LoaderView:
                         metrics.set(metric, value, **labels)
 
     def status(self) -> Status:
-        """For the page."""
+        """The status for the page."""
         loader = self._loader()
         if loader is None:
             return self._starting()
@@ -222,7 +222,7 @@ class LoaderView:
         self, app_id: str, source: TopicPartition, seen: SeenPartition, held: Held | None, now_s: float
     ) -> PartitionRow:
         lag = self._behind_kafka(source, seen, now_s)
-        if lag.records is None:  # Kafka has not been asked, or does not answer
+        if lag.records is None:  # Kafka has not been queried, or does not answer
             lag = Lag(seen.lag, self._waited_s(seen))
         end = self._history.end(source)
         state = State.HELD if held is not None else State.BEHIND if seen.waiting else State.WELL
@@ -244,7 +244,7 @@ class LoaderView:
         return Lag(lag.records, None if lag.seconds is None else max(lag.seconds, self._waited_s(seen)))
 
     def _waited_s(self, seen: SeenPartition) -> float:
-        """For how long the oldest marker has waited, seconds."""
+        """How long the oldest marker has waited, in seconds."""
         return 0.0 if seen.oldest_ms is None else max(0.0, (self._clock.wall_ms() - seen.oldest_ms) / 1000)
 
 
@@ -296,12 +296,12 @@ def _dropped(streams: Iterable[Stream], book: LoadStats) -> Iterator[Problem]:
 
 
 def _sorted(problems: Iterable[Problem]) -> list[Problem]:
-    """The worst first."""
+    """The problems, the worst first."""
     return sorted(problems, key=lambda one: one.level is not Level.ERROR)
 
 
 def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:
-    """The Kafka partitions that the loader holds, or the writers."""
+    """The Kafka partitions that the loader or the writers hold."""
     found = writers.get(entry.app_id)
     return entry.held if found is None else {**found.held, **entry.held}
 

@@ -1,4 +1,4 @@
-"""What the loader's pages say of writers (delta_loader/core/writers.py), by what passes and Kafka's looks found."""
+"""What the loader's pages say about writers (delta_loader/core/writers.py), from passes and Kafka's answers."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 
 class Look(Protocol):
-    """What Kafka has told, beside the ends."""
+    """Kafka's information other than the ends."""
 
     @property
     def answers(self) -> bool:
-        """Whether its last question was answered."""
+        """Whether the last query was answered."""
 
     @property
     def firsts(self) -> EndHistory:
-        """The first records that it still has."""
+        """The first records that Kafka still has."""
 
     @property
     def topic_ids(self) -> Mapping[Topic, str | None]:
-        """Of the topics."""
+        """The topics' ids."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """Of all topics that a stream takes."""
+        """The partitions of all topics that a stream takes."""
 
     @property
     def idle(self) -> Collection[Idle]:
-        """What writers last said of partitions that have nothing new."""
+        """Writers' latest records of partitions that have nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfWriters:
-    """What is found of the writers of one stream."""
+    """The problems of one stream's writers."""
 
     held: Mapping[TopicPartition, Held]
     waits: Sequence[Unstaged]
 
     def problems(self) -> Iterator[Problem]:
-        """For people."""
+        """The problems as shown to people."""
         yield from held_problems(self.held, "is held by its writers")
         if self.waits:
             worst = self.waits[0]
@@ -71,10 +71,10 @@ class OfWriters:
 
 
 class WritersView:
-    """Judges by the newest that is known. It is asked from other threads than the loader's and the watch's."""
+    """Judges by the newest information. It is called from threads other than the loader's and the watch's."""
 
     def __init__(self, streams: Sequence[Stream], ends: EndHistory, look: Look, flush_after_s: float) -> None:
-        """``ends`` and ``look`` are kept by somebody else."""
+        """``ends`` and ``look`` are updated by their owner."""
         self._streams = {stream.app_id: stream for stream in streams}
         self._ends = ends
         self._look = look
@@ -82,7 +82,7 @@ class WritersView:
 
     @property
     def are_known(self) -> bool:
-        """Whether anything can be told of them: Kafka answers."""
+        """Whether anything is known of them: Kafka answers."""
         return self._look.answers
 
     def without_chain(self, entry: StreamStats) -> set[TopicPartition]:
@@ -90,7 +90,7 @@ class WritersView:
         return set(without_chain(self._streams[entry.app_id], entry.seen, self._look.partitions))
 
     def of(self, entry: StreamStats) -> OfWriters:
-        """What is found of one stream's."""
+        """The problems of one stream's writers."""
         if entry.looked_s is None:
             return OfWriters({}, ())
         stream, look = self._streams[entry.app_id], self._look

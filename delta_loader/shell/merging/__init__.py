@@ -1,1 +1,1 @@
-"""Change events into a table, through Delta's own MERGE."""
+"""Merges change events into a table through Delta's own MERGE."""

@@ -1,16 +1,16 @@
 """Merges staged events within a transaction: the steps of Delta's own MERGE, without its commit.
 
-Delta's command opens a transaction of its own and commits it with one txn action at most, so that a load of several
-Kafka partitions could not be exactly once. Its steps are methods of the command that take the transaction: here they
-are called in its order (``MergeIntoCommand.runMerge``, Delta 4.4) with ours, and their actions are committed with all
-txn actions.
+Delta's command opens its own transaction and commits it with at most one txn action, so a load of several Kafka
+partitions could not be exactly once. Its steps are methods of the command that take the transaction: here they are
+called in its order (``MergeIntoCommand.runMerge``, Delta 4.4) with the loader's transaction, and their actions are
+committed with all txn actions.
 
 Rules:
 
-1. What is read of the table is read through the transaction: it notes the condition's predicates and the files, so that
-   a commit that changed rows which the merge has seen, or was to see, is a conflict, whoever made it.
+1. The table is read through the transaction: it records the condition's predicates and the files, so any commit that
+   changed rows which the merge has read, or would have read, is a conflict.
 2. Rows are found, rewritten or marked in deletion vectors, and written by Delta's own code: constraints, generated
-   columns, change data and row tracking are what a MERGE statement makes of them.
+   columns, change data and row tracking are handled as in a MERGE statement.
 3. The staged files are read as those of any load are (`delta_loader.shell.spark_writes`).
 """
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 def merge_within(
     sessions: WriteSessions, transaction: Java, writes: Sequence[SparkWrite], work: Work, *, url: str
 ) -> tuple[Java, Brought]:
-    """A Java list of the actions that merge the writes into the table at ``url``, and the rows that they change.
+    """A Java list of the actions that merge the writes into the table at ``url``, and the counts of changed rows.
 
-    They are the transaction's to commit. Raises what Spark raises.
+    The caller commits them in the transaction. Raises what Spark raises.
     """
     by = writes[0].shape.merge
     if by is None or any(write.shape != writes[0].shape for write in writes):
@@ -72,7 +72,7 @@ def merge_within(
 
 
 def events_of(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str) -> Java:
-    """All staged events as a Java data frame; files that are taken whole are read as one."""
+    """All staged events as a Java data frame; files that are needed in full are read as one."""
     shape = writes[0].shape
     shape = replace(shape, schema=schema_to_json(staged_columns(schema_from_json(shape.schema), by)), merge=None)
     plain = [write for write in writes if write.start is None and not write.without]
@@ -83,14 +83,14 @@ def events_of(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage
 
 
 def _analysed(gateway: Gateway, statement: str) -> Java:
-    """Delta's command for a MERGE statement, which nobody has run."""
+    """Delta's command for a MERGE statement, analyzed and not run."""
     state = gateway.session.sessionState()
     not_run = gateway.jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     return state.executePlan(state.sqlParser().parsePlan(statement), not_run).analyzed()
 
 
 def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, Brought]:
-    """What the command does between opening its transaction and committing it."""
+    """The part of the command between opening its transaction and committing it."""
     session = gateway.session
     transaction.setTrackHighWaterMarks(command.trackHighWaterMarks())
     clauses = command.matchedClauses(), command.notMatchedClauses()
@@ -105,7 +105,7 @@ def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, Brou
 
 
 def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> Iterator[Java]:
-    """The lists of actions that Delta's steps give."""
+    """The lists of actions from Delta's steps."""
     found = command.findTouchedFiles(session, transaction)
     touched, repeated_deletes = found._1(), found._2()  # noqa: SLF001 - a Scala pair
     if not touched.nonEmpty():
@@ -124,7 +124,7 @@ def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> 
 
 
 def _avoid_folders_of(gateway: Gateway, transaction: Java, touched: Java) -> None:
-    """Rows of the table that are copied may have long values as well (long_values.py, rule 2)."""
+    """Rows that are copied from the table may have long values as well (long_values.py, rule 2)."""
     if not gateway.texts(transaction.metadata().partitionColumns()):
         return
     files = json.loads(str(gateway.delta.util.JsonUtils.mapper().writeValueAsString(touched)))
@@ -138,7 +138,7 @@ def _properties(gateway: Gateway, transaction: Java) -> dict[str, str]:
 
 
 def _let_go(command: Java) -> None:
-    """Give back what Delta has kept of the source."""
+    """Release Delta's cached copy of the source."""
     source = command.getMergeSource()
     if source.isMaterialized():
         source.df().queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003 - Java knows no keywords

@@ -1,7 +1,7 @@
 """Finds the events of a merge that the table forbids, by the rules of `delta_loader.core.merging.unmatched_deletes`.
 
-What it costs: one scan of the staged events where all that the checks are about is staged. Checks about other columns
-of the table make it a join with the table; so do soft deletes, where the table would not take the row of one alone.
+It costs one scan of the staged events if the checks use staged columns only. Checks on other columns of the table
+require a join with the table; so do soft deletes, where the table would not accept the row of a delete alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MergeValidator:
     def __init__(
         self, spark: SparkSession, gateway: Gateway, target: Target, writes: Sequence[SparkWrite], stage_url: str
     ) -> None:
-        """``writes`` are all to be merged, in one way."""
+        """All ``writes`` are merged with the same settings."""
         by = writes[0].shape.merge
         if by is None:
             msg = "these rows are not to be merged"
@@ -55,7 +55,7 @@ class MergeValidator:
         self._events = events.withColumns({name: functions.col(quote_name(place)) for name, place in places})
 
     def refused(self) -> DataFrame | None:
-        """Their places (`JUDGED_PLACE`) and what is wrong with them; None where the table checks nothing."""
+        """Record identities (`JUDGED_PLACE`) of forbidden events and their problems; None: the table has no checks."""
         deletes = functions.col(DELETE_COLUMN)
         upserts = self._events.where(~deletes).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
         found = [frame for rows in self._as_written(upserts) for frame in self._checks.failing(rows, JUDGED_PLACE)]
@@ -64,7 +64,7 @@ class MergeValidator:
         return reduce(DataFrame.unionByName, found) if found else None
 
     def _as_written(self, upserts: DataFrame) -> list[DataFrame]:
-        """The upserts with what the table's rows keep, as far as checks are about it (rule 4)."""
+        """The upserts with the values that the table's rows keep, as far as checks use them (rule 4)."""
         kept = kept_columns_asked(self._expressions(), self._target.shape.schema, self._columns.names)
         if not kept:
             return [upserts]
@@ -95,12 +95,12 @@ class MergeValidator:
             return [self._spark.sql(lonely).select(*JUDGED_PLACE, PROBLEM), *always]
 
     def _table(self) -> DataFrame:
-        """The table's rows of which some event may be."""
+        """The table's rows that the events may be about."""
         rows = self._spark.read.format("delta").load(spark_url(self._target.url)).alias("t")
         return reduce(lambda frame, bound: frame.where(bound), self._bounds, rows)
 
     def _expressions(self) -> Iterator[str]:
-        """All that the table's checks and generated columns say."""
+        """All expressions of the table's checks and generated columns."""
         metadata = self._gateway.log(self._target.url).update(False, self._gateway.none, self._gateway.none).metadata()  # noqa: FBT003 - Java
         every = self._gateway.delta.constraints.Constraints.getAll(metadata, self._gateway.session)
         for constraint in self._gateway.java(every):
