@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,8 +10,10 @@ import pytest
 import yaml
 
 from devservices import processes
+from tests.integration.forked import Forked, forked_programs
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -24,6 +25,7 @@ class Programs:
     """Starts the programs, and ends in the end what still runs."""
 
     folder: Path
+    forked: Forked
     started: list[processes.Child] = field(default_factory=list)
 
     def config(self, settings: Mapping[str, object], name: str = "config.yaml") -> Path:
@@ -35,14 +37,13 @@ class Programs:
     def start(self, program: str, *arguments: str | Path) -> processes.Child:
         """Start ``stage-writer``, ``delta-loader`` or ``bootstrap`` and let it run."""
         log = self.folder / f"{program}-{len(self.started) + 1}.log"
-        self.started.append(processes.start(_command(program, arguments), log))
+        command = [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]
+        self.started.append(processes.start(command, log))
         return self.started[-1]
 
     def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program to its end; its exit code and what it printed are the caller's to judge."""
-        return subprocess.run(
-            _command(program, arguments), check=False, capture_output=True, text=True, timeout=_RUN_TIMEOUT_S
-        )
+        return self.forked.run(program.replace("-", "_"), [str(one) for one in arguments], _RUN_TIMEOUT_S)
 
     def succeed(self, program: str, *arguments: str | Path, code: int = 0) -> str:
         """Run a program that must exit with ``code``; what it printed on standard output."""
@@ -51,16 +52,19 @@ class Programs:
         return done.stdout
 
 
-def _command(program: str, arguments: tuple[str | Path, ...]) -> list[str]:
-    return [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]
+@pytest.fixture(scope="session")
+def forked() -> Iterator[Forked]:
+    """The programs, imported when the first test runs them."""
+    with forked_programs() as programs:
+        yield programs
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
+def programs(tmp_path: Path, forked: Forked) -> Iterator[Programs]:
     """The programs, with a folder of their own for configs and logs."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    running = Programs(folder)
+    running = Programs(folder, forked)
     yield running
     for child in running.started:
         child.kill()
