@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks import measure
 from benchmarks.producing import LARGEST_MESSAGE_BYTES, produce
@@ -182,22 +180,6 @@ def fill(servers: str, create: Callable[..., str], case: Case) -> None:
     produce(servers, case.name, case.partitions, map(case.make, range(case.messages)))
 
 
-def wait_for(servers: str, topic: str) -> None:
-    """Wait until every partition of a new topic has its leader."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "nobody"})
-    waiting = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-    deadline_s = time.monotonic() + 60
-    while waiting:
-        try:
-            consumer.get_watermark_offsets(TopicPartition(topic, waiting[-1]), timeout=30)
-            waiting.pop()
-        except KafkaException:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.2)
-    consumer.close()
-
-
 @app.command()
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Of the cases; all when absent.")] = None,
@@ -215,7 +197,7 @@ def main(
             root, options = server.create_bucket("memory"), dict(server.storage_options)
         bench = Bench(kafka.bootstrap_servers, folder, root, options)
         for case in _chosen(names, scale):
-            wait_for(kafka.bootstrap_servers, kafka.create_topic(f"{case.name}-empty", case.partitions))
+            kafka.create_topic(f"{case.name}-empty", case.partitions)
             fill(kafka.bootstrap_servers, kafka.create_topic, case)
             base = bench.run(case, f"{case.name}-empty").peak_bytes
             cost = bench.run(case, case.name)

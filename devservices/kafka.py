@@ -9,14 +9,15 @@ from __future__ import annotations
 import base64
 import subprocess
 import tempfile
+import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from common.downloads import ensure_jars, read_lock
 from devservices import processes
@@ -36,6 +37,7 @@ _OPTIONS = (
 _READY_TIMEOUT_S = 120
 _ANSWER_TIMEOUT_S = 2
 _ADMIN_TIMEOUT_S = 30
+_AGAIN_S = 0.05
 
 
 @dataclass(slots=True)
@@ -121,11 +123,24 @@ class KafkaCluster:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic, replicated to every broker up to three, and return its name."""
+        """Create a topic, replicated to every broker up to three, wait for its leaders, and return its name."""
         replicas = min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
         admin = self.admin  # held, because the answer is lost when the client is collected
         admin.create_topics([topic], operation_timeout=_ADMIN_TIMEOUT_S)[name].result(_ADMIN_TIMEOUT_S)
+        # It is created before its leaders know of it; until then they answer that they are none.
+        asked = {TopicPartition(name, number): OffsetSpec.earliest() for number in range(partitions)}
+        until_s = time.monotonic() + _READY_TIMEOUT_S
+        while asked:
+            for partition, answer in admin.list_offsets(asked, request_timeout=_ADMIN_TIMEOUT_S).items():
+                try:
+                    answer.result(_ADMIN_TIMEOUT_S)
+                    del asked[partition]
+                except KafkaException:
+                    if time.monotonic() > until_s:
+                        raise
+            if asked:
+                time.sleep(_AGAIN_S)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -237,6 +252,7 @@ def _properties(broker: Broker, voters: str, options: KafkaOptions) -> dict[str,
         "log.retention.ms": "-1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
+        "log.cleaner.backoff.ms": "500",  # until compaction looks again
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",  # how long the address of a killed broker is kept for it
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.memory import Bench, Case, cases, fill, wait_for
+from benchmarks.memory import Bench, Case, cases, fill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,6 @@ def base_bytes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) ->
     """The peak of a writer that finds no message on as many partitions."""
     case, folder = _SHORT[0], tmp_path_factory.mktemp("base")
     topic = kafka.create_topic(f"{case.name}-empty", case.partitions)
-    wait_for(kafka.bootstrap_servers, topic)
     try:
         return Bench(kafka.bootstrap_servers, folder, str(folder), {}).run(case, topic).peak_bytes
     finally:
