@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.integration.topologies import NEGATIVE, is_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from common.storage.store import FsspecStore
@@ -100,11 +98,3 @@ def settings(kafka: KafkaCluster, folder: Path, topic: str, **more: object) -> d
 def flushes(store: FsspecStore) -> int:
     """How many there were."""
     return sum(1 for _ in store.list("done"))
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 180.0) -> None:
-    """Wait for it."""
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.1)

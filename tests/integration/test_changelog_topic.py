@@ -37,7 +37,8 @@ from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
 from stage_writer.changelog.wiring import changelog_of
 from tests.integration import in_process
-from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings, wait_until
+from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ DAY_S = 86_400.0
 
 def seen(kafka: KafkaCluster, topic: str) -> str:
     """The topic, once the broker that made it shows it."""
-    wait_until(lambda: topic in kafka.admin.list_topics(timeout=10).topics)
+    until(lambda: topic in kafka.admin.list_topics(timeout=10).topics)
     return topic
 
 
@@ -274,7 +275,7 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
         assert first.process.wait(180) == -9, first.log_tail()
         programs.start("stage-writer", "run", config)
         before = flushes(store)  # what the dead one had comes to the others, and some of that back
-        wait_until(lambda: flushes(store) >= before + 2 * PARTITIONS)
+        until(lambda: flushes(store) >= before + 2 * PARTITIONS)
         other.kill()
     programs.started.pop().kill()
     programs.succeed("stage-writer", "run", config, "--until-caught-up")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from devservices import processes
 from tests.chaos.plan import Kind
 from tests.chaos.services import Service, Services
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +52,12 @@ def test_services_are_started_again_and_leave_nothing_behind(tmp_path: Path) -> 
     services.all.append(family)
     family.start()
     family.kill()
-    deadline_s = time.monotonic() + 180
-    while len(processes_that_know(tmp_path)) < 2 and time.monotonic() < deadline_s:
+
+    def both_are_there() -> bool:
         services.supervise()
-        time.sleep(0.1)
+        return len(processes_that_know(tmp_path)) == 2
+
+    until(both_are_there)
     assert len(family.logs) == 2
     assert len(processes_that_know(tmp_path)) == 2
     family.pause()

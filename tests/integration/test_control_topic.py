@@ -18,6 +18,7 @@ from common.stage.news import MESSAGE, news_key
 from delta_loader.on_marker.listening import Listener
 from stage_writer.notifications.topic import KafkaControlTopic
 from tests.integration.test_on_marker import Pipeline
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +33,6 @@ pytestmark = pytest.mark.broker
 STREAMS = ("orders", "ümlaut/b=c")
 NOWHERE = {"bootstrap.servers": "127.0.0.1:9"}
 HEARD, REACHED = "delta_loader_control_topic_heard", "stage_writer_control_topic_reached"
-
-
-def until(condition: Callable[[], bool], seconds: float = 180.0) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def properties(kafka: KafkaCluster) -> dict[str, str | int | float | bool | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from common.stage.markers import MarkerName, TableKind, marker_from_bytes
 from devservices.ports import free_ports
 from devservices.schema_registry import running_registry
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,13 +107,6 @@ def test_framed_events_are_staged(
     assert str(rows[0]["at"]) == "2026-03-31 03:17:37.260514+00:00"
     assert [rows[place]["_cdc"]["op"] for place in (0, 2000)] == ["c", "d"]
     assert rows[0]["_cdc"]["source"] == "shop.orders"
-
-
-def until(found: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 180
-    while not found():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.1)
 
 
 def test_a_registry_that_goes_away_and_comes_back_holds_up_its_own_stream_only(

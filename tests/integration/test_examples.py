@@ -15,7 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from common.storage.store import FsspecStore
 from tests import examples as batch
 from tests.integration import in_process
+from tests.integration.counted import flushes
 from tests.unit.test_examples import CONFIG
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,13 +86,6 @@ def config_of(kafka: KafkaCluster, lake: Path, programs: Programs) -> Path:
     return programs.config(settings)
 
 
-def wait_until_flushed(store: FsspecStore, flushes: int, within_s: float = 180.0) -> None:
-    deadline_s = time.monotonic() + within_s
-    while sum(1 for _ in store.list("done")) < flushes:
-        assert time.monotonic() < deadline_s, "nothing was flushed"
-        time.sleep(0.1)
-
-
 def alerts_in(kafka: KafkaCluster, count: int) -> list[tuple[str, str]]:
     """What readers of committed messages see in the topic of alerts: device and beginning."""
     consumer = Consumer(
@@ -124,7 +119,7 @@ def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
     writers = [programs.start("stage-writer", "run", config) for _ in range(2)]
     for phase in range(PHASES):
         produce(kafka, (requests, orders, readings), phase)
-        wait_until_flushed(store, 2 * phase + 2)
+        until(lambda: flushes(store) >= 2 * phase + 2, "a flush")  # noqa: B023 - called at once
         writers.pop(0).kill()
         writers.append(programs.start("stage-writer", "run", config))
     for writer in writers:

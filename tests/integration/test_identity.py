@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from common.ports import SystemClock
@@ -18,6 +17,7 @@ from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.integration.in_process import verify
+from tests.integration.test_topic_went_back import recreated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,19 +101,6 @@ class _At(Staging):
     @property
     def stage_url(self) -> str:
         return self._stage_url
-
-
-def recreated(kafka: KafkaCluster, topic: str) -> None:
-    """Create a topic that is being deleted again."""
-    end_s = time.monotonic() + 180
-    while True:
-        try:
-            kafka.create_topic(topic)
-        except KafkaException:  # the old one is still being deleted
-            assert time.monotonic() < end_s
-            time.sleep(0.2)
-        else:
-            return
 
 
 @pytest.fixture

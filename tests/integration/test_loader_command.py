@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -18,9 +16,7 @@ import yaml
 from common.tables.delta_log import read_table_state
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -137,14 +133,14 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         service = subprocess.Popen(command("run", config), cwd=ROOT, stderr=sink, env=environment)
         try:
-            _wait(lambda: _loaded(staging) == 9)
+            until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
             staging.flush(0, 10, 20)
-            _wait(lambda: _loaded(staging) == 19)
+            until(lambda: _loaded(staging) == 19, within_s=PATIENCE_S)
             port = next(
                 json.loads(line)["port"] for line in log.read_text().splitlines() if '"event": "serving"' in line
             )
             position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
-            _wait(lambda: position in _page(port, "/metrics"))
+            until(lambda: position in _page(port, "/metrics"), within_s=PATIENCE_S)
             for page, expected in (
                 ("/", "<title>kafka-delta-express</title>"),
                 ("/status.json", '"service":"delta-loader"'),
@@ -168,7 +164,7 @@ def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path)
     with log.open("w") as sink:
         service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
         try:
-            _wait(lambda: "starting spark" in log.read_text())
+            until(lambda: "starting spark" in log.read_text(), within_s=PATIENCE_S)
             service.send_signal(signal.SIGTERM)
             assert service.wait(180) == 0
         finally:
@@ -184,7 +180,7 @@ def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
     with log.open("w") as sink:
         service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
         try:
-            _wait(lambda: _loaded(staging) == 9)
+            until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
             for child in Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
             assert service.wait(180) == 1
@@ -202,11 +198,3 @@ def _page(port: int, page: str) -> str:
 def _loaded(staging: Staging) -> int | None:
     state = read_table_state(staging.store(staging.table))
     return None if state is None else state.transactions.get("orders-0")
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            pytest.fail("waited in vain")
-        time.sleep(0.2)

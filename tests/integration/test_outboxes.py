@@ -27,6 +27,7 @@ from stage_writer.outbox.ports import FencedError, Place
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.outbox.transactions import KafkaTransactions
 from stage_writer.ports import Tail
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -211,10 +212,7 @@ def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # n
             sender.process().deliver(path)
         return refused.value.remedy
 
-    deadline_s = time.monotonic() + 180
-    while setting not in (last := told()):  # the broker may have to get ready for the group and the transactions
-        assert time.monotonic() < deadline_s, last
-        time.sleep(0.5)
+    until(lambda: setting in told(), setting)  # the broker may have to get ready for the group and the transactions
     assert sender.left() == [path]
 
     topic = ConfigResource(ResourceType.TOPIC, to)

@@ -6,7 +6,6 @@ Both services run with a password for Kafka, keys for S3 and tokens for their pa
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
@@ -142,11 +141,7 @@ def pages(child: Child) -> Iterator[tuple[str, str]]:
 
 
 def logged(child: Child, event: str, times: int = 1) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while sum(f'"event": "{event}"' in line for line in lines(child)) < times:
-        assert child.is_running, child.log.read_text("utf-8")
-        assert time.monotonic() < deadline_s, child.log.read_text("utf-8")
-        time.sleep(0.2)
+    child.wait_until(lambda: sum(f'"event": "{event}"' in line for line in lines(child)) >= times, event, PATIENCE_S)
 
 
 def lines(child: Child) -> list[str]:

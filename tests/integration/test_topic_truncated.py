@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from devservices.kafka import running_kafka
 from tests.integration import in_process
-from tests.integration.test_topic_went_back import ends, produce, settings, until, wait_for
+from tests.integration.test_topic_went_back import ends, produce, settings, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def test_a_writer_that_runs_on_stages_none_of_the_other_records(tmp_path: Path, 
     with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
         config = programs.config(settings(kafka, tmp_path, TOPIC))
         writer = programs.start("stage-writer", "run", config)
-        until(writer, lambda: ends(tmp_path, TOPIC) == {0: 100}, "all is staged")
+        writer.wait_until(lambda: ends(tmp_path, TOPIC) == {0: 100}, "all is staged")
         restore(kafka, tmp_path / "kafka")
         writer.process.wait(300)
         assert writer.process.returncode == 1

@@ -6,7 +6,7 @@ Each history ends with what an operator sees, the remedy carried out, and nothin
 from __future__ import annotations
 
 import json
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from tests.integration import in_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,16 +63,20 @@ def produce(kafka: KafkaCluster, topic: str, text: str, records: int, partition:
     assert producer.flush(30) == 0
 
 
+def recreated(kafka: KafkaCluster, topic: str) -> None:
+    """Create a topic that is being deleted again."""
+
+    def is_there() -> bool:
+        with suppress(KafkaException):  # the old one is still being deleted
+            return bool(kafka.create_topic(topic))
+        return False
+
+    until(is_there, "a new topic")
+
+
 def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> None:
     kafka.delete_topic(topic)
-    end_s = time.monotonic() + 180
-    while True:
-        try:
-            kafka.create_topic(topic)
-            break
-        except KafkaException:  # the old one is still being deleted
-            assert time.monotonic() < end_s
-            time.sleep(0.2)
+    recreated(kafka, topic)
     produce(kafka, topic, text, records)
 
 
@@ -105,10 +110,6 @@ def wait_for(child: Child, text: str, within_s: float = 180.0) -> None:
     child.wait_until(lambda: text in child.log.read_text("utf-8"), f"“{text}”", within_s)
 
 
-def until(child: Child, condition: Callable[[], bool], what: str, within_s: float = 180.0) -> None:
-    child.wait_until(condition, what, within_s)
-
-
 @pytest.mark.spark
 def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
@@ -117,7 +118,7 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     config = programs.config(settings(kafka, tmp_path, topic))
     produce(kafka, topic, "old", 10)
     writer = programs.start("stage-writer", "run", config)
-    until(writer, lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
+    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 10}, "the old topic is staged")
     create_again(kafka, topic, "new", 30)  # so many that there is a position 10 again
     wait_for(writer, "was deleted and created again")
     assert ends(tmp_path, topic) == {0: 10}, "not one record of the new topic is in the old one's chain"
@@ -132,7 +133,7 @@ def test_a_topic_that_is_created_again_while_a_writer_runs_is_never_mixed(
     assert "Nothing was changed" in shown
     assert spans(tmp_path, topic) == {0: [(0, 0, 10)]}
     programs.succeed("bootstrap", "restart", config, "--topic", topic, "--yes")
-    until(writer, lambda: ends(tmp_path, topic) == {0: 30}, "the running writer goes on in the new chain")
+    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 30}, "the running writer goes on in the new chain")
     writer.stop()
     assert all(generation == 1 for generation, _, _ in spans(tmp_path, topic)[0])
 
@@ -223,6 +224,6 @@ def test_a_topic_that_is_not_there_is_named_and_waited_for(
     assert topic in writer.log.read_text("utf-8")
     kafka.create_topic(topic)
     produce(kafka, topic, "late", 4)
-    until(writer, lambda: ends(tmp_path, topic) == {0: 4}, "the topic that came is staged")
+    writer.wait_until(lambda: ends(tmp_path, topic) == {0: 4}, "the topic that came is staged")
     writer.stop()
     kafka.delete_topic(topic)

@@ -10,7 +10,8 @@ import pytest
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from tests.integration import in_process
-from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings, wait_until
+from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,11 +40,11 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
     sending = threading.Thread(target=sender.run, daemon=True)
     sending.start()
     writers = [programs.start("stage-writer", "run", config) for _ in range(2)]
-    wait_until(lambda: flushes(store) >= PARTITIONS)
+    until(lambda: flushes(store) >= PARTITIONS)
     writers.pop(0).kill()  # its partitions come to the other one, and its successor takes some of them back
     writers.append(programs.start("stage-writer", "run", config))
     before = flushes(store)
-    wait_until(lambda: flushes(store) >= before + PARTITIONS)
+    until(lambda: flushes(store) >= before + PARTITIONS)
     sender.stopped.set()
     sending.join()
     writers.pop().kill()

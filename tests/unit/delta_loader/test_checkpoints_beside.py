@@ -15,6 +15,7 @@ from common.ports import SystemClock
 from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.ports import in_turn
 from tests.fakes.group import HandClock
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,13 +133,6 @@ def test_who_is_stopped_waits_no_more(store: Store, checkpoints: BackgroundCheck
     assert store.written == []
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + _LONG_S
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 class Slow:
     """Writes checkpoints that take ten seconds each, by a clock that nobody else moves."""
 
@@ -216,7 +210,7 @@ def test_a_newer_one_takes_the_place_of_one_that_failed() -> None:
     slow = Slow()
     slow.fails = 1
     slow.ask("a", 10)
-    wait_until(lambda: slow.fails == 0)
+    until(lambda: slow.fails == 0)
     slow.ask("a", 20)
     slow.checkpoints.finish()
     assert slow.written == [("a", 20)]
