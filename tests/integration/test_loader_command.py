@@ -8,15 +8,23 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from common.tables.delta_log import read_table_state
+from devservices import processes
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, Staging
 from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from devservices.processes import Child
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -124,70 +132,63 @@ def test_a_wrong_schedule_ends_in_2(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@contextmanager
+def running(config: Path, folder: Path) -> Iterator[Child]:
+    """The service; what it prints and logs is in the child's log."""
+    service = processes.start(command("run", config), folder / "log", folder=ROOT)
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
 def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     config = config_of(staging, tmp_path, schedule="1s")
-    log = tmp_path / "log"
-    with log.open("w") as sink:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        service = subprocess.Popen(command("run", config), cwd=ROOT, stderr=sink, env=environment)
-        try:
-            until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
-            staging.flush(0, 10, 20)
-            until(lambda: _loaded(staging) == 19, within_s=PATIENCE_S)
-            port = next(
-                json.loads(line)["port"] for line in log.read_text().splitlines() if '"event": "serving"' in line
-            )
-            position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
-            until(lambda: position in _page(port, "/metrics"), within_s=PATIENCE_S)
-            for page, expected in (
-                ("/", "<title>kafka-delta-express</title>"),
-                ("/status.json", '"service":"delta-loader"'),
-                ("/healthcheck", "ok"),
-                ("/ready", "ok"),
-                ("/version", "delta-loader"),
-            ):
-                assert expected in _page(port, page), page
-            service.send_signal(signal.SIGTERM)
-            assert service.wait(180) == 0
-        finally:
-            service.kill()
-            service.wait()
-    assert "Traceback" not in log.read_text()
+    with running(config, tmp_path) as service:
+        until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
+        staging.flush(0, 10, 20)
+        until(lambda: _loaded(staging) == 19, within_s=PATIENCE_S)
+        port = next(
+            json.loads(line)["port"]
+            for line in service.log.read_text("utf-8").splitlines()
+            if '"event": "serving"' in line
+        )
+        position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
+        until(lambda: position in _page(port, "/metrics"), within_s=PATIENCE_S)
+        for page, expected in (
+            ("/", "<title>kafka-delta-express</title>"),
+            ("/status.json", '"service":"delta-loader"'),
+            ("/healthcheck", "ok"),
+            ("/ready", "ok"),
+            ("/version", "delta-loader"),
+        ):
+            assert expected in _page(port, page), page
+        service.signal(signal.SIGTERM)
+        assert service.process.wait(180) == 0
+    assert "Traceback" not in service.log.read_text("utf-8")
 
 
 def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    log = tmp_path / "log"
-    with log.open("w") as sink:
-        service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
-        try:
-            until(lambda: "starting spark" in log.read_text(), within_s=PATIENCE_S)
-            service.send_signal(signal.SIGTERM)
-            assert service.wait(180) == 0
-        finally:
-            service.kill()
-            service.wait()
-    assert "Traceback" not in log.read_text()
+    with running(config_of(staging, tmp_path, schedule="1s"), tmp_path) as service:
+        until(lambda: "starting spark" in service.log.read_text("utf-8"), within_s=PATIENCE_S)
+        service.signal(signal.SIGTERM)
+        assert service.process.wait(180) == 0
+    assert "Traceback" not in service.log.read_text("utf-8")
 
 
 def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    log = tmp_path / "log"
-    with log.open("w") as sink:
-        service = subprocess.Popen(command("run", config_of(staging, tmp_path, schedule="1s")), cwd=ROOT, stderr=sink)
-        try:
-            until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
-            for child in Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)
-            assert service.wait(180) == 1
-        finally:
-            service.kill()
-            service.wait()
-    assert "the Spark process is gone" in log.read_text()
+    with running(config_of(staging, tmp_path, schedule="1s"), tmp_path) as service:
+        until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
+        for child in Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        assert service.process.wait(180) == 1
+    assert "the Spark process is gone" in service.log.read_text("utf-8")
 
 
 def _page(port: int, page: str) -> str:

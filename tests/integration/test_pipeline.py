@@ -152,7 +152,7 @@ def wait_for(child: Child, text: str, times: int = 1) -> None:
     child.wait_until(lambda: child.log.read_text("utf-8").count(text) >= times, f"“{text}”", 300)
 
 
-@pytest.mark.parametrize("lake", ["file", "versitygw"], indirect=True)
+@pytest.mark.parametrize("lake", [pytest.param("file", marks=pytest.mark.nightly), "versitygw"], indirect=True)
 def test_every_record_is_there_once_whoever_was_killed(
     kafka: KafkaCluster, new_topic: Callable[..., str], lake: Lake, programs: Programs, spark: SparkSession
 ) -> None:
