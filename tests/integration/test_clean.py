@@ -103,7 +103,7 @@ def test_the_command_tells_first_and_removes_when_asked(tmp_path: Path, programs
     staging.flush(0, 0, 10)
     settings = settings_for(staging).model_dump(mode="json", by_alias=True)
     config = programs.config({key: settings[key] for key in ("kafka", "stage", "streams")})
-    assert "nothing that is older" in programs.succeed("delta-loader", "clean", config)
+    assert "no unreferenced objects older than" in programs.succeed("delta-loader", "clean", config)
     assert json.loads(programs.succeed("delta-loader", "clean", config, "--yes", "--json"))["removed"] is True
     refused = programs.run("delta-loader", "clean", config, "--older-than", "1h")
     assert (refused.returncode, "give at least" in refused.stderr, "Traceback" in refused.stderr) == (2, True, False)
