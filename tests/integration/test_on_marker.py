@@ -79,6 +79,7 @@ class Pipeline:
         self._sent = 0
         config = programs.config(settings(kafka, folder, topic, **loader))
         self.loader = Service(programs.start("delta-loader", "run", config))
+        self.asked_at_once = self.loader.post("/load")[0]
         self.writer = Service(programs.start("stage-writer", "run", config))
 
     def produce(self, count: int = 10) -> int:
@@ -108,7 +109,7 @@ def test_records_are_loaded_when_writers_tell_of_them_and_services_do_as_they_ar
 ) -> None:
     pipeline = Pipeline(kafka, new_topic(1), tmp_path, programs)
     loader, writer = pipeline.loader, pipeline.writer
-    assert loader.post("/load")[0] == 503, "Spark is starting"
+    assert pipeline.asked_at_once == 503, "Spark is starting"
     loader.until(lambda: loader.get("/ready")[0] == 200, "a first look at everything")
     turns = "delta_loader_turns_total"
     for _ in range(3):
