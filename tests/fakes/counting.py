@@ -11,7 +11,6 @@ import structlog
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.core.flushing import Limits
@@ -24,6 +23,7 @@ from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
 from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.staged import manifests
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -156,14 +156,7 @@ class World:
 
     def manifests(self) -> list[Manifest]:
         """The chain's markers."""
-        found = []
-        for item in sorted(self.store.list("done/orders/0"), key=lambda item: item.path):
-            name = MarkerName.parse(item.path)
-            assert name is not None
-            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
-            if manifest is not None:
-                found.append(manifest)
-        return found
+        return manifests(self.store, "done/orders/0")
 
     def states(self) -> list[MarkedState]:
         """What the chain's markers say of the state."""
@@ -172,13 +165,9 @@ class World:
     def staged(self) -> list[tuple[int, int]]:
         """Ids and counts of all rows that markers name."""
         rows = []
-        for item in self.store.list("done/orders/0"):
-            name = MarkerName.parse(item.path)
-            assert name is not None
-            for table in marker_from_bytes(name, self.store.read(item.path) or b"").tables:
-                for file in table.files:
-                    found = pq.read_table(self.folder / "table" / file.path, partitioning=None)
-                    rows += list(zip(found["id"].to_pylist(), found["seen"].to_pylist(), strict=True))
+        for file in (file for manifest in self.manifests() for table in manifest.tables for file in table.files):
+            found = pq.read_table(self.folder / "table" / file.path, partitioning=None)
+            rows += list(zip(found["id"].to_pylist(), found["seen"].to_pylist(), strict=True))
         return sorted(rows)
 
 

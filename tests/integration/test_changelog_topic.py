@@ -25,7 +25,6 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.markers import Manifest, MarkerName, manifest_from_bytes
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.pieces import Pieces
 from common.storage.store import FsspecStore
@@ -38,6 +37,7 @@ from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
 from stage_writer.changelog.wiring import changelog_of
 from tests.integration import in_process
 from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings
+from tests.staged import manifests
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -296,17 +296,6 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
         for offset in range(span.start, span.end)
     }
     assert 0 < len(named) < messages(kafka, changes), "some are of flushes that were never sealed"
-
-
-def manifests(store: FsspecStore) -> list[Manifest]:
-    found = []
-    for item in store.list("done"):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        manifest = manifest_from_bytes(name, store.read(item.path) or b"")
-        assert manifest is not None
-        found.append(manifest)
-    return found
 
 
 def messages(kafka: KafkaCluster, topic: str) -> int:

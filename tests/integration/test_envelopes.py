@@ -13,9 +13,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-from common.stage.markers import MarkerName, TableKind, marker_from_bytes
+from common.stage.markers import TableKind
+from common.storage.store import FsspecStore
 from devservices.ports import free_ports
 from devservices.schema_registry import running_registry
+from tests.staged import manifests
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -90,11 +92,7 @@ def test_framed_events_are_staged(
         refused = programs.run("stage-writer", "check", config)
         assert refused.returncode == 1
         assert "does not answer" in refused.stderr
-    (path,) = (tmp_path / "stage" / "done" / "envelopes" / "0").iterdir()
-    name = MarkerName.parse(str(path.relative_to(tmp_path / "stage")))
-    assert name is not None
-    manifest = marker_from_bytes(name, path.read_bytes()).manifest
-    assert manifest is not None
+    (manifest,) = manifests(FsspecStore(f"{tmp_path}/stage"))
     assert manifest.tombstones == 1
     assert manifest.undeclared is not None
     assert set(manifest.undeclared.fields) == {"note"}

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
+from tests.staged import markers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +48,8 @@ def send(producer: Producer, topic: str, *numbers: int, key: bytes | None = None
 
 def staged(folder: Path, topic: str) -> tuple[list[tuple[int, int]], list[int]]:
     """The markers' spans, and the ids of all rows that they bring."""
-    store, spans, ids = FsspecStore(f"{folder}/stage"), [], []
-    for item in sorted(store.list(f"done/{topic}"), key=lambda found: found.path):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        marker = marker_from_bytes(name, store.read(item.path) or b"")
+    spans, ids = [], []
+    for marker in markers(FsspecStore(f"{folder}/stage"), f"done/{topic}"):
         spans.append((int(marker.span.start), int(marker.span.end)))
         for file in (file for table in marker.tables for file in table.files):
             rows: pa.Table = pq.read_table(f"{folder}/orders/{file.path}", columns=["id"], partitioning=None)

@@ -15,9 +15,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewPartitions
 from deltalake import DeltaTable
 
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from tests.integration import in_process
+from tests.staged import markers
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -82,14 +82,11 @@ def create_again(kafka: KafkaCluster, topic: str, text: str, records: int) -> No
 
 def spans(folder: Path, topic: str) -> dict[int, list[tuple[int, int, int]]]:
     """By partition, each marker's generation, start and end."""
-    store, found = FsspecStore(f"{folder}/stage"), dict[int, list[tuple[int, int, int]]]()
-    for item in store.list(f"done/{topic}"):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        manifest = marker_from_bytes(name, store.read(item.path) or b"").manifest
-        assert manifest is not None
-        span = (manifest.generation, int(manifest.span.start), int(manifest.span.end))
-        found.setdefault(name.topic_partition.partition, []).append(span)
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for marker in markers(FsspecStore(f"{folder}/stage"), f"done/{topic}"):
+        assert marker.manifest is not None
+        span = (marker.manifest.generation, int(marker.span.start), int(marker.span.end))
+        found.setdefault(marker.name.topic_partition.partition, []).append(span)
     return {partition: sorted(several) for partition, several in sorted(found.items())}
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from tests.integration import in_process
 from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings
+from tests.staged import manifests
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -72,11 +72,7 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
 
 def every_state_is_there(store: FsspecStore) -> bool:
     """Whether each marker's state can still be read."""
-    for item in store.list("done"):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        manifest = marker_from_bytes(name, store.read(item.path) or b"").manifest
-        assert manifest is not None
+    for manifest in manifests(store):
         assert manifest.state is not None
         for path in (*manifest.state.files.paths, *manifest.state.before.paths):
             if store.read(path) is None:

@@ -14,12 +14,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from stage_writer.native.library import library_path
 from stage_writer.shell.kafka import KafkaSource
 from stage_writer.shell.native_taking import NativeTaker
 from stage_writer.shell.taking import Taker
+from tests.staged import markers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -60,14 +60,12 @@ def produce_in_transaction(kafka: KafkaCluster, topic: str, records: int) -> Non
 
 def staged(folder: Path) -> dict[int, tuple[int, int]]:
     """By partition, where its chain ends and how many records it has."""
-    store, found = FsspecStore(f"{folder}/stage"), dict[int, tuple[int, int]]()
-    for item in store.list("done"):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        marker = marker_from_bytes(name, store.read(item.path) or b"")
-        end, records = found.get(name.topic_partition.partition, (0, 0))
+    found: dict[int, tuple[int, int]] = {}
+    for marker in markers(FsspecStore(f"{folder}/stage")):
+        partition = marker.name.topic_partition.partition
+        end, records = found.get(partition, (0, 0))
         more = 0 if marker.manifest is None else marker.manifest.records
-        found[name.topic_partition.partition] = (max(end, marker.span.end), records + more)
+        found[partition] = (max(end, marker.span.end), records + more)
     return found
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
+from tests.staged import markers
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -55,15 +55,12 @@ def staged(store: FsspecStore) -> dict[int, int]:
     """Records by partition; each chain is checked to be unbroken."""
     found: dict[int, int] = {}
     ends: dict[int, int] = {}
-    for item in sorted(store.list("done"), key=lambda one: one.path):
-        name = MarkerName.parse(item.path)
-        assert name is not None
-        manifest = marker_from_bytes(name, store.read(item.path) or b"").manifest
-        assert manifest is not None
-        partition = int(name.topic_partition.partition)
-        assert manifest.span.start == ends.get(partition, 0)
-        ends[partition] = manifest.span.end
-        found[partition] = found.get(partition, 0) + manifest.records
+    for marker in markers(store):
+        assert marker.manifest is not None
+        partition = int(marker.name.topic_partition.partition)
+        assert marker.span.start == ends.get(partition, 0)
+        ends[partition] = marker.span.end
+        found[partition] = found.get(partition, 0) + marker.manifest.records
     return found
 
 
@@ -111,7 +108,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
         found = re.findall(r'stage_writer_assigned_partitions\{worker="(\d)"\} (\d)', get(port, "metrics")[1])
         return {worker: int(count) for worker, count in found}
 
-    until(lambda: (owned().keys(), sum(owned().values())) == ({"0", "1"}, 4))  # they may still be handing some over
+    until(lambda: (set(owned()), sum(owned().values())) == ({"0", "1"}, 4))  # they may still be handing some over
 
     crew.process.send_signal(signal.SIGTERM)
     assert crew.process.wait(180) == 0

@@ -16,7 +16,6 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved, folder_of, latest
-from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
 from delta_loader.core.evolve import Known, agree
 from delta_loader.ports import in_turn
@@ -29,6 +28,7 @@ from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.staged import manifests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,11 +134,7 @@ class World:
     def staged(self, source: TopicPartition) -> list[tuple[str, str | None]]:
         """By marker, the columns of its files, and what it offers."""
         found = []
-        for item in sorted(self.store.list(f"done/orders/{source.partition}"), key=lambda item: item.path):
-            name = MarkerName.parse(item.path)
-            assert name is not None
-            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
-            assert manifest is not None
+        for manifest in manifests(self.store, f"done/orders/{source.partition}"):
             offered = None if manifest.offered is None else to_ddl(schema_from_json(manifest.offered))
             found.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
-from common.stage.markers import MarkerName, marker_from_bytes
+from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
@@ -26,6 +27,7 @@ from stage_writer.shell.table_compatibility import TableCompatibility
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
+from tests.staged import manifests
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,14 +121,10 @@ class World:
 
     def chain(self, source: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
         """Each marker's start, end, topic id and generation."""
-        found = []
-        for item in self.store.list(f"done/{source.topic}/{source.partition}"):
-            name = MarkerName.parse(item.path)
-            assert name is not None
-            manifest = marker_from_bytes(name, self.store.read(item.path) or b"").manifest
-            assert manifest is not None
-            found.append((manifest.span.start, manifest.span.end, manifest.topic_id, manifest.generation))
-        return sorted(found, key=lambda one: one[0])
+        found = manifests(self.store, f"done/{source.topic}/{source.partition}")
+        return sorted(
+            ((one.span.start, one.span.end, one.topic_id, one.generation) for one in found), key=itemgetter(0)
+        )
 
     def problems(self) -> str:
         return " ".join(self.writer.health().problems)
