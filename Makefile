@@ -76,7 +76,7 @@ check: setup ## style, types, import contracts, and that the generated pages are
 	$(BIN)/python -m common.reference --check
 
 unit: setup ## the tests that need no server, within a minute, with a few examples a property
-	PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses $(WORKERS) --dist loadfile
+	PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
 
 integration: setup ## the tests that need a broker, an S3 server or Spark
 	$(BIN)/pytest tests/contract tests/integration
