@@ -370,7 +370,7 @@ def test_a_full_disk_is_no_fuller_after_a_try_and_its_error_says_what_to_do(
     for write in (store.create, store.write, lambda path, _: store.copy("a", path)):
         with pytest.raises(StoreError, match="No space left") as caught:
             write("b", b"two")
-        assert "make room" in caught.value.remedy
+        assert "free some space" in caught.value.remedy
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
 
 
