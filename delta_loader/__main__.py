@@ -272,7 +272,7 @@ def _lease(
     me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     # A separate store, so a slow upload of the loader's does not delay a renewal.
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    streams = [stream.app_id for stream in settings.streams]
+    streams = {stream.app_id: stream.topics for stream in settings.streams}
     lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, streams, log=log, metrics=metrics)
     thread = LeaseThread(lease, log)
     stack.callback(thread.close)

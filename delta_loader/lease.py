@@ -33,7 +33,7 @@ from delta_loader.core.lease import (
 from delta_loader.core.status import LeaseStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -58,17 +58,19 @@ class LoaderLease:
         clock: Clock,
         me: str,
         lease_s: float,
-        streams: Iterable[str],
+        streams: Mapping[str, Iterable[str]],
         *,
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """For ``streams``, by app id. Only watches until `contend` is called."""
+        """For ``streams``: by app id, their topics as the config names them. Only watches until `contend` is called."""
         self._store = store
         self._clock = clock
         self._log = log
         self._metrics = metrics
-        self._state = LeaseState(me, lease_s, frozenset(streams))
+        self._state = LeaseState(
+            me, lease_s, frozenset(streams), {app_id: frozenset(topics) for app_id, topics in streams.items()}
+        )
         self._contending = False
         self._failing = ""
         self._released = False

@@ -14,7 +14,9 @@ Rules:
 4. The response to a create is ignored. After each create the highest epoch is read, and that is the truth, no matter
    what was lost, refused or duplicated on the way.
 5. A loader takes every stream of its config that is in no live loader's grant, and only those: loaders of different
-   streams never wait for one another. A loader keeps a stream for as long as it renews.
+   streams never wait for one another. A loader keeps a stream for as long as it renews. A
+   grant names the topics of its streams: a config that reads another topic under the same app_id has another stream.
+   (A loader whose topics include all of a grant's takes it over.)
 6. An epoch of an older release has no grants. Its holder may load any stream, so all streams wait for it; and an older
    release, which reads only the name of the highest epoch's maker, waits for as long as any loader has a grant.
 7. Safety never rests on the lease: a process may be paused between the check that it holds the lease and a commit. The
@@ -26,11 +28,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 Epoch = NewType("Epoch", int)
 FOLDER = "lease/loader/"
@@ -61,10 +63,15 @@ class Grant:
     lease_s: float
     renewed: Epoch
     """The epoch that last renewed it."""
+    topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By app id, as the loader's config names them; any topic of a stream without an entry."""
 
-    def has(self, app_id: str) -> bool:
-        """Whether it includes a stream."""
-        return self.streams is None or app_id in self.streams
+    def has(self, app_id: str, topics: frozenset[str] | None = None) -> bool:
+        """Whether it includes a stream of these topics."""
+        if self.streams is None:
+            return True
+        named = self.topics.get(app_id)
+        return app_id in self.streams and (named is None or topics is None or topics <= named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class LeaseRecord:
                     "streams": None if grant.streams is None else sorted(grant.streams),
                     "lease_s": grant.lease_s,
                     "renewed": grant.renewed,
+                    **({"topics": _sorted(grant.topics)} if grant.topics else {}),
                 }
                 for grant in self.grants
             ]
@@ -130,9 +138,18 @@ class LeaseRecord:
 def _grant(found: dict[str, object], otherwise_s: float) -> Grant:
     streams = found["streams"]
     named = frozenset(map(str, streams)) if isinstance(streams, list) else None
+    topics = found.get("topics")
     return Grant(
-        str(found["holder"]), named, _lease_s(found["lease_s"], otherwise_s), Epoch(int(str(found["renewed"])))
+        str(found["holder"]),
+        named,
+        _lease_s(found["lease_s"], otherwise_s),
+        Epoch(int(str(found["renewed"]))),
+        {str(app_id): frozenset(map(str, of)) for app_id, of in topics.items()} if isinstance(topics, dict) else {},
     )
+
+
+def _sorted(topics: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    return {app_id: sorted(of) for app_id, of in sorted(topics.items())}
 
 
 def _lease_s(found: object, otherwise_s: float) -> float:
@@ -177,6 +194,8 @@ class LeaseState:
     lease_s: float
     streams: frozenset[str]
     """The streams of its config."""
+    topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The topics of its streams, by app id."""
     seen: Seen | None = None
     grants: tuple[SeenGrant, ...] = ()
     sent: Sent | None = None
@@ -204,18 +223,25 @@ class LeaseState:
     def others(self) -> tuple[SeenGrant, ...]:
         """The grants of other loaders that include a stream of this contender."""
         return tuple(
-            one for one in self.grants if one.grant.holder != self.me and any(map(one.grant.has, self.streams))
+            one
+            for one in self.grants
+            if one.grant.holder != self.me and any(self._is_in(one.grant, app_id) for app_id in self.streams)
         )
 
     @property
     def elsewhere(self) -> dict[str, str]:
         """The holder of each stream that another loader has, as far as is known."""
-        return {app_id: one.grant.holder for one in self.others for app_id in self.streams if one.grant.has(app_id)}
+        return {
+            app_id: one.grant.holder for one in self.others for app_id in self.streams if self._is_in(one.grant, app_id)
+        }
 
     def free(self, now_s: float) -> frozenset[str]:
         """The streams that no other live loader has (rule 5)."""
         living = [one.grant for one in self.others if now_s < one.over_s]
-        return frozenset(app_id for app_id in self.streams if not any(grant.has(app_id) for grant in living))
+        return frozenset(app_id for app_id in self.streams if not any(self._is_in(grant, app_id) for grant in living))
+
+    def _is_in(self, grant: Grant, app_id: str) -> bool:
+        return grant.has(app_id, self.topics.get(app_id))
 
     @property
     def next_epoch(self) -> Epoch:
@@ -264,7 +290,8 @@ def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: boo
     """The next epoch's content if this contender makes it (rules 2 and 5); ``released``: it gives up its streams."""
     living = [one.grant for one in state.grants if one.grant.holder != state.me and now_s < one.over_s]
     wanted = frozenset() if released else state.free(now_s)
-    mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch)] if wanted else []
+    topics = {app_id: of for app_id, of in state.topics.items() if app_id in wanted}
+    mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch, topics)] if wanted else []
     grants = (*mine, *living)
     return LeaseRecord(
         holder=grants[0].holder if grants else state.me,

@@ -41,7 +41,8 @@ def clock() -> HandClock:
 
 def contender(lake: Lake, clock: HandClock, name: str, streams: str = "orders") -> LoaderLease:
     store = FsspecStore(f"{lake.url}/stage", lake.storage_options)
-    lease = LoaderLease(store, clock, name, LEASE_S, streams.split(), log=structlog.get_logger(), metrics=Metrics())
+    topics = {app_id: [app_id] for app_id in streams.split()}
+    lease = LoaderLease(store, clock, name, LEASE_S, topics, log=structlog.get_logger(), metrics=Metrics())
     lease.contend()
     lease.step()
     return lease

@@ -53,6 +53,10 @@ def watching(epoch: int = 7, seen_s: float = 100.0, lease_s: float = LEASE_S) ->
     return observed(NEW, Epoch(epoch), record(grant("other", epoch, lease_s=lease_s)), seen_s)
 
 
+def of_topics(holder: str, *topics: str, epoch: int = 7) -> Grant:
+    return replace(grant(holder, epoch), topics={"orders": frozenset(topics)})
+
+
 def step(state: LeaseState, now_s: float, *, contending: bool = True) -> Wait | Claim:
     return next_step(state, now_s, contending=contending)
 
@@ -270,3 +274,36 @@ def test_a_lease_is_none_or_long_enough_to_be_renewed() -> None:
     assert settings("1s").loader.lease_s == 1
     with pytest.raises(ValueError, match="too short to be renewed"):
         settings("500ms")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_free"),
+    [
+        (["orders"], ["orders"], False),
+        (["orders"], ["orders", "orders_eu"], False),
+        (["orders", "orders_eu"], ["orders"], True),
+        (["orders_eu"], ["orders"], True),
+    ],
+)
+def test_the_same_app_id_with_a_topic_that_the_holder_does_not_read_is_another_stream(
+    mine: list[str], theirs: list[str], *, is_free: bool
+) -> None:
+    state = replace(NEW, topics={"orders": frozenset(mine)})
+    state = observed(state, Epoch(7), record(of_topics("other", *theirs)), 100.0)
+    assert state.free(101.0) == (ORDERS if is_free else frozenset())
+    assert state.elsewhere == ({} if is_free else {"orders": "other"})
+    assert isinstance(step(state, 101.0), Claim) is is_free
+
+
+def test_a_grant_without_topics_has_its_streams_with_any() -> None:
+    state = observed(
+        replace(NEW, topics={"orders": frozenset({"orders_eu"})}), Epoch(7), record(grant("other", 7)), 1.0
+    )
+    assert not state.free(2.0)
+
+
+def test_a_grant_keeps_the_topics_that_it_was_made_with() -> None:
+    made = record_of(replace(NEW, topics={"orders": frozenset({"b", "a"})}), 1.0, 0)
+    assert made.grants == (replace(grant("me", 1), topics={"orders": frozenset({"a", "b"})}),)
+    assert LeaseRecord.from_bytes(made.to_bytes(), 1.0) == made
+    assert b'"topics"' not in record(grant("me", 1)).to_bytes()
