@@ -53,6 +53,12 @@ class TxnIds:
             generation = self.generation_of(source)
         return self._first(source) + (f"@{generation}" if generation else "")
 
+    def names(self, source: TopicPartition) -> tuple[str, ...]:
+        """The app ids that one Kafka partition's chain may have: both where no commit says which is the plain topic."""
+        if self.plain_topic is not None:
+            return (self.of(source),)
+        return tuple(self.in_table(plain).of(source) for plain in (source.topic, ""))
+
     def generation_of(self, source: TopicPartition) -> int:
         """The generation of a Kafka partition's chain (rule 2)."""
         return self.generations.get(source, 0)

@@ -4,6 +4,8 @@ Rules:
 
 1. A commit adds data files and txn actions together. It depends on ``expected``: the last offsets that the plan saw.
    The code that carries it out reads them again inside Delta's transaction, so two loaders cannot both succeed.
+   The first commit to a table requires that both names that a chain's txn action may have are absent: another config
+   under the same app_id, with more topics or fewer, may be about to make its own first commit.
 2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
 3. Every marker moves the txn action of the stream's main table, even a marker without rows. The secondary tables (those
    of its routes and the one for dead letters) get a commit only for markers that have files for them, and get it
@@ -88,7 +90,7 @@ class TableCommit:
     expected: Mapping[str, int | None]
     """By txn app id, the last offset that the table had when the commit was planned."""
     advances: Mapping[str, int]
-    """By txn app id, the last offset that it has afterwards; the same keys as ``expected``."""
+    """By txn app id, the last offset that it has afterwards; all of them are keys of ``expected``."""
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
     """Rows that go through Spark, in the same commit."""
@@ -227,7 +229,7 @@ def _commit(
         target=target,
         app_id=ids.app_id,
         files=tuple(file for share in shares for file in share.added),
-        expected={ids.of(source): target.transactions.get(ids.of(source)) for source in spans},
+        expected={txn_id: target.transactions.get(txn_id) for source in spans for txn_id in ids.names(source)},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
         metadata=with_identity(
             CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),

@@ -25,11 +25,12 @@ from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import JoinedStaging, Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bootstrap.core.state import PartitionState
     from common.spans import TopicPartition
     from common.tables.identity import TableIdentity
+    from delta_loader.core.commits import CommitOutcome
     from delta_loader.streams.report import StreamReport
 
 
@@ -128,6 +129,32 @@ def test_a_partition_that_only_the_renamed_topic_has_is_held_with_the_others(pip
     pipeline.load("orders")
     pipeline.staging("orders_v2").flush(5, 0, 10)
     assert reasons(pipeline.load("orders_v2")) == {"orders_v2/5": "other_topic"}
+
+
+class Meeting(MemoryDeltaTables):
+    """Tables to which somebody else commits just before the first commit of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_first: Callable[[], object] | None = None
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        before, self.before_first = self.before_first, None
+        if before is not None:
+            before()
+        return super().commit(commit)
+
+
+@pytest.mark.parametrize("first", [("orders",), ("orders", "payments")])
+def test_configs_of_one_app_id_that_commit_first_at_once_load_no_record_twice(first: tuple[str, ...]) -> None:
+    tables = Meeting()
+    pipeline = Pipeline(tables=tables)
+    other, second = OtherStage(pipeline.root, "orders"), {("orders",), ("orders", "payments")} - {first}
+    flushes(pipeline.staging("orders"), 0, 10)
+    flushes(other, 0, 10)
+    tables.before_first = lambda: pipeline.load(*second.pop(), staging=other)
+    pipeline.load(*first, staging=pipeline.staging("orders"))
+    assert pipeline.begun("orders") == [0]
 
 
 def test_two_pipelines_of_one_app_id_do_not_take_each_others_positions(pipeline: Pipeline) -> None:
