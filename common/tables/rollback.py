@@ -37,7 +37,8 @@ Rules:
    the table's position, but for what an operator made, is younger than the oldest commit that is there.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
    (common/tables/commit_metadata.py) and not this one, or all of the log is there, or the chain's first marker is
-   younger than the oldest commit. Else that is unknown too; commits that are made meanwhile say so of it.
+   younger than the oldest commit that is there, or than the newest `MOST_COMMITS`. (So a stage that is younger than all
+   that is left of the log is a new stream's.) Else that is unknown too; commits that are made meanwhile say so of it.
 """
 
 from __future__ import annotations
@@ -266,7 +267,8 @@ def own_past(
 ) -> OwnPast:
     """What own commits say, newest first, as far down as ``wanted`` and rules 6 and 7 make it necessary.
 
-    Nothing that was staged before ``since_ms`` is asked for: what is older cannot have loaded it.
+    Nothing that was staged before ``since_ms`` is asked for: older commits cannot have brought what lies in the
+    stage. The same records may have been loaded out of another stage, though, so at least `MOST_COMMITS` are read.
     """
     positions: dict[Generation, Position] = {}
     last: dict[Generation, LoggedCommit] = {}
@@ -289,7 +291,7 @@ def own_past(
         named = names_all is not None and (
             number >= MOST_COMMITS or not any(chain in positions and chain not in last for chain in wanted)
         )
-        is_old = since_ms is not None and not _is_older(since_ms, commit)
+        is_old = since_ms is not None and number >= MOST_COMMITS and not _is_older(since_ms, commit)
         if named or is_old or number >= FARTHEST:
             break
     return OwnPast(positions, last, newest, first, oldest, names_all)

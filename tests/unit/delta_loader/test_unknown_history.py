@@ -267,14 +267,27 @@ def test_a_partition_that_is_added_is_new_by_what_the_last_commit_says(world: Wo
     assert world.begun(1) == [0]
 
 
-def test_a_stream_that_is_new_to_a_table_reads_no_more_of_its_log_than_its_markers_are_old(world: World) -> None:
+def test_records_that_were_loaded_out_of_another_stage_are_known_after_their_position_expired(world: World) -> None:
+    world.staging.flush(0, 0, 10)
+    world.load()
+    world.tables.others(world.url, 30)
+    world.expire(0)
+    world.staging.store(world.staging.stage_url).delete(world.staging.markers())  # as an empty stage is
+    world.staging.previous.clear()
+    world.staging.created_ms += 30 * DAY_MS
+    world.staging.flush(0, 0, 10)
+    assert world.load() == {"orders/0": "txn_expired"}
+    assert world.begun(0) == [0]
+
+
+def test_a_stream_that_is_new_to_a_table_reads_a_part_of_its_log(world: World) -> None:
     world.tables.create(world.url, TableShape(world.staging.schema(), world.staging.partition_by))
-    world.tables.others(world.url, 2 * MOST_COMMITS)
-    world.staging.created_ms += (2 * MOST_COMMITS - 3) * DAY_MS
+    world.tables.others(world.url, 4 * MOST_COMMITS)
+    world.staging.created_ms += (4 * MOST_COMMITS - 3) * DAY_MS
     world.staging.flush(0, 0, 10)
     assert world.load() == {}
     assert world.begun(0) == [0]
-    assert world.tables.read < MOST_COMMITS + 10
+    assert world.tables.read < 2 * MOST_COMMITS + 10
 
 
 def test_no_more_is_read_of_a_log_than_is_bearable() -> None:
